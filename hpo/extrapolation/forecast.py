@@ -59,6 +59,7 @@ class Forecast:
     ``raced`` tells of trainings at the batch itself, None without a race.
     Where a fixed budget was asked about, ``best`` is how good the metric gets in it and ``epochs_to_target`` is that
     budget, at all of its ends; the factors of ``disagreement`` and ``sensitivity`` are then on what the metric lacks.
+    ``full_scale`` holds the model's size and the training's length where the evidence has others too.
     """
 
     global_batch_size: int
@@ -75,6 +76,7 @@ class Forecast:
     calibration: Calibration = field(default_factory=Calibration)
     raced: Raced | None = None
     best: BestMetric | None = None
+    full_scale: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def critical_batch(self) -> Interval | None:
@@ -86,6 +88,7 @@ class Forecast:
         """The forecast as plain values for JSON, as ``hpo extrapolate`` prints it: the contract's keys, then more."""
         return {
             "global_batch_size": self.global_batch_size,
+            **({"full_scale": dict(self.full_scale)} if self.full_scale else {}),
             "epochs_to_target": None if self.best else self.epochs_to_target.to_dict(),
             **({"best": self.best.to_dict()} if self.best else {}),
             "settings": {name: interval.to_dict() for name, interval in self.settings.items()},
@@ -179,6 +182,7 @@ def forecast(
         calibration,
         raced,
         best,
+        posterior.evidence.full_scale,
     )
 
 
@@ -217,7 +221,7 @@ def _laws(posterior: Posterior) -> dict[str, dict[str, Interval]]:
     fixed = posterior.model.budget is not None
     laws = {
         SHORTFALL if fixed else "epochs_to_target": {
-            "S_min" if fixed else "E_min": _interval(np.exp(values["log_min_epochs"])),
+            "S_min" if fixed else "E_min": _interval(np.exp(posterior.model.log_min(values))),
             "B_crit": _interval(np.exp(values["log_critical"])),
             "exponent": _interval(np.exp(values["log_exponent"])),
             "recipe_scatter": _interval(np.exp(values["log_recipe_scatter"])),
@@ -249,6 +253,17 @@ def _laws(posterior: Posterior) -> dict[str, dict[str, Interval]]:
                 limit = law.response(values, np.array([law.log_anchor])).limit[:, 0]
                 found["stable_below"] = _interval(law.value(limit))
         laws[law.name] = found
+    for name in posterior.model.scales.names:
+        told = [each for each in values if each.startswith(f"{name}.")]
+        if told:
+            laws[name] = {
+                each.removeprefix(f"{name}.").removeprefix("log_"): _interval(
+                    np.exp(values[each])
+                    if each.removeprefix(f"{name}.").startswith("log_")
+                    else values[each]
+                )
+                for each in told
+            }
     if posterior.model.warmup is not None:
         laws[WARMUP] = {
             "rate_factor_without": _interval(np.exp(-np.exp(values["warmup.log_hardness"]))),

@@ -287,7 +287,7 @@ def _soft_weight(expected: Array) -> Array:
 
 def _sane(law: SettingLaw, log_batch: float) -> tuple[float, float]:
     """Beyond the values tried only as far as the batch is beyond those seen: the linear rule is the limit."""
-    beyond = max(log_batch - law.log_anchor, 0.0)
+    beyond = max(log_batch - law.log_anchor, 0.0) + law.slack
     low, high = law.tried
     if law.is_log:
         return low - np.log(2) - beyond, high + np.log(2) + beyond

@@ -74,6 +74,8 @@ def judge(
     worries += _minor(posterior)
     if not seen_there and learning_rate is not None and _untried(posterior, learning_rate):
         worries.append("the learning rate is above all that were tried, none of which diverged")
+    grave, minor = _of_scales(posterior)
+    doubts, worries = doubts + grave, worries + minor
     spread = law_disagreement(posterior, global_batch_size)
     if spread > 1.3 and beyond > 1 and not seen_there:
         worries.append(f"laws that fit the rungs alike differ by a factor of {spread:.2g} there")
@@ -154,6 +156,29 @@ def _minor(posterior: Posterior) -> list[str]:
         ended = "did not train to the end" if fixed else "missed the target"
         worries.append(f"{missed} of {len(whole)} trials {ended}")
     return worries
+
+
+def _of_scales(posterior: Posterior) -> tuple[list[str], list[str]]:
+    """Doubts and worries for how far model and length of the forecast are from those of the evidence."""
+    scales = posterior.model.scales
+    if not scales:
+        return [], []
+    doubts, worries = [], []
+    away = scales.away(posterior.evidence.settings)
+    for index, (name, times) in enumerate(scales.growth().items()):
+        beyond, sizes = float(np.exp(scales.reach[index])), len(np.unique(away[:, index]))
+        of = f" ({times:.3g} times the parameters)" if times != beyond else ""
+        if times > VERY_FAR:
+            doubts.append(f"{name} is {beyond:.3g} times the largest that was trained{of}")
+        elif times > FAR:
+            worries.append(f"{name} is {beyond:.3g} times the largest that was trained{of}")
+        if beyond > 1 and sizes == 1:
+            doubts.append(
+                f"only one {name} was trained, so what it changes is a guess from other workloads"
+            )
+        elif beyond > 1 and sizes == 2:
+            worries.append(f"only two values of {name} were trained")
+    return doubts, worries
 
 
 def _untried(posterior: Posterior, learning_rate: float) -> bool:

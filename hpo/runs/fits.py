@@ -26,7 +26,7 @@ FORM = 1
 """Counts up with every change of what is stored, or of how a fit follows from its evidence."""
 LARGEST = 16_000_000
 """Characters: a fit that takes more is made anew."""
-_BATCHES, _RESIDUALS, _NOTE, _MODEL = "=batches", "=residuals", "=note", "=model"
+_PLACES, _RESIDUALS, _NOTE, _MODEL = "=places", "=residuals", "=note", "=model"
 
 
 def fingerprint(evidence: Evidence) -> str:
@@ -59,7 +59,7 @@ def pack(posterior: Posterior) -> str:
     """The particles of a posterior as text."""
     arrays = {
         **posterior.values,
-        _BATCHES: posterior.residual_log_batch,
+        _PLACES: posterior.residual_places,
         _RESIDUALS: posterior.residuals,
         _NOTE: np.array(posterior.note),
         _MODEL: np.array(_kind(posterior.model)),
@@ -77,12 +77,12 @@ def unpack(content: str, evidence: Evidence) -> Posterior | None:
         ) as read:
             arrays = {name: read[name] for name in read.files}
         kind, note = str(arrays.pop(_MODEL)), str(arrays.pop(_NOTE))
-        batches, residuals = arrays.pop(_BATCHES), arrays.pop(_RESIDUALS)
+        places, residuals = arrays.pop(_PLACES), arrays.pop(_RESIDUALS)
     except (binascii.Error, ValueError, OSError, KeyError, zipfile.BadZipFile, EOFError):
         return None
     for model in make_models(evidence, Priors()):
         if _kind(model) == kind:
-            return Posterior(evidence, model, arrays, batches, residuals, note)
+            return Posterior(evidence, model, arrays, places, residuals, note)
     return None
 
 

@@ -120,7 +120,7 @@ def test_what_a_rung_has_over_is_carried_to_its_neighbours():
     )
     above = dataclasses.replace(
         posterior,
-        residual_log_batch=np.log([256.0]),
+        residual_places=np.log([[256.0]]),
         residuals=np.full((len(posterior.residuals), 1), 0.1),
     )
     for distance in (0.0, 1.0, 3.0):

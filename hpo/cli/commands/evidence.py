@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 
 from hpo.cli.commands import options
+
+
+class _Scale(click.ParamType):  # type: ignore[type-arg]     # generic only in newer versions of click
+    """A direction and its value at full scale, ``NAME=VALUE``."""
+
+    name = "NAME=VALUE"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, float]:
+        """The two; a usage error for anything else."""
+        if isinstance(value, tuple):
+            return value
+        name, _, text = str(value).partition("=")
+        try:
+            size = float(text)
+        except ValueError:
+            size = math.nan
+        if not name or not (math.isfinite(size) and size > 0):
+            self.fail(
+                f"{value!r} is not a column and its value at full scale, a number above 0, like width=256",
+                param,
+                ctx,
+            )
+        return name, size
 
 
 @click.command()
@@ -45,6 +71,15 @@ from hpo.cli.commands import options
     type=click.Choice(["maximize", "minimize"]),
     help="Which way METRIC is better; by its name if not given.",
 )
+@click.option(
+    "--full-scale",
+    "scales",
+    metavar="NAME=VALUE",
+    type=_Scale(),
+    multiple=True,
+    help="A column of the model's size (width, parameters) or the training's length (samples, tokens), and its value "
+    "where the forecast is to be; may be given several times.",
+)
 @options.budgets
 @options.json_output
 def extrapolate(
@@ -54,6 +89,7 @@ def extrapolate(
     metric: str | None,
     epochs: float | None,
     direction: Literal["maximize", "minimize"] | None,
+    scales: tuple[tuple[str, float], ...],
     budgets: tuple[float, ...],
     as_json: bool,
 ) -> None:
@@ -61,7 +97,8 @@ def extrapolate(
 
     Columns: global_batch_size and epochs_to_target; where known runs, sd, samples_per_epoch, state (reached, censored,
     diverged or pruned: the epochs are then where the run ended), optimizer and any other setting. With --best METRIC
-    --within EPOCHS the column METRIC stands in place of epochs_to_target."""
+    --within EPOCHS the column METRIC stands in place of epochs_to_target. Columns named by --full-scale are directions
+    that the study grows in beside the batch; with a length the epochs of --within are those of the full scale."""
     if (metric is None) != (epochs is None) or (direction and metric is None):
         raise click.UsageError(
             "--best METRIC and --within EPOCHS must be given together, and --direction with them alone"
@@ -80,7 +117,8 @@ def extrapolate(
 
         question = Question(asked_for_best(metric, direction), epochs)
     posterior = fit(
-        read_table(table, strict=strict, question=question), rng=np.random.default_rng(0)
+        read_table(table, strict=strict, question=question, full_scale=dict(scales)),
+        rng=np.random.default_rng(0),
     )
     forecasts = [forecast(posterior, batch, budgets=budgets) for batch in batches]
     options.show(

@@ -102,6 +102,9 @@ class Evidence:
     ``tuned`` names the numeric settings that were tuned at every rung (role ``scaled``), to be extrapolated.
     ``question`` is what was asked of the trainings where that is how good they get within a fixed budget; None where it
     is how soon they reach their target.
+    ``full_scale`` holds the size of the model and the length of the training that a forecast is for, by the names of
+    settings that every trial and row tells; empty where they are the same in all. ``carried`` says that the
+    parametrization carries the learning rate over the width.
     """
 
     observations: Sequence[Observation] = ()
@@ -109,6 +112,8 @@ class Evidence:
     samples_per_epoch: float | None = None
     tuned: Sequence[ScaledSetting] = ()
     question: Question | None = None
+    full_scale: Mapping[str, float] = field(default_factory=dict)
+    carried: bool = False
 
     def __post_init__(self) -> None:
         if not self.observations and not self.aggregates:
@@ -120,7 +125,19 @@ class Evidence:
             raise EvidenceError(
                 "a question of evidence must be one of a fixed budget, but got another"
             )
+        for name in self.full_scale:
+            for settings in self.settings:
+                value = settings.get(name)
+                if isinstance(value, bool) or not isinstance(value, (int, float)):
+                    raise EvidenceError(
+                        f"{name} of the full scale must be told of every training as a number, but got {value!r}"
+                    )
+                _positive(name, value)
         names = [setting.name for setting in self.tuned]
+        if both := sorted(self.full_scale.keys() & set(names)):
+            raise EvidenceError(
+                f"{both[0]} must be of the full scale or tuned, but got both; drop one"
+            )
         if len(names) != len(set(names)):
             raise EvidenceError(f"a tuned setting may be named once, but got {', '.join(names)}")
 

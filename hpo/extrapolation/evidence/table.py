@@ -39,22 +39,27 @@ WIDE_RANGE = 10.0  # a free setting over this factor or more is handled on a log
 
 
 def read_table(
-    path: Path | str, *, strict: bool = False, question: Question | None = None
+    path: Path | str,
+    *,
+    strict: bool = False,
+    question: Question | None = None,
+    full_scale: Mapping[str, float] | None = None,
 ) -> Evidence:
     """Evidence from the CSV file at ``path``; an :class:`EvidenceError` names line, column and value.
 
     Where any run did not reach the target, all rows but means over several runs are read as single trials. ``strict``
     refuses free settings. ``question`` is one of a fixed budget; without it the table tells epochs to a target.
+    ``full_scale`` names the columns of model size and length, and their values where the forecast is to be.
     """
-    path = Path(path)
+    path, full_scale = Path(path), dict(full_scale or {})
     required = REQUIRED if question is None else ("global_batch_size", question.target.metric)
     header, rows = read_lines(path, required, "configuration")
-    _check_header(path, header, required, strict=strict)
-    filled = required if question is None else required[:1]
+    _check_header(path, header, required, full_scale, strict=strict)
+    filled = (*(required if question is None else required[:1]), *full_scale)
     tables = [(line, cells_of(path, line, header, row, filled)) for line, row in rows]
     states = [_state(path, line, cells) for line, cells in tables]
     if question is not None:
-        tables = _as_needs(path, tables, states, question)
+        tables = _as_needs(path, tables, states, question, list(full_scale))
     texts = _texts(tables)
     aggregates: list[Aggregate] = []
     observations: list[Observation] = []
@@ -73,8 +78,13 @@ def read_table(
         observations=observations,
         aggregates=aggregates,
         samples_per_epoch=_samples_per_epoch(path, tables),
-        tuned=tuned_settings([*observations, *aggregates]),
+        tuned=[
+            setting
+            for setting in tuned_settings([*observations, *aggregates])
+            if setting.name not in full_scale
+        ],
         question=question,
+        full_scale=full_scale,
     )
 
 
@@ -83,12 +93,14 @@ def _as_needs(
     tables: Sequence[tuple[int, Mapping[str, str]]],
     states: Sequence[str],
     question: Question,
+    scales: Sequence[str],
 ) -> list[tuple[int, dict[str, str]]]:
     """The cells with what a run lacks after the budget in place of its metric.
 
     A run that was stopped before is taken to have ended behind the best of its batch, as those of a study are.
     """
-    metric, found, least = question.target.metric, [], dict[str, float]()
+    metric, found, least = question.target.metric, [], dict[tuple[str, ...], float]()
+    rung = ("global_batch_size", *scales)
     for (line, cells), state in zip(tables, states, strict=True):
         kept = {name: text for name, text in cells.items() if name != metric}
         if state == "reached":
@@ -113,19 +125,25 @@ def _as_needs(
                 sd = number(path, line, "sd", cells, at_least=0)
                 slope = 1 / max(value, LEAST_SHORTFALL) ** 2
                 kept["sd"] = repr(sd * (slope if question.target.higher_is_better else 1.0))
-            batch = cells["global_batch_size"]
-            least[batch] = min(need, least.get(batch, math.inf))
+            place = tuple(cells[name] for name in rung)
+            least[place] = min(need, least.get(place, math.inf))
         found.append((line, kept))
     for (_, kept), state in zip(found, states, strict=True):
         if state != "reached":
-            kept["epochs_to_target"] = repr(least.get(kept["global_batch_size"], 0.0))
+            place = tuple(kept[name] for name in rung)
+            kept["epochs_to_target"] = repr(least.get(place, 0.0))
     return found
 
 
 def _check_header(
-    path: Path, header: Sequence[str], required: Sequence[str], *, strict: bool
+    path: Path,
+    header: Sequence[str],
+    required: Sequence[str],
+    full_scale: Mapping[str, float],
+    *,
+    strict: bool,
 ) -> None:
-    known = (*required, *OPTIONAL, *names())
+    known = (*required, *OPTIONAL, *full_scale, *names())
     for name in header:
         if name in known:
             continue
@@ -145,7 +163,7 @@ def _check_header(
                 f"{', '.join((*required, *OPTIONAL))}; drop it, or read the table without --strict to "
                 f"have it as a free setting"
             )
-    check_required(path, header, required)
+    check_required(path, header, (*required, *full_scale))
     if required is not REQUIRED and REQUIRED[1] in header:
         raise EvidenceError(
             f"{path}, line 1: a table tells {REQUIRED[1]!r} or {required[1]!r}, but got both; drop one"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -32,10 +32,11 @@ from hpo.extrapolation.laws.adam_law import epochs_parameters, is_adam, log_exce
 from hpo.extrapolation.laws.descent import EXPONENT, Descent
 from hpo.extrapolation.laws.fixed_budget import FixedBudget
 from hpo.extrapolation.laws.laws import log_growth
-from hpo.extrapolation.laws.make_laws import make_descent, make_laws, make_warmup
+from hpo.extrapolation.laws.make_laws import make_descent, make_laws, make_scales, make_warmup
 from hpo.extrapolation.laws.parameters import Layout, Parameter
 from hpo.extrapolation.laws.priors import AdamPriors, Normal, Priors
 from hpo.extrapolation.laws.rate_law import RateLaw
+from hpo.extrapolation.laws.scales import Scales
 from hpo.extrapolation.laws.setting_laws import RATE, SettingLaw
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
 
@@ -71,6 +72,7 @@ class Model:
     descent: Descent | None = None
     warmup: WarmupLaw | None = None
     budget: FixedBudget | None = None
+    scales: Scales = field(default_factory=Scales)
 
     def gain(self, values: Values) -> Array:
         """By how much what is observed rises with the log factor on the epochs: (particles,); 1 for the epochs."""
@@ -81,11 +83,11 @@ class Model:
         values = self.layout.values(particles)
         total = -0.5 * (particles**2).sum(axis=1)
         if len(self.rows.log_batch):
-            total += self.rows.log_likelihood(
-                values, self.mean(values, self.rows.log_batch), self.laws
-            )
+            total += self.rows.log_likelihood(values, self.mean_of_rows(values), self.laws)
         if len(self.trials):
-            mean = self.mean(values, self.trials.rung_log_batch)
+            mean = self._mean_at(
+                values, self.trials.rung_log_batch, self.trials.configurations.away
+            )
             total += self.trials.log_likelihood(values, mean, self.laws, self.warmup, self.budget)
         if self.log_noise_scale is not None:
             total += self._log_likelihood_of_noise_scale(values)
@@ -132,8 +134,18 @@ class Model:
             ) / law.spread + 0.2 / law.spread * rng.standard_normal(count)
         return found
 
+    def mean_of_rows(self, values: Values) -> Array:
+        """Log epochs of the rows' best settings by the law alone: (particles, rows)."""
+        return self._mean_at(values, self.rows.log_batch, self.rows.away)
+
+    def _mean_at(self, values: Values, log_batch: Array, away: Array) -> Array:
+        if not self.scales:
+            return self.mean(values, log_batch)
+        there = self.mean(values, self.scales.log_batch(values, log_batch, away))
+        return there + self.scales.level(values, away) - self._level(values)
+
     def mean(self, values: Values, log_batch: Array) -> Array:
-        """Log epochs of the best settings by the law alone: (particles, batches)."""
+        """Log epochs of the best settings at full scale by the law alone: (particles, batches)."""
         if self.descent is not None:
             log_batch = np.asarray(log_batch)
             lags = (
@@ -146,13 +158,23 @@ class Model:
                 values["log_min_epochs"][:, None] + np.exp(values["log_exponent"])[:, None] * grown
             )
         growth = log_growth(
-            np.asarray(log_batch)[None, :],
+            np.atleast_2d(log_batch),
             values["log_critical"][:, None],
             np.exp(values["log_sharpness"])[:, None],
             np.exp(values["log_exponent"])[:, None],
         )
         grown = growth + log_excess(values, np.asarray(log_batch))
-        return np.asarray(values["log_min_epochs"][:, None] + self.gain(values)[:, None] * grown)
+        level = values["log_min_epochs"][:, None] + self._level(values)
+        return np.asarray(level + self.gain(values)[:, None] * grown)
+
+    def log_min(self, values: Values) -> Array:
+        """Log epochs far below the critical batch, at full scale: (particles,)."""
+        return np.asarray((values["log_min_epochs"][:, None] + self._level(values))[:, 0])
+
+    def _level(self, values: Values) -> Array | float:
+        """What the full scale adds to the log epochs: (particles, 1)."""
+        here = np.zeros((1, len(self.scales.names)))
+        return self.scales.level(values, here) if self.scales else 0.0
 
     def slope(self, values: Values, log_batch: float) -> Array:
         """d log E / d log B of the best settings, E the epochs that a batch needs: (particles,)."""
@@ -168,19 +190,20 @@ def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
     """The models of one body of evidence: the general one, for trials of SGD also one by the law of descent, and for
     Adam and AdamW one by their own law.
 
-    A table that is a sweep is read as trials. What a fixed budget gives is not read by the law of descent, which says
-    after how many updates a quadratic is at its target.
+    A table that is a sweep is read as trials. The law of descent says after how many updates a quadratic is at its
+    target: it reads neither what a fixed budget gives nor trainings of several sizes, which are several quadratics.
     """
     aggregates, observations = list(evidence.aggregates), list(evidence.observations)
-    if _is_sweep(aggregates):
+    if _is_sweep(aggregates, list(evidence.full_scale)):
         observations += [
             Observation(row.global_batch_size, "reached", row.epochs_to_target, row.settings)
             for row in aggregates
         ]
         aggregates = []
     if evidence.question is not None:
-        observations = told_apart(observations)
-    descent = make_descent(evidence, observations) if evidence.question is None else None
+        observations = told_apart(observations, list(evidence.full_scale))
+    plain = evidence.question is None and not evidence.full_scale
+    descent = make_descent(evidence, observations) if plain else None
     found = [_make_model(evidence, aggregates, observations, priors)]
     if descent is not None:
         found.append(_make_model(evidence, aggregates, observations, priors, descent=descent))
@@ -190,25 +213,31 @@ def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
     return found
 
 
-def told_apart(observations: Sequence[Observation]) -> list[Observation]:
+def told_apart(
+    observations: Sequence[Observation], scales: Sequence[str] = ()
+) -> list[Observation]:
     """Trainings of a fixed budget, those that got nowhere told to have missed.
 
     One that got stuck near where it began has no cost by the laws: it was lost, though it did not diverge, and how much
-    it lacks is a matter of the task. What lies in the farther half of the way from the best of its batch to the bad
-    ones (the tenth worst of a hundred), in logarithms, is known to lie there, and no more.
+    it lacks is a matter of the task. What lies in the farther half of the way from the best of its batch (and of its
+    size and length, the settings ``scales``) to the bad ones (the tenth worst of a hundred), in logarithms, is known to
+    lie there, and no more.
     """
     ended = [item for item in observations if item.state == "reached"]
-    best: dict[int, float] = {}
+    best: dict[tuple[object, ...], float] = {}
+
+    def place(item: Observation) -> tuple[object, ...]:
+        return item.global_batch_size, *(item.settings.get(name) for name in scales)
+
     for item in ended:
-        batch = item.global_batch_size
-        best[batch] = min(item.epochs, best.get(batch, np.inf))
+        best[place(item)] = min(item.epochs, best.get(place(item), np.inf))
     if not ended:
         return list(observations)
-    behind = [np.log(item.epochs / best[item.global_batch_size]) for item in ended]
+    behind = [np.log(item.epochs / best[place(item)]) for item in ended]
     cut = FAR_HALF * float(np.quantile(behind, BAD))
     found = []
     for item in observations:
-        limit = best.get(item.global_batch_size, np.inf) * np.exp(cut)
+        limit = best.get(place(item), np.inf) * np.exp(cut)
         far = item.state == "reached" and cut > 0 and item.epochs > limit
         found.append(
             dataclasses.replace(item, state="censored", epochs=float(limit)) if far else item
@@ -231,17 +260,27 @@ def _make_model(
         for law in make_laws(evidence, observations, descent, adam)
         if warmup is None or law.name != WARMUP
     ]
-    rows, trials = make_rows(aggregates, laws), make_trials(observations, laws, warmup)
     asked = evidence.question
     budget = FixedBudget(asked.epochs) if asked is not None and asked.epochs else None
+    scales = make_scales(evidence)
+    rows = make_rows(aggregates, laws, scales)
+    trials = make_trials(observations, laws, warmup, scales)
     start = float(np.log(evidence.batches[0]))
     critical, scatter = priors.log_critical_over_first, priors.log_recipe_scatter
     trial_scatter = TRIAL_SCATTER
     if budget is not None:
         scatter, trial_scatter = fixed_budget.RECIPE_SCATTER, fixed_budget.TRIAL_SCATTER
+    away = np.concatenate([rows.away, trials.configurations.away])
+    moved = scales.critical_moves()
+    of_scales = scales.parameters([law.name for law in laws], away)
     parameters = [
         Parameter("log_min_epochs", *_guess_of_min_epochs(rows, trials)),
-        Parameter("log_critical", start + critical.mean, critical.sd),
+        Parameter(
+            "log_critical",
+            start + critical.mean + moved.mean,
+            float(np.hypot(critical.sd, moved.sd)),
+        ),
+        *of_scales,
         Parameter("log_recipe_scatter", scatter.mean, scatter.sd),
         *(budget.parameters() if budget is not None else ()),
     ]
@@ -289,6 +328,7 @@ def _make_model(
         descent,
         warmup,
         budget,
+        scales,
     )
 
 
@@ -299,11 +339,13 @@ def _is_adams(evidence: Evidence) -> bool:
     )
 
 
-def _is_sweep(aggregates: Sequence[Aggregate]) -> bool:
-    """Whether most batches stand three times or more with different settings; means of several runs are no sweep's."""
+def _is_sweep(aggregates: Sequence[Aggregate], scales: Sequence[str] = ()) -> bool:
+    """Whether most rungs stand three times or more with different settings; means of several runs are no sweep's."""
     if not aggregates:
         return False
-    batches = [row.global_batch_size for row in aggregates]
+    batches = [
+        (row.global_batch_size, *(row.settings.get(name) for name in scales)) for row in aggregates
+    ]
     recipes = {repr(sorted(row.settings.items())) for row in aggregates}
     single = float(np.median([row.runs or 1 for row in aggregates])) < LEAST_RUNS_OF_A_RECIPE
     return (

@@ -35,14 +35,14 @@ class Posterior:
     """Equally likely particles of the unknowns; ``note`` says where the fit is wider than it should be.
 
     ``values`` holds each parameter by name, shape (particles,); ``residuals`` the residual of every
-    configuration seen, in log epochs, shape (particles, configurations), at ``residual_log_batch``
-    (configurations,).
+    configuration seen, in log epochs, shape (particles, configurations), at ``residual_places``
+    (configurations, 1 + directions): the log batch, and beside it how far model and length are from the full scale.
     """
 
     evidence: Evidence
     model: Model
     values: Mapping[str, Array]
-    residual_log_batch: Array
+    residual_places: Array
     residuals: Array
     note: str = ""
 
@@ -71,13 +71,16 @@ class Posterior:
         neighbouring rungs. Of a fixed budget they are those of what trainings lack after it.
         """
         mean = self.model.mean(self.values, np.array([log_batch]))[:, 0]
-        known = np.isclose(self.residual_log_batch, log_batch)
+        places = self.residual_places
+        place = np.zeros((1, places.shape[1]))
+        place[0, 0] = log_batch
+        known = np.isclose(places, place).all(axis=1)
         if len(self.model.trials) and known.any():  # the same recipe at a batch that was run
             return mean + self.residuals[:, known].mean(axis=1), np.sqrt(
                 self._run_variance(runs) + np.zeros(len(mean))
             )
-        near = across(self.residual_log_batch, np.array([log_batch]))[:, 0]
-        weight = np.linalg.solve(kernel(self.residual_log_batch), near)
+        near = across(places, place)[:, 0]
+        weight = np.linalg.solve(kernel(places), near)
         left = 1.0 - float(near @ weight)
         variance = left * np.exp(2 * self.values["log_recipe_scatter"]) + self._run_variance(runs)
         return mean + self.residuals @ weight, np.sqrt(variance)
@@ -155,15 +158,13 @@ def _posterior(
     values = dict(model.layout.values(sample.particles))
     for name, layout in model.apart.items():
         values |= layout.values(_sample_apart(model, name, len(sample.particles), rng))
-    blocks, batches = [], []
+    blocks, places = [], []
     if len(model.rows.log_batch):
-        blocks.append(
-            model.rows.draw_residuals(values, model.mean(values, model.rows.log_batch), rng)
-        )
-        batches.append(model.rows.log_batch)
+        blocks.append(model.rows.draw_residuals(values, model.mean_of_rows(values), rng))
+        places.append(model.rows.places)
     if len(model.trials):
         blocks.append(model.trials.residuals(values))
-        batches.append(model.trials.rung_log_batch)
+        places.append(model.trials.places)
     note = (
         ""
         if sample.temperature >= 1
@@ -172,7 +173,7 @@ def _posterior(
         )
     )
     return Posterior(
-        evidence, model, values, np.concatenate(batches), np.concatenate(blocks, axis=1), note
+        evidence, model, values, np.concatenate(places), np.concatenate(blocks, axis=1), note
     )
 
 

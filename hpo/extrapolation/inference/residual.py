@@ -13,16 +13,19 @@ SHARED = 0.5  # share of the residual's variance that neighbouring rungs have in
 LENGTH = 1.0  # in log batch: rungs a factor of e apart have exp(-1) of that in common
 
 
-def kernel(log_batch: Array) -> Array:
-    """Correlation of the residuals of configurations at ``log_batch``; each also has a part of its own."""
-    return across(log_batch, log_batch) + (1 - SHARED) * np.eye(len(log_batch))
+def kernel(places: Array) -> Array:
+    """Correlation of the residuals of configurations at ``places``; each also has a part of its own.
+
+    ``places`` are log batches, (configurations,), or (configurations, directions) with log scales beside them.
+    """
+    return across(places, places) + (1 - SHARED) * np.eye(len(places))
 
 
-def across(log_batch: Array, new_log_batch: Array) -> Array:
-    """Correlation of the residuals at ``log_batch`` (rows) with those of new configurations (columns)."""
-    return np.asarray(
-        SHARED * np.exp(-np.abs(log_batch[:, None] - new_log_batch[None, :]) / LENGTH)
-    )
+def across(places: Array, new: Array) -> Array:
+    """Correlation of the residuals at ``places`` (rows) with those of ``new`` configurations (columns)."""
+    one, other = places.reshape(len(places), -1), new.reshape(len(new), -1)
+    distance = np.abs(one[:, None, :] - other[None, :, :]).sum(axis=2)
+    return np.asarray(SHARED * np.exp(-distance / LENGTH))
 
 
 def log_student(white: Array) -> Array:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hpo.extrapolation.evidence.evidence import Aggregate
 from hpo.extrapolation.inference.residual import kernel, log_student
+from hpo.extrapolation.laws.scales import Scales
 from hpo.extrapolation.laws.setting_laws import SettingLaw, coordinates
 
 Array: TypeAlias = NDArray[np.float64]
@@ -25,17 +26,27 @@ COARSE = (
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows as arrays, shape (rows,): log batch, log epochs, standard error of the log epochs, coordinates."""
+    """Rows as arrays, shape (rows,): log batch, log epochs, standard error of the log epochs, coordinates.
+
+    ``away`` is (rows, directions).
+    """
 
     log_batch: Array
     log_epochs: Array
     error: Array
     settings: Sequence[Array]
+    scales: Scales
+    away: Array
+
+    @property
+    def places(self) -> Array:
+        """Where the rows are: (rows, 1 + directions)."""
+        return np.column_stack([self.log_batch, self.away])
 
     def covariance(self, values: Values) -> Array:
         """Covariance of the log epochs, residuals and errors together: (particles, rows, rows)."""
         scatter = np.exp(2 * values["log_recipe_scatter"])[:, None, None]
-        return np.asarray(scatter * kernel(self.log_batch) + np.diag(self.error**2))
+        return np.asarray(scatter * kernel(self.places) + np.diag(self.error**2))
 
     def log_likelihood(self, values: Values, mean: Array, laws: Sequence[SettingLaw]) -> Array:
         """Log likelihood (particles,) given the law's log epochs at each row, ``mean`` (particles, rows).
@@ -57,20 +68,22 @@ class Rows:
         """Log likelihood (particles,) of the coordinates of one tuned setting; rows that tell none are passed."""
         told = np.isfinite(seen)
         width = law.scatter(values)[:, None]
-        off = seen[told] - law.best(values, self.log_batch[told])
+        here = self.scales.log_batch(values, self.log_batch[told], self.away[told])
+        best = law.best(values, here) + self.scales.shift(values, law.name, self.away[told])
+        off = seen[told] - best
         return np.asarray(log_student(off / width).sum(axis=1) - told.sum() * np.log(width[:, 0]))
 
     def draw_residuals(self, values: Values, mean: Array, rng: np.random.Generator) -> Array:
         """A draw of the residuals given the epochs, by Matheron's rule: (particles, rows)."""
         scatter = np.exp(values["log_recipe_scatter"])[:, None]
-        prior = kernel(self.log_batch)
+        prior = kernel(self.places)
         draw = scatter * (rng.standard_normal(mean.shape) @ np.linalg.cholesky(prior).T)
         gap = self.log_epochs - mean - draw - self.error * rng.standard_normal(mean.shape)
         pull = np.linalg.solve(self.covariance(values), gap[:, :, None])[:, :, 0]
         return np.asarray(draw + scatter**2 * (pull @ prior))
 
 
-def make_rows(aggregates: Sequence[Aggregate], laws: Sequence[SettingLaw]) -> Rows:
+def make_rows(aggregates: Sequence[Aggregate], laws: Sequence[SettingLaw], scales: Scales) -> Rows:
     """Rows from table rows, by increasing batch."""
     ordered = sorted(aggregates, key=lambda row: row.global_batch_size)
     relative = [row.sd / row.epochs_to_target for row in ordered if row.sd]
@@ -86,4 +99,6 @@ def make_rows(aggregates: Sequence[Aggregate], laws: Sequence[SettingLaw]) -> Ro
         np.log([row.epochs_to_target for row in ordered]),
         error,
         [coordinates(law, [row.settings for row in ordered]) for law in laws],
+        scales,
+        scales.away([row.settings for row in ordered]),
     )

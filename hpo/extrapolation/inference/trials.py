@@ -22,6 +22,7 @@ from hpo.extrapolation.laws.fixed_budget import LEAST_SCATTER as LEAST_SCATTER_O
 from hpo.extrapolation.laws.fixed_budget import FixedBudget
 from hpo.extrapolation.laws.parameters import logistic
 from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.laws.scales import Scales
 from hpo.extrapolation.laws.setting_laws import SettingLaw
 from hpo.extrapolation.laws.warmup_law import WarmupLaw
 
@@ -69,10 +70,15 @@ class Trials:
         """The rung of each trial: (trials,)."""
         return self.configurations.at
 
+    @property
+    def places(self) -> Array:
+        """Where the rungs are: (rungs, 1 + directions)."""
+        return np.column_stack([self.rung_log_batch, self.configurations.away])
+
     def residuals(self, values: Values) -> Array:
         """Residual of each rung in log epochs: (particles, rungs)."""
         white = values["rungs"].reshape(-1, len(self.rung_log_batch))
-        root = np.linalg.cholesky(kernel(self.rung_log_batch))
+        root = np.linalg.cholesky(kernel(self.places))
         return np.asarray(np.exp(values["log_recipe_scatter"])[:, None] * (white @ root.T))
 
     @property
@@ -110,8 +116,10 @@ class Trials:
         if budget is None:
             expected = log_epochs(values, warmup, self.configurations, level + cost)
         else:
-            needed = log_epochs(values, warmup, self.configurations, budget.log_epochs + cost)
-            cost = budget.gain(values)[:, None] * (needed - budget.log_epochs)
+            scales, away = self.configurations.scales, self.configurations.away
+            length = budget.log_epochs + scales.longer(away)[self.rung]
+            needed = log_epochs(values, warmup, self.configurations, length + cost)
+            cost = budget.gain(values)[:, None] * (needed - length)
             expected = level + cost
         if self.shared_seeds:
             expected = expected + self.of_seeds(values)
@@ -172,7 +180,10 @@ def shown(values: Values) -> Array:
 
 
 def make_trials(
-    observations: Sequence[Observation], laws: Sequence[SettingLaw], warmup: WarmupLaw | None
+    observations: Sequence[Observation],
+    laws: Sequence[SettingLaw],
+    warmup: WarmupLaw | None,
+    scales: Scales | None = None,
 ) -> Trials:
     """Trials from observations."""
     ordered = sorted(observations, key=_group)
@@ -181,11 +192,14 @@ def make_trials(
     before = np.maximum(
         epochs - np.array([item.resolution_epochs for item in ordered]), 1e-3 * epochs
     )
-    rungs, rung = np.unique(
-        np.log([float(item.global_batch_size) for item in ordered]), return_inverse=True
-    )
+    scales = scales or Scales()
+    settings = [item.settings for item in ordered]
+    log_batch = np.log([float(item.global_batch_size) for item in ordered])
+    places = np.column_stack([log_batch, scales.away(settings)])
+    rungs, rung = np.unique(places, axis=0, return_inverse=True)
+    rung = np.asarray(rung.reshape(-1), dtype=np.intp)
     configurations = make_configurations(
-        rungs, np.asarray(rung, dtype=np.intp), [item.settings for item in ordered], laws, warmup
+        rungs[:, 0], rung, settings, laws, warmup, scales, rungs[:, 1:]
     )
     return Trials(
         configurations,
@@ -193,13 +207,13 @@ def make_trials(
         np.log(before),
         (groups.count(0), groups.count(0) + groups.count(1)),
         np.array([item.state == "diverged" for item in ordered], dtype=bool),
-        _shared_seeds(ordered),
+        _shared_seeds([item.seed for item in ordered], rung),
     )
 
 
-def _shared_seeds(observations: Sequence[Observation]) -> NDArray[np.intp]:
-    """The number of each one's seed among those that several share at one batch, -1 where it is shared by none."""
-    told = [(item.global_batch_size, item.seed) for item in observations]
+def _shared_seeds(seeds: Sequence[int | None], rung: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The number of each one's seed among those that several share at one rung, -1 where it is shared by none."""
+    told = list(zip(rung.tolist(), seeds, strict=True))
     shared = [each for each, count in Counter(told).items() if count > 1 and each[1] is not None]
     return np.array([shared.index(each) if each in shared else -1 for each in told], dtype=np.intp)
 

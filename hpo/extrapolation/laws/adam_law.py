@@ -78,7 +78,7 @@ def log_excess(values: Values, log_batch: Array) -> Array | float:
         return 0.0
     log_low = values["log_critical"] + values[LOW]
     return log_small_batch_excess(
-        np.asarray(log_batch)[None, :],
+        np.atleast_2d(log_batch),
         log_low[:, None],
         np.exp(values["adam.log_low_power"])[:, None],
     )
@@ -136,7 +136,7 @@ class AdamRate(RateLaw):
         )
 
     def _damping(self, values: Values, log_batch: Array, momentum: Array | None) -> Array:  # noqa: ARG002
-        away = self.log_noise(values)[:, None] - log_batch[None, :]
+        away = self.log_noise(values)[:, None] - np.atleast_2d(log_batch)
         sharpness = np.exp(values["learning_rate.log_sharpness"])[:, None]
         rises, falls = (
             values["learning_rate.exponent"][:, None],

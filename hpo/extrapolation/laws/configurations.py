@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hpo.extrapolation.laws.rate_law import RateLaw, momenta
 from hpo.extrapolation.laws.response import Response
+from hpo.extrapolation.laws.scales import Scales
 from hpo.extrapolation.laws.setting_laws import SettingLaw, coordinates, told
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw, Warmups
 
@@ -25,6 +26,7 @@ class Configurations:
     """Settings at batches: ``at`` (places,) indexes ``log_batch`` (batches,).
 
     ``coordinates`` holds one array (places,) for every law, NaN where a setting is not told; ``momentum`` is (places,).
+    Where model or length are not those of the full scale, ``away`` (batches, directions) says by how much.
     """
 
     log_batch: Array
@@ -32,6 +34,8 @@ class Configurations:
     coordinates: Sequence[Array]
     momentum: Array
     warmups: Warmups | None
+    scales: Scales = field(default_factory=Scales)
+    away: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
     def __len__(self) -> int:
         return len(self.at)
@@ -53,12 +57,15 @@ def make_configurations(
     settings: Sequence[Settings],
     laws: Sequence[SettingLaw],
     warmup: WarmupLaw | None,
+    scales: Scales | None = None,
+    away: Array | None = None,
 ) -> Configurations:
     """Configurations from ``settings`` (places,), by the laws that are to speak of them."""
     warmups = None if warmup is None else warmup.warmups(told(WARMUP, settings), log_batch[at])
-    return Configurations(
-        log_batch, at, [coordinates(law, settings) for law in laws], momenta(settings), warmups
-    )
+    seen = [coordinates(law, settings) for law in laws]
+    if scales is None or away is None:
+        return Configurations(log_batch, at, seen, momenta(settings), warmups)
+    return Configurations(log_batch, at, seen, momenta(settings), warmups, scales, away)
 
 
 def outlook(
@@ -80,6 +87,9 @@ def outlook(
             continue
         response = _response(values, law, configurations)
         place = np.where(known, seen, 0.0)
+        if configurations.scales:
+            moved = configurations.scales.shift(values, law.name, configurations.away)
+            place = place - moved[:, configurations.at]
         cost += np.where(known, response.cost(place, slowed), 0.0)
         lost = response.risk(place, lowered)
         if lost is not None:
@@ -97,9 +107,10 @@ def log_epochs(
 
 
 def _response(values: Values, law: SettingLaw, configurations: Configurations) -> Response:
+    log_batch = configurations.log_batch
+    if configurations.scales:
+        log_batch = configurations.scales.log_batch(values, log_batch, configurations.away)
     if isinstance(law, RateLaw) and law.momentum is not None:
         # configurations at one batch differ in momentum, and so in their best learning rate
-        return law.response(
-            values, configurations.log_batch[configurations.at], configurations.momentum
-        )
-    return law.response(values, configurations.log_batch).at(configurations.at)
+        return law.response(values, log_batch[..., configurations.at], configurations.momentum)
+    return law.response(values, log_batch).at(configurations.at)

@@ -20,6 +20,7 @@ from hpo.extrapolation.laws.rate_law import (
     RateLaw,
     momenta,
 )
+from hpo.extrapolation.laws.scales import Scales
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw, is_log, lag, told
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
 from search_spaces.techniques import described_optimizer
@@ -66,6 +67,13 @@ def make_warmup(evidence: Evidence, observations: Sequence[Observation]) -> Warm
     )
 
 
+def make_scales(evidence: Evidence) -> Scales:
+    """The directions besides the batch that the evidence grows in."""
+    away = Scales(evidence.full_scale).away(evidence.settings)
+    reach = np.maximum(-away.max(axis=0), 0.0)
+    return Scales(evidence.full_scale, reach, evidence.question is not None, evidence.carried)
+
+
 def make_laws(
     evidence: Evidence,
     observations: Sequence[Observation],
@@ -77,6 +85,7 @@ def make_laws(
     ``descent`` is the law of its trials, ``adam`` what is believed of Adam's where that trained everything.
     """
     log_anchor = float(np.log(evidence.batches[-1]))
+    scales = make_scales(evidence)
     laws: list[SettingLaw] = []
     for setting in evidence.tuned:
         values = np.array(evidence.setting_values(setting.name))
@@ -88,7 +97,12 @@ def make_laws(
             continue
         low, high = float(values.min()), float(values.max())
         least = 0.7 if is_log(setting) else max(0.25 * abs(high), 1e-3)
-        place = setting, (low + high) / 2, max((high - low) / 2, least), (low, high), log_anchor
+        moved = scales.moves(setting.name)
+        centre, spread = (low + high) / 2, max((high - low) / 2, least)
+        if is_log(setting):
+            centre, spread = centre + moved.mean, float(np.hypot(spread, moved.sd))
+        place = setting, centre, spread, (low, high), log_anchor
+        slack = abs(moved.mean) + 2 * moved.sd
         if descent is not None and setting.name == RATE:
             laws.append(
                 DescentRate(
@@ -100,7 +114,7 @@ def make_laws(
         elif descent is not None and setting.name == MOMENTUM:
             laws.append(DescentMomentum(*place, descent=descent))
         elif setting.name == RATE and adam is not None:
-            laws.append(AdamRate(*place, priors=adam))
+            laws.append(AdamRate(*place, priors=adam, slack=slack))
         elif setting.name == RATE:
             early = not observations and all(is_adam(each) for each in evidence.settings)
             laws.append(
@@ -109,12 +123,13 @@ def make_laws(
                     _exponent(evidence),
                     _momentum(observations),
                     NOISE_OVER_CRITICAL_OF_ADAM if early else NOISE_OVER_CRITICAL,
+                    slack=slack,
                 )
             )
         elif setting.name == MOMENTUM and any(one.name == RATE for one in evidence.tuned):
-            laws.append(MomentumLaw(*place))
+            laws.append(MomentumLaw(*place, slack=slack))
         else:
-            laws.append(SettingLaw(*place))
+            laws.append(SettingLaw(*place, slack=slack))
     return laws
 
 

@@ -38,11 +38,11 @@ class MomentumLaw(SettingLaw):
         """Best coordinate at each batch, the same at all: (particles, batches)."""
         if f"{MOMENTUM}.growth" in values:
             return super().best(values, log_batch, momentum)
-        return np.repeat(values[f"{MOMENTUM}.anchor"][:, None], len(log_batch), axis=1)
+        return np.repeat(values[f"{MOMENTUM}.anchor"][:, None], np.shape(log_batch)[-1], axis=1)
 
     def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Response:  # noqa: ARG002
         """What another momentum than the best one costs at each batch."""
-        away = np.asarray(log_batch)[None, :] - values["log_critical"][:, None]
+        away = np.atleast_2d(log_batch) - values["log_critical"][:, None]
         return MomentumResponse(
             self.best(values, log_batch),
             np.zeros(()),

@@ -107,7 +107,7 @@ class RateLaw(SettingLaw):
         log_noise = self.log_noise(values)[:, None]
         if momentum is not None and self.momentum is not None:
             log_noise = log_noise + (lag(momentum) - lag(np.array(self.momentum)))[None, :]
-        away = log_noise - log_batch[None, :]
+        away = log_noise - np.atleast_2d(log_batch)
         exponent = values["learning_rate.exponent"][:, None]
         if "learning_rate.log_sharpness" not in values:
             return np.asarray(exponent * np.logaddexp(0, away))

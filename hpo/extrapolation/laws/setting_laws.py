@@ -8,7 +8,7 @@ learning rate, a power law in the batch: p = 1 for warmup in epochs is LEGW. ``r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -33,13 +33,17 @@ GROWTH_ELSE = Normal(0.0, 0.2)
 
 @dataclass(frozen=True)
 class SettingLaw:
-    """One tuned setting: the scale it is handled on, where it was tried, the batch its law is anchored at."""
+    """One tuned setting: the scale it is handled on, where it was tried, the batch its law is anchored at.
+
+    ``slack`` is how much farther from what was tried the best one may lie at the full scale of model and training.
+    """
 
     setting: ScaledSetting
     centre: float
     spread: float
     tried: tuple[float, float]
     log_anchor: float
+    slack: float = field(default=0.0, kw_only=True)
 
     @property
     def name(self) -> str:
@@ -95,8 +99,11 @@ class SettingLaw:
         return np.asarray(unit * np.exp(values[f"{self.name}.log_scatter"]))
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:  # noqa: ARG002
-        """Best coordinate at each batch: (particles, batches); ``momentum`` (batches,) matters to the rate alone."""
-        away = np.asarray(log_batch)[None, :] - self.log_anchor
+        """Best coordinate at each batch: (particles, batches); ``momentum`` (batches,) matters to the rate alone.
+
+        ``log_batch`` is (batches,), or (particles, batches) where it differs by particle.
+        """
+        away = np.atleast_2d(log_batch) - self.log_anchor
         anchor = values[f"{self.name}.anchor"][:, None]
         growth = values[f"{self.name}.growth"][:, None] * away
         return np.asarray(anchor + growth if self.is_log else anchor * np.exp(growth))

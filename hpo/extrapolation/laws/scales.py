@@ -1,0 +1,194 @@
+"""How the size of the model and the length of the training move what the laws of the batch say.
+
+Everything is told against the full scale: ``away`` is log(value / value at full scale), 0 there and negative below it.
+
+    the batch          B counts as B exp(-sum c_d away_d), for the critical batch grows as the scale to the power c_d
+    the best settings  log best += sum k_d away_d
+    the epochs         log E    += -sum a_d away_d
+    the best metric    log S    += log(f + sum s_d exp(-b_d away_d))          with f + sum s_d = 1
+
+The critical batch grows about as the square root of the samples, and hardly with the model (Zhang et al. 2024,
+arXiv:2410.21676; Bergsma et al. 2025, arXiv:2505.13738). In the standard parametrization the best learning rate falls
+with the model, by a power of its parameters from 0.5 (one over the width, Yang et al. 2022, arXiv:2203.03466) to 0.71
+(Step Law, arXiv:2503.04715), and stays in the maximal update parametrization. With longer trainings at one batch it
+falls too (Bjorck et al. 2024, arXiv:2409.19913), most of which the critical batch tells already. What a training
+lacks is a sum of powers of model and samples over a floor that neither takes away (Hoffmann et al. 2022,
+arXiv:2203.15556, equation 2). All of these are beliefs with a width: the exponents are unknowns of the fit, a
+published law one point among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.errors import EvidenceError
+from hpo.extrapolation.laws.parameters import Parameter
+from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.laws.setting_laws import RATE, told
+
+Array: TypeAlias = NDArray[np.float64]
+Values: TypeAlias = Mapping[str, Array]
+Kind: TypeAlias = Literal["model", "length"]
+
+LENGTHS = ("samples", "tokens")
+WIDTH = "width"
+PARAMETERS_BY_WIDTH = 2.0
+"""Parameters, and the cost of a sample, grow as the square of the width."""
+
+# each a power of the parameters or of the samples
+CRITICAL = {"model": Normal(0.05, 0.15), "length": Normal(0.45, 0.2)}
+BEST_RATE = {"model": Normal(-0.4, 0.3), "length": Normal(-0.05, 0.2)}
+BEST_RATE_OF_MUP = Normal(0.0, 0.1)
+BEST_ELSE = Normal(0.0, 0.1)
+EPOCHS = {"model": Normal(0.25, 0.35), "length": Normal(0.0, 0.3)}
+SHARE = Normal(float(np.log(0.3)), 1.0)  # log (s_d / f)
+POWER = Normal(float(np.log(0.3)), 0.5)  # log b_d
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The directions besides the batch that a study grows in, and their values at ``full_scale``.
+
+    ``reach`` (directions,) is how far below it the largest lie that were seen, 0 where it was seen. ``fixed_budget``
+    says that a metric is asked about and not the epochs; ``carried`` that the parametrization carries the learning rate
+    over the width.
+    """
+
+    full_scale: Mapping[str, float] = field(default_factory=dict)
+    reach: Array = field(default_factory=lambda: np.zeros(0))
+    fixed_budget: bool = False
+    carried: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in self.full_scale.items():
+            if not (np.isfinite(value) and value > 0):
+                raise EvidenceError(
+                    f"{name} at full scale must be a finite number above 0, but got {value}"
+                )
+
+    def __bool__(self) -> bool:
+        return bool(self.full_scale)
+
+    @property
+    def names(self) -> list[str]:
+        """The directions, in the order of the columns of ``away``."""
+        return list(self.full_scale)
+
+    def away(self, settings: Sequence[Mapping[str, object]]) -> Array:
+        """log(value / value at full scale) of each direction: (settings, directions)."""
+        columns = [
+            np.log(told(name, settings)) - np.log(value) for name, value in self.full_scale.items()
+        ]
+        return np.stack(columns, axis=1) if columns else np.zeros((len(settings), 0))
+
+    def growth(self) -> dict[str, float]:
+        """How many times the parameters, or the samples, of the largest seen the full scale has, by direction."""
+        return {
+            name: float(np.exp(unit * far))
+            for name, unit, far in zip(self.names, self._units, self.reach, strict=True)
+        }
+
+    def longer(self, away: Array) -> Array:
+        """log(length / length at full scale): (places,)."""
+        lengths = [name in LENGTHS for name in self.names]
+        return np.asarray(away[:, lengths].sum(axis=1))
+
+    def parameters(self, settings: Sequence[str], away: Array) -> list[Parameter]:
+        """The unknowns; ``settings`` have laws, ``away`` (seen, directions) is where there is evidence."""
+        found = []
+        for index, name in enumerate(self.names):
+            kind, unit = _kind(name), _unit(name)
+            if not away[:, index].any():
+                continue  # all evidence is at its full scale
+            found.append(_parameter(f"{name}.critical", CRITICAL[kind], unit))
+            for setting in settings:
+                found.append(_parameter(f"{name}.{setting}", self._best(setting, name), unit))
+            if self.fixed_budget:
+                found.append(Parameter(f"{name}.log_share", SHARE.mean, SHARE.sd))
+                found.append(
+                    Parameter(f"{name}.log_power", POWER.mean + float(np.log(unit)), POWER.sd)
+                )
+            else:
+                found.append(_parameter(f"{name}.epochs", EPOCHS[kind], unit))
+        return found
+
+    def log_batch(self, values: Values, log_batch: Array, away: Array) -> Array:
+        """The batch that would be at full scale what this one is here: (1 or particles, places)."""
+        if not self:
+            return np.atleast_2d(log_batch)
+        return np.asarray(np.asarray(log_batch)[None, :] - self._sum(values, "critical", away))
+
+    def shift(self, values: Values, setting: str, away: Array) -> Array:
+        """What the scale adds to the best coordinate of a setting: (particles, places)."""
+        return self._sum(values, setting, away)
+
+    def level(self, values: Values, away: Array) -> Array:
+        """What the scale adds to the log epochs, or to the log of what a training lacks: (particles, places).
+
+        It is told against the largest that were seen, where the evidence says most.
+        """
+        return self._level(values, away) - self._level(values, -self.reach[None, :])
+
+    def _level(self, values: Values, away: Array) -> Array:
+        if not self.fixed_budget:
+            return -self._sum(values, "epochs", away)
+        told = [name for name in self.names if f"{name}.log_share" in values]
+        total = np.ones((1, len(away)))
+        floor = 1 + sum(np.exp(values[f"{name}.log_share"]) for name in told)
+        for name in told:
+            share = (np.exp(values[f"{name}.log_share"]) / floor)[:, None]
+            power = np.exp(values[f"{name}.log_power"])[:, None]
+            column = away[:, self.names.index(name)][None, :]
+            total = total + share * np.expm1(np.minimum(-power * column, 50.0))
+        return np.asarray(np.log(np.maximum(total, 1e-12)))
+
+    def moves(self, setting: str) -> Normal:
+        """What the best coordinate of a setting is believed to move by from the largest seen to the full scale."""
+        beliefs = [self._best(setting, name) for name in self.names]
+        return _total(beliefs, self._units * self.reach)
+
+    def critical_moves(self) -> Normal:
+        """What the logarithm of the critical batch is believed to move by likewise."""
+        beliefs = [CRITICAL[_kind(name)] for name in self.names]
+        return _total(beliefs, self._units * self.reach)
+
+    @property
+    def _units(self) -> Array:
+        return np.array([_unit(name) for name in self.names])
+
+    def _best(self, setting: str, name: str) -> Normal:
+        if setting != RATE:
+            return BEST_ELSE
+        if self.carried and name == WIDTH:
+            return BEST_RATE_OF_MUP
+        return BEST_RATE[_kind(name)]
+
+    def _sum(self, values: Values, what: str, away: Array) -> Array:
+        total = np.zeros((1, len(away)))
+        for index, name in enumerate(self.names):
+            if f"{name}.{what}" in values:
+                total = total + values[f"{name}.{what}"][:, None] * away[:, index][None, :]
+        return np.asarray(total)
+
+
+def _total(beliefs: Sequence[Normal], factors: Array) -> Normal:
+    means = np.array([belief.mean for belief in beliefs])
+    deviations = np.array([belief.sd for belief in beliefs])
+    return Normal(float(means @ factors), float(np.sqrt((deviations**2) @ (factors**2))))
+
+
+def _kind(name: str) -> Kind:
+    return "length" if name in LENGTHS else "model"
+
+
+def _unit(name: str) -> float:
+    return PARAMETERS_BY_WIDTH if name == WIDTH else 1.0
+
+
+def _parameter(name: str, belief: Normal, unit: float) -> Parameter:
+    return Parameter(name, belief.mean * unit, belief.sd * unit)
