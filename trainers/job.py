@@ -97,10 +97,14 @@ class Question:
     factors. It is the epochs to the target, or the shortfall after the budget: a loss itself, and of a metric that is
     better when higher, a share that ends at 1, the odds against it, (1 - m) / m. Those are about the error 1 - m where
     it is small, and no value of them leads out of 0 to 1.
+
+    Where trainings have several lengths, ``epochs`` and ``samples`` are those of the longest, and each tells its own
+    among its settings.
     """
 
     target: Target
     epochs: float | None = None
+    samples: float | None = None
 
     @property
     def fixed(self) -> bool:
@@ -111,8 +115,15 @@ class Question:
         """What a training needed or lacked; None where it did not answer: lost, stopped, or too short."""
         if self.epochs is None:
             return ended.epochs_to_target if ended.state == "reached" else None
-        whole = (ended.epochs or 0.0) >= 0.99 * self.epochs
+        whole = (ended.epochs or 0.0) >= 0.99 * self._budget(ended)
         return self.shortfall(ended.best_metric) if ended.state == "censored" and whole else None
+
+    def _budget(self, ended: EndedTraining) -> float:
+        """The epochs that a training was to have."""
+        own = getattr(ended, "settings", {})
+        length = own.get(LENGTH) if self.samples and isinstance(own, Mapping) else None
+        share = length / self.samples if length and self.samples else 1.0
+        return share * (self.epochs or 0.0)
 
     def shortfall(self, value: float | None) -> float | None:
         """What a value of the metric lacks to the best that there can be; None for none that can be."""
@@ -144,6 +155,9 @@ class Question:
             else str(self.target)
         )
 
+
+LENGTH = "training_samples"
+"""As what a training that is one of several lengths tells its own, among its settings."""
 
 HOW_SOON = Question(Target("", 0.0))
 """How soon any target is reached: all that compares epochs to it needs to know."""

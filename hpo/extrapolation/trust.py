@@ -164,19 +164,20 @@ def _of_scales(posterior: Posterior) -> tuple[list[str], list[str]]:
     if not scales:
         return [], []
     doubts, worries = [], []
+    slack = 1 + 1e-9  # of logarithms taken and undone
     away = scales.away(posterior.evidence.settings)
     for index, (name, times) in enumerate(scales.growth().items()):
         beyond, sizes = float(np.exp(scales.reach[index])), len(np.unique(away[:, index]))
         of = f" ({times:.3g} times the parameters)" if times != beyond else ""
-        if times > VERY_FAR:
+        if times > VERY_FAR * slack:
             doubts.append(f"{name} is {beyond:.3g} times the largest that was trained{of}")
-        elif times > FAR:
+        elif times > FAR * slack:
             worries.append(f"{name} is {beyond:.3g} times the largest that was trained{of}")
-        if beyond > 1 and sizes == 1:
+        if beyond > slack and sizes == 1:
             doubts.append(
                 f"only one {name} was trained, so what it changes is a guess from other workloads"
             )
-        elif beyond > 1 and sizes == 2:
+        elif beyond > slack and sizes == 2:
             worries.append(f"only two values of {name} were trained")
     return doubts, worries
 

@@ -14,6 +14,7 @@ from hpo.errors import PlanError
 from hpo.extrapolation.inference.intervals import BestMetric, Interval
 from hpo.planning.machines import Machine
 from hpo.study.jobs import training_job
+from hpo.study.sizes import at_full_scale
 from hpo.study.spec import StudySpec
 from search_spaces.divisors import divisors_of
 from search_spaces.settings import TrainingSettings
@@ -176,6 +177,7 @@ def planned_job(
     budget = spec.budget.epochs_per_trial
     if epochs and not spec.question.fixed:
         budget = max(budget, float(math.ceil(BUDGET_FACTOR * epochs.high)))
+    settings = at_full_scale(spec, settings)
     return training_job(
         spec, settings, global_batch_size, seed=max(spec.seeds, spec.budget.trials), epochs=budget
     )

@@ -10,9 +10,11 @@ from hpo.planning.placement.feasibility import check_layout
 from hpo.planning.plan import planned_job
 from hpo.study.jobs import search_path, workload_data
 from hpo.study.program import reads_seed
+from hpo.study.sizes import SAMPLES, points, told
 from hpo.study.spec import StudySpec, check_target
 from search_spaces.settings import TrainingSettings
 from trainers.errors import TrainerError
+from trainers.workloads.described import WORKLOADS
 
 if TYPE_CHECKING:
     from trainers.workloads import AnyWorkload
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 def check_workload(spec: StudySpec) -> AnyWorkload:
     """The study's workload with its data open; :class:`SpecError` where it, its data or its metric is not there."""
-    from trainers.workloads import check_own_settings, load_workload, metrics_of
+    from trainers.workloads import check_own_settings, load_workload, metrics_of, workload_class
 
     data = workload_data(spec)
     try:
@@ -32,8 +34,16 @@ def check_workload(spec: StudySpec) -> AnyWorkload:
         workload = load_workload(spec.workload, data, search_path(spec))
     except TrainerError as error:
         raise spec.error(str(error), "data") from error
+    described = WORKLOADS[spec.workload].grows if spec.workload in WORKLOADS else ()
+    read = [name for name in spec.sizes if name not in (*described, SAMPLES)]
+    for point in points(spec) if spec.sizes else []:
+        sized = {**data, **{name: size for name, size in point if name in described}}
+        try:
+            workload_class(spec.workload, search_path(spec))(sized)
+        except TrainerError as error:
+            raise spec.error(f"at {told(point)}: {error}", "ladder") from error
     try:
-        check_own_settings(workload, spec.workload, dict.fromkeys(spec.search.own_names))
+        check_own_settings(workload, spec.workload, dict.fromkeys([*spec.search.own_names, *read]))
     except TrainerError as error:
         raise spec.error(str(error), "search") from error
     return workload

@@ -28,6 +28,7 @@ from hpo.runs.results import (
     epochs_trained,
     throughput,
 )
+from hpo.study.sizes import at_full_scale, full_point
 from search_spaces.settings import TrainingSettings
 from storage.records import TrialPurpose
 
@@ -87,7 +88,9 @@ def forecast(
         race=went_whole([each for each in raced if each is not None]),
         searched=any(trial.global_batch_size == global_batch_size for trial in result.searched),
     )
-    settings = complete_settings(best.settings, numbers, result.spec.search)
+    settings = at_full_scale(
+        result.spec, complete_settings(best.settings, numbers, result.spec.search)
+    )
     ramp = _ramp(result, numbers, settings)
     said = (numbers.reason, "" if ramp is None else str(ramp), _advice(result, numbers))
     numbers = dataclasses.replace(numbers, reason=" ".join(filter(None, said)))
@@ -222,8 +225,14 @@ def evidence_of(result: StudyResult, batches: Collection[int] | None = None) -> 
     """What :func:`fit_posterior` fits the laws to."""
     if batches is None:
         batches = [result.spec.full_scale.global_batch_size] if result.spec.full_scale else []
+    spec = result.spec
     return study_evidence(
-        result.evidence(batches), result.spec.search, result.noise_scales, result.spec.question
+        result.evidence(batches),
+        spec.search,
+        result.noise_scales,
+        spec.question,
+        dict(full_point(spec)),
+        carried=spec.data.get("parametrization") == "mup",
     )
 
 

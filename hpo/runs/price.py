@@ -20,11 +20,11 @@ from hpo.errors import TuningError
 from hpo.planning.machines import local
 from hpo.runs.checks import check_workload
 from hpo.runs.results import SHARE_OF_SWEEP
-from hpo.study.budgets import rung_budgets
 from hpo.study.jobs import training_job
 from hpo.study.price import StudyPrice
 from hpo.study.program import PROGRAM
 from hpo.study.samplers import SAMPLERS
+from hpo.study.sizes import cost_share, length_share, point_budgets
 from hpo.study.spec import StudySpec
 from hpo.tuning.resources import TrialResources
 from search_spaces.domains import Categorical
@@ -73,7 +73,12 @@ def study_price(
 
 def _counted(spec: StudySpec, train_samples: int) -> StudyPrice:
     budget = spec.budget
-    sweep = round(budget.trials * budget.epochs_per_trial * train_samples)
+    lengths = [
+        rung.trainings * length_share(spec, point)
+        for point, rungs in point_budgets(spec).items()
+        for rung in rungs.values()
+    ]
+    sweep = round(math.fsum(lengths) * spec.budget.epochs_per_trial * train_samples)
     race = 0
     if spec.race_batch is not None and not SAMPLERS[spec.sampler].chooses_rung:
         race = round(SHARE_OF_SWEEP * sweep) if budget.race is None else budget.race
@@ -95,9 +100,10 @@ def _with_times(
         return speeds[min(speeds, key=lambda each: abs(math.log(each / batch)))] / workers
 
     samples = counted.epochs_per_trial * counted.train_samples
-    rungs = rung_budgets(spec.ladder, spec.budget.trials, spec.seeds)
     sweep = sum(
-        rung.trainings * samples * seconds_per_sample(batch) for batch, rung in rungs.items()
+        rung.trainings * samples * cost_share(spec, point) * seconds_per_sample(batch)
+        for point, rungs in point_budgets(spec).items()
+        for batch, rung in rungs.items()
     )
     return replace(
         counted,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpo.runs.formatting import answered
-from hpo.study.budgets import rung_budgets
 from hpo.study.samplers import SAMPLERS
+from hpo.study.sizes import Point, point_budgets, point_of, rung_name
 from storage.records import TrialState
 
 if TYPE_CHECKING:
@@ -59,12 +60,18 @@ def ladder_rows(
 ) -> Iterator[tuple[str, ...]]:
     """What has come of each rung so far, a text for each of :func:`ladder_columns`."""
     question = spec.question
-    budgets = rung_budgets(spec.ladder, spec.budget.trials, spec.seeds)
-    asked = {batch: f"/{budget.trainings}" for batch, budget in budgets.items()}
+    of_rung: dict[tuple[int, Point], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        of_rung[trial.global_batch_size, point_of(spec, trial.settings)].append(trial)
+    asked = {
+        (batch, point): f"/{budget.trainings}"
+        for point, budgets in point_budgets(spec).items()
+        for batch, budget in budgets.items()
+    }
     if SAMPLERS[spec.sampler].chooses_rung:  # it trains where it wants, and no rung has a share
-        asked = dict.fromkeys(sorted({trial.global_batch_size for trial in trials}), "")
-    for batch, of_them in asked.items():
-        rung = [trial for trial in trials if trial.global_batch_size == batch]
+        asked = dict.fromkeys(sorted(of_rung), "")
+    for (batch, point), of_them in asked.items():
+        rung = of_rung[batch, point]
         ended = [trial for trial in rung if trial.state.finished]
         reached = [
             (need, trial.number, trial)
@@ -78,7 +85,7 @@ def ladder_rows(
             if trial.state is TrialState.RUNNING and trial.id in running
         )
         yield (
-            str(batch),
+            rung_name(batch, point),
             f"{len(ended)}{of_them}",
             now or "",
             str(len(reached)),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+from hpo.study.sizes import Point, full_point, length_share, point_of
 from hpo.study.spec import StudySpec
 from search_spaces.settings import TrainingSettings
-from trainers.job import TrainingJob
+from trainers.job import LENGTH, TrainingJob
+from trainers.workloads.described import WORKLOADS
 
 
 def search_path(spec: StudySpec) -> str:
@@ -23,9 +26,16 @@ def workload_data(spec: StudySpec) -> dict[str, Any]:
     if spec.program is not None:
         return spec.program.to_plain()
     data = dict(spec.data)
+    data |= _sizes_of_model(spec, full_point(spec))
     if isinstance(data.get("path"), str):
         data["path"] = str(Path(search_path(spec), data["path"]))
     return data
+
+
+def _sizes_of_model(spec: StudySpec, point: Point) -> dict[str, int]:
+    """The sizes that stand among the workload's data; classes of one's own and programs read them as settings."""
+    described = WORKLOADS[spec.workload].grows if spec.workload in WORKLOADS else ()
+    return {name: size for name, size in point if name in described}
 
 
 def trial_folder(folder: Path, study_id: int, number: int) -> Path:
@@ -40,10 +50,23 @@ def training_job(
     seed: int,
     epochs: float | None = None,
 ) -> TrainingJob:
-    """One training of the study: ``epochs`` is its budget, the study's own budget per trial if not given."""
+    """One training of the study: ``epochs`` is its budget, the study's own budget per trial if not given.
+
+    It has the sizes that ``settings`` tell among those of one's own, the full scale's where they tell none.
+    """
+    data = workload_data(spec)
+    if spec.sizes:
+        point = point_of(spec, settings.own)
+        of_model = _sizes_of_model(spec, point)
+        data |= of_model
+        kept = {name: value for name, value in settings.own.items() if name not in dict(point)}
+        read = {name: size for name, size in point if name not in of_model and name != LENGTH}
+        settings = dataclasses.replace(settings, own={**kept, **read})
+        if epochs is None:
+            epochs = length_share(spec, point) * spec.budget.epochs_per_trial
     return TrainingJob(
         workload=spec.workload,
-        data=workload_data(spec),
+        data=data,
         target=spec.target.aim,
         settings=settings,
         global_batch_size=global_batch_size,

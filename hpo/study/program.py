@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -67,9 +68,17 @@ class ProgramSection(Section):
 
 
 def faults_of_program(
-    workload: str, program: ProgramSection | None, search: SearchSpace, *, repeated: str
+    workload: str,
+    program: ProgramSection | None,
+    search: SearchSpace,
+    *,
+    repeated: str,
+    sizes: Collection[str] = (),
 ) -> list[tuple[Location, str]]:
-    """What the section lacks for the study's settings; ``repeated`` says what trains some with other seeds."""
+    """What the section lacks for the study's settings; ``repeated`` says what trains some with other seeds.
+
+    ``sizes`` are the directions beside the batch in which the ladder grows: settings that every training has.
+    """
     if program is None:
         if workload != PROGRAM:
             return []
@@ -88,7 +97,7 @@ def faults_of_program(
             f"{nearest(name, known) or f'; name it there with a domain or a value ({name}: ...)'}",
         )
         for name in own_placeholders(options.words)
-        if name not in search.own_names
+        if name not in (*search.own_names, *sizes)
     ]
     if options.reads_trial:
         return faults

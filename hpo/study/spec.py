@@ -32,6 +32,7 @@ from hpo.study import rules, yaml_text
 from hpo.study.faults import SpecFaultsError
 from hpo.study.program import ProgramSection, Section, faults_of_program
 from hpo.study.samplers import SAMPLERS, check_sampler
+from hpo.study.sizes import BATCH, SAMPLES, faults_of_sizes, split_ladder
 from hpo.study.target import MOST_EPOCHS, StudyTarget, faults_of_target, with_budget
 from hpo.study.trackers import TrackerChoice, parse_trackers
 from search_spaces.domains import Categorical
@@ -56,12 +57,18 @@ MOST_TRIALS, USUAL_EPOCHS = 100, 90.0
 
 
 class FullScale(Section):
-    """The run that the study is for: its batch, its machine, and whether to run it after the sweep."""
+    """The run that the study is for: its batch, its machine, and whether to run it after the sweep.
+
+    ``width``, ``depth`` and ``samples`` are its sizes where the ladder has smaller ones (:mod:`hpo.study.sizes`).
+    """
 
     global_batch_size: BatchSize
     machine: str = Field("local", min_length=1, max_length=4096)
     workers: Count | None = None
     nodes: Count | None = None
+    width: Count | None = None
+    depth: Count | None = None
+    samples: Annotated[int, Field(gt=0, le=10**15)] | None = None
     validate_plan: bool = Field(
         False, alias="validate"
     )  # pydantic's own models have a method `validate`
@@ -158,6 +165,7 @@ class StudySpec(Section):
         Field(strict=False, min_length=1, max_length=MOST_RUNGS),
         AfterValidator(rules.check_ladder),
     ]
+    sizes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     full_scale: FullScale | None = None
     recipe: Annotated[str, AfterValidator(study_recipe.check_recipe)] | None = None
     search: Annotated[
@@ -183,7 +191,7 @@ class StudySpec(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _check_together(cls, values: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        study = handler(_with_sampler(with_budget(values)))
+        study = handler(_with_sampler(with_budget(split_ladder(values))))
         full_scale = None if study.full_scale is None else study.full_scale.global_batch_size
         own = study_recipe.own_settings(values)
         faults = [
@@ -197,6 +205,7 @@ class StudySpec(Section):
             ),
             *_faults_of_auto(study),
             *_faults_of_fixed_budget(study),
+            *faults_of_sizes(study),
             *rules.faults_of_normalization(study.search, study.ladder, full_scale),
             *rules.faults_of_workers(study.search, study.ladder, study.resources.workers),
             *faults_of_program(
@@ -204,6 +213,7 @@ class StudySpec(Section):
                 study.program,
                 study.search,
                 repeated=study.repeated,
+                sizes=study.sizes,
             ),
             *study_recipe.faults_of_durations(
                 study.recipe, study.search, own, study.budget.epochs_per_trial
@@ -251,6 +261,7 @@ class StudySpec(Section):
             or self.budget.race == 0
             or full.global_batch_size in self.ladder
             or self.question.fixed
+            or self.sizes
         ):
             return None
         return full.global_batch_size
@@ -259,7 +270,9 @@ class StudySpec(Section):
     def question(self) -> Question:
         """What the study asks: how soon trainings reach the target, or how good they get within its budget."""
         fixed = self.target.best_within is not None
-        return Question(self.target.aim, self.budget.epochs_per_trial if fixed else None)
+        epochs = self.budget.epochs_per_trial if fixed else None
+        longest = self.full_scale.samples if self.full_scale and SAMPLES in self.sizes else None
+        return Question(self.target.aim, epochs, longest)
 
     def to_dict(self) -> dict[str, Any]:
         """The study as plain values that JSON holds; an absent value stays absent."""
@@ -268,13 +281,15 @@ class StudySpec(Section):
         plain["resources"] = self.resources.model_dump(mode="json", exclude_defaults=True)
         plain["budget"] = self.budget.to_plain()
         plain["target"] = self.target.to_plain()
+        if sizes := plain.pop("sizes"):
+            plain["ladder"] = {BATCH: plain["ladder"], **sizes}
         given = (plain.pop("full_scale") or {}).items()
         plain["full_scale"] = {key: value for key, value in given if value is not None}
         order = [
             name
             for name in type(self).model_fields
-            if plain[name]
-            or name not in ("full_scale", "recipe", "program", "resources", "trackers")
+            if plain.get(name)
+            or name not in ("full_scale", "recipe", "program", "resources", "trackers", "sizes")
         ]
         return {name: plain[name] for name in order}
 

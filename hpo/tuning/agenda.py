@@ -11,19 +11,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hpo.study.budgets import RungBudget
+from hpo.study.sizes import Point
 from storage.records import Trial
 from trainers.job import HOW_SOON, Question
 
 
 @dataclass(frozen=True)
 class Explore:
-    """Train settings that the sampler picks, at this batch size."""
+    """Train settings that the sampler picks, at this batch size and these sizes."""
 
     global_batch_size: int
+    sizes: Point = ()
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Repeat:
 
     global_batch_size: int
     settings: Mapping[str, Any]
+    sizes: Point = ()
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,24 @@ def next_task(
         )
         if isinstance(task, (Explore, Repeat)):
             return task
+        waiting = waiting or isinstance(task, Wait)
+    return Wait() if waiting else Done()
+
+
+def next_of_all(
+    budgets: Mapping[Point, Mapping[int, RungBudget]],
+    trials: Mapping[Point, Sequence[Trial]],
+    question: Question = HOW_SOON,
+) -> Task:
+    """The next training of a sweep over several sizes, the cheapest that is open first.
+
+    ``trials`` are those of each combination of sizes.
+    """
+    waiting = False
+    for sizes, of_batches in budgets.items():
+        task = next_task(of_batches, trials.get(sizes, ()), question)
+        if isinstance(task, (Explore, Repeat)):
+            return replace(task, sizes=sizes)
         waiting = waiting or isinstance(task, Wait)
     return Wait() if waiting else Done()
 

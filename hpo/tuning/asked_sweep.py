@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo.study.jobs import training_job
+from hpo.study.sizes import point_of
 from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import Done, Wait
 from hpo.tuning.patience import Patience
@@ -65,7 +66,7 @@ class AskedSweep(Sweep):
             if before is not None and before.state is trial.state:
                 continue
             if before is None:
-                self._sampler.began(trial)
+                self._sampler(trial).began(trial)
             if trial.state.finished:
                 self._take(trial)
             self._trials[trial.id] = trial
@@ -81,7 +82,7 @@ class AskedSweep(Sweep):
         if trial.id in self.explored and points:
             results = [{"epochs": point.epochs, "metric": point.metric} for point in points]
             last: dict[str, Any] = {**results[-1], "state": str(trial.state)}
-            self._rule.replay(f"stored-{trial.id}", trial.global_batch_size, [*results[:-1], last])
+            self._rule.replay(f"stored-{trial.id}", self.rung(trial), [*results[:-1], last])
         self._ended(trial)
 
     def next(self) -> Trial | Suggested | Done | None:
@@ -100,14 +101,16 @@ class AskedSweep(Sweep):
     def forget(self, suggested: Suggested) -> None:
         """Know that nothing comes of a suggestion: others were quicker."""
         if suggested.ticket is not None:
-            self._sampler.forget(suggested.ticket, suggested.new.global_batch_size)
+            sampler = self._samplers[point_of(self._spec, suggested.new.settings.get("own", {}))]
+            sampler.forget(suggested.ticket, suggested.new.global_batch_size)
 
     def began(self, trial: Trial, suggested: Suggested | None) -> None:
         """A trial is trained from now on."""
         self._trials[trial.id] = trial
         if suggested is not None and suggested.ticket is not None:
             self._tickets[trial.id] = suggested.ticket
-        config = {"job": {"global_batch_size": trial.global_batch_size}, **self._config(trial)}
+        job = {"global_batch_size": trial.global_batch_size, "epochs": self.job(trial).epochs}
+        config = {"job": job, **self._config(trial)}
         asked = RunningTrial(f"stored-{trial.id}", config)
         self._asked[trial.id] = asked
         self._rule.begins(asked)

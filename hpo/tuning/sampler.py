@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hpo.errors import SpecError
 from hpo.study.samplers import SAMPLERS
+from hpo.study.sizes import Point, told
 from hpo.study.spec import StudySpec
 from search_spaces.plugins import load_attribute
 from search_spaces.scaling_rules import SCALING_RULES
@@ -33,6 +34,9 @@ Chooser = Callable[[Mapping[str, Any]], tuple[int, Mapping[str, Any]]]
 
 EXPLORED_EVENLY = 4
 """Trainings of the first rung that are spread evenly before the sampler decides."""
+
+LOWER_FOR_LARGER, RATE = 0.5, "learning_rate"
+"""By what the best learning rate falls where the model is about twice as wide, and its name."""
 
 WARM_START_RULES = ("sqrt", "linear")
 """A rung starts with the best settings of the rung below, moved by each of these."""
@@ -82,8 +86,17 @@ class Sampler(Protocol):
         """Whether nothing is worth training any more, as far as that is known while ``running`` are in flight."""
 
 
-def make_sampler(spec: StudySpec, batches: Sequence[int], earlier: int = 0) -> Sampler:
+def make_sampler(
+    spec: StudySpec,
+    batches: Sequence[int],
+    earlier: int = 0,
+    sizes: Point = (),
+    smaller: Sampler | None = None,
+) -> Sampler:
     """The sampler that a study names, over the batch sizes of its trials; ``earlier`` counts those of earlier runs.
+
+    Where model or length grow too there is one for each combination of ``sizes``, and it may start from what the next
+    ``smaller`` one has found.
 
     Raises :class:`hpo.errors.SpecError` where a plug-in's cannot be imported or gives something else.
     """
@@ -94,7 +107,8 @@ def make_sampler(spec: StudySpec, batches: Sequence[int], earlier: int = 0) -> S
         spec.search,
         batches,
         sampler=spec.sampler,
-        name=spec.name,
+        name=f"{spec.name}/{told(sizes)}" if sizes else spec.name,
+        smaller=smaller if isinstance(smaller, LadderSampler) else None,
         epochs=spec.budget.epochs_per_trial,
         earlier=earlier,
         question=spec.question,
@@ -106,7 +120,8 @@ class LadderSampler:
 
     ``sampler`` is one of :data:`hpo.study.samplers.SAMPLERS` that does not choose the rung; the same ``name``, trials
     and order give the same suggestions. ``earlier`` counts the trials of earlier runs: a sweep that goes on draws new
-    random numbers instead of repeating those of its start.
+    random numbers instead of repeating those of its start. The first rung starts with the best settings of the same
+    rung of ``smaller``, the sampler of a smaller model or a shorter training, as they are and at half the rate.
     """
 
     def __init__(
@@ -119,7 +134,9 @@ class LadderSampler:
         epochs: float,
         earlier: int = 0,
         question: Question = HOW_SOON,
+        smaller: LadderSampler | None = None,
     ) -> None:
+        self._smaller = smaller
         name = f"{name}/after {earlier}" if earlier else name
         self._space = space
         self._epochs, self._question = epochs, question
@@ -222,7 +239,7 @@ class LadderSampler:
     def _first_values(self, batch: int) -> list[dict[str, Any]]:
         below = [rung for rung in sorted(self._best) if rung < batch]
         if not below:
-            return self._spread(EXPLORED_EVENLY)
+            return [*self._of_smaller(batch), *self._spread(EXPLORED_EVENLY)]
         source = below[-1]
         best = TrainingSettings.from_record(self._best[source][1].settings)
         moved = [SCALING_RULES[rule](best, source, batch) for rule in WARM_START_RULES]
@@ -233,6 +250,21 @@ class LadderSampler:
             }
             for settings in moved
         ]
+
+    def _of_smaller(self, batch: int) -> list[dict[str, Any]]:
+        known = {} if self._smaller is None else self._smaller._best
+        if batch not in known:
+            return []
+        best = TrainingSettings.from_record(known[batch][1].settings)
+        found = []
+        for factor in (1.0, LOWER_FOR_LARGER):
+            values = {name: best.value(name) for name in self._space.scaled}
+            if RATE in values:
+                values[RATE] *= factor
+            found.append(
+                {name: self._space.domains[name].clip(value) for name, value in values.items()}
+            )
+        return found
 
     def _spread(self, count: int) -> list[dict[str, Any]]:
         """``count`` points of a Halton sequence: even in every setting and in pairs of them."""

@@ -79,14 +79,12 @@ class LadderASHA:
         self._epochs = epochs
         self._sign = 1.0 if higher_is_better else -1.0
         self.stopped: set[str] = set()
-        self._rungs: defaultdict[int, dict[str, _Curve]] = defaultdict(dict)
+        self._rungs: defaultdict[str, dict[str, _Curve]] = defaultdict(dict)
 
-    def replay(
-        self, trial_id: str, global_batch_size: int, results: Sequence[Mapping[str, Any]]
-    ) -> None:
-        """Know of a trial that an earlier run of this study has finished."""
+    def replay(self, trial_id: str, rung: str, results: Sequence[Mapping[str, Any]]) -> None:
+        """Know of a trial of a ``rung`` (:func:`hpo.study.sizes.rung_name`) that an earlier run has finished."""
         for result in results:
-            self._add(self._rungs[global_batch_size], trial_id, result)
+            self._add(self._rungs[rung], trial_id, result)
 
     def begins(self, trial: RunningTrial) -> None:
         """Nothing: a trial is known by what it reports."""
@@ -95,11 +93,12 @@ class LadderASHA:
         """Whether it ends here: at a milestone where half of the rung did better."""
         if not _is_stoppable(trial):
             return False
-        rung = self._rungs[trial.config["job"]["global_batch_size"]]
+        rung = self._rungs[_rung(trial)]
+        epochs = trial.config["job"].get("epochs", self._epochs)
         curve = self._add(rung, trial.trial_id, result)
-        if curve.reached or curve.epochs >= self._epochs:
+        if curve.reached or curve.epochs >= epochs:
             return False
-        for milestone in self._milestones(rung)[curve.judged :]:
+        for milestone in self._milestones(rung, epochs)[curve.judged :]:
             if curve.epochs < milestone:
                 break
             curve.judged += 1
@@ -121,7 +120,7 @@ class LadderASHA:
             and trial.trial_id not in self.stopped
             and result.get("metric") is not None
         ):
-            rung = self._rungs[trial.config["job"]["global_batch_size"]]
+            rung = self._rungs[_rung(trial)]
             self._add(rung, trial.trial_id, result)
 
     def reason(self, trial_id: str, epochs: float) -> str:
@@ -137,13 +136,13 @@ class LadderASHA:
         curve.reached = curve.reached or result.get("state") == "reached"
         return curve
 
-    def _milestones(self, rung: Mapping[str, _Curve]) -> tuple[float, ...]:
+    def _milestones(self, rung: Mapping[str, _Curve], budget: float) -> tuple[float, ...]:
         """In epochs; those of the whole budget where none has reached the target."""
         fewest = min((curve.epochs for curve in rung.values() if curve.reached), default=None)
         if fewest is None:
-            return tuple(share * self._epochs for share in UNKNOWN)
+            return tuple(share * budget for share in UNKNOWN)
         return tuple(
-            max(times * fewest, share * self._epochs)
+            max(times * fewest, share * budget)
             for times, share in zip(MILESTONES, EARLIEST, strict=True)
         )
 
@@ -173,9 +172,7 @@ class CurveStopping:
         """The trials that were ended here."""
         return set(self._reasons)
 
-    def replay(
-        self, trial_id: str, global_batch_size: int, results: Sequence[Mapping[str, Any]]
-    ) -> None:
+    def replay(self, trial_id: str, rung: str, results: Sequence[Mapping[str, Any]]) -> None:
         """Nothing: a curve is measured by itself alone."""
 
     def begins(self, trial: RunningTrial) -> None:
@@ -216,6 +213,10 @@ class CurveStopping:
     def reason(self, trial_id: str, epochs: float) -> str:
         """Why a trial was stopped."""
         return self._reasons[trial_id]
+
+
+def _rung(trial: RunningTrial) -> str:
+    return str(trial.config.get("rung", trial.config["job"]["global_batch_size"]))
 
 
 def _is_stoppable(trial: RunningTrial) -> bool:

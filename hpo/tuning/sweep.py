@@ -5,13 +5,15 @@ As all :mod:`hpo.tuning.trainings`, a sweep goes on from the database; the sampl
 
 from __future__ import annotations
 
+import dataclasses
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hpo.study.budgets import rung_budgets
 from hpo.study.samplers import SAMPLERS
+from hpo.study.sizes import Point, point_budgets, point_of, rung_name
 from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import (
     Choose,
@@ -21,8 +23,8 @@ from hpo.tuning.agenda import (
     Task,
     Wait,
     explorations,
+    next_of_all,
     next_seed,
-    next_task,
 )
 from hpo.tuning.patience import Patience
 from hpo.tuning.sampler import Sampler, make_sampler
@@ -48,7 +50,7 @@ class Sweep(Trainings):
         patience: Patience | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._budgets = rung_budgets(spec.ladder, spec.budget.trials, spec.seeds)
+        self._budgets = point_budgets(spec)
         self._tickets: dict[int, int] = {}
         super().__init__(
             spec,
@@ -72,18 +74,42 @@ class Sweep(Trainings):
         )
         known = [*imported, *self._trials.values()]
         self.batches = sorted({*spec.ladder, *(trial.global_batch_size for trial in known)})
-        self._sampler: Sampler = make_sampler(spec, self.batches, earlier)
+        self._samplers: dict[Point, Sampler] = {}
+        smaller: Sampler | None = None
+        for point in self._budgets:
+            smaller = make_sampler(spec, self.batches, earlier, point, smaller)
+            self._samplers[point] = smaller
         for trial in known:
+            if self._point(trial) not in self._samplers:
+                continue  # trained elsewhere, at sizes that are not those of the ladder
             if trial.state.finished:
-                self._sampler.tell(trial, curve=partial(self.points, trial))
+                self._sampler(trial).tell(trial, curve=partial(self.points, trial))
             else:
-                self._sampler.began(trial)
+                self._sampler(trial).began(trial)
+
+    def rung(self, trial: Trial) -> str:
+        """The name of a trial's rung."""
+        return rung_name(trial.global_batch_size, self._point(trial))
+
+    def _point(self, trial: Trial) -> Point:
+        return point_of(self._spec, trial.settings)
+
+    def _sampler(self, trial: Trial) -> Sampler:
+        return self._samplers[self._point(trial)]
+
+    @property
+    def _only_sampler(self) -> Sampler:
+        """That of a study whose sampler chooses the rung: its trainings have one size."""
+        (sampler,) = self._samplers.values()
+        return sampler
 
     def _config(self, trial: Trial) -> dict[str, Any]:
         ticket = self._tickets.get(trial.id)
-        reason = "" if ticket is None else self._sampler.reason(ticket)
+        sampler = self._sampler(trial)
+        reason = "" if ticket is None else sampler.reason(ticket)
         return {
-            "limit_epochs": self._sampler.limit_epochs(trial.global_batch_size, ticket),
+            "rung": self.rung(trial),
+            "limit_epochs": sampler.limit_epochs(trial.global_batch_size, ticket),
             "limit_reason": reason,
             "by_curve": not reason,
             "stoppable": trial.id in self.explored,
@@ -91,7 +117,7 @@ class Sweep(Trainings):
 
     def _ended(self, trial: Trial) -> None:
         ticket = self._tickets.pop(trial.id, None)
-        self._sampler.tell(trial, ticket, partial(self.points, trial))
+        self._sampler(trial).tell(trial, ticket, partial(self.points, trial))
 
     def _nothing_left(self) -> bool:
         return isinstance(self._next_task(), Done)
@@ -115,28 +141,33 @@ class Sweep(Trainings):
             batch, ticket = task.global_batch_size, None
             settings = TrainingSettings.from_record(task.settings).to_dict()
         else:
-            batch, suggested, ticket = self._sampler.suggest(
-                task.global_batch_size if isinstance(task, Explore) else None,
-                self._unfinished(),
+            rung, sizes = (
+                (task.global_batch_size, task.sizes) if isinstance(task, Explore) else (None, ())
             )
-            settings = suggested.to_dict()
+            batch, suggested, ticket = self._samplers[sizes].suggest(rung, self._unfinished())
+            own = {**suggested.own, **dict(sizes)}
+            settings = dataclasses.replace(suggested, own=own).to_dict()
         new = NewTrial(global_batch_size=batch, seed=seed, settings=settings, purpose=self.purpose)
         return new, ticket
 
     def _next_task(self) -> Task:
         if not SAMPLERS[self._spec.sampler].chooses_rung:
-            return next_task(self._budgets, self.trials, self._spec.question)
+            trials = defaultdict[Point, list[Trial]](list)
+            for trial in self.trials:
+                trials[self._point(trial)].append(trial)
+            return next_of_all(self._budgets, trials, self._spec.question)
         if len(self._trials) >= self._spec.budget.trials:
             return Done()
         unfinished = self._unfinished()
-        if not self._sampler.ended(unfinished):
+        if not self._only_sampler.ended(unfinished):
             return Choose()
         return Wait() if unfinished else Done()
 
     @property
     def why_ended(self) -> str:
         """What the sampler says of its end; "" for nothing."""
-        return self._sampler.reason(None) if self.complete else ""
+        chooses = SAMPLERS[self._spec.sampler].chooses_rung
+        return self._only_sampler.reason(None) if self.complete and chooses else ""
 
     def _unfinished(self) -> list[Trial]:
         return [trial for trial in self._trials.values() if not trial.state.finished]

@@ -240,7 +240,7 @@ def rule_of(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
         ]
         if trial.id in explored and points:
             points[-1]["state"] = str(trial.state)
-            rule.replay(f"stored-{trial.id}", trial.global_batch_size, points)
+            rule.replay(f"stored-{trial.id}", sweep.rung(trial), points)
     return rule
 
 

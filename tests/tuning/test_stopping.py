@@ -96,12 +96,12 @@ def test_a_metric_that_is_no_number_is_the_worst():
 
 def test_a_training_at_another_batch_moves_no_milestone():
     rule = a_rule()
-    rule.replay("stored", 32, [{"epochs": 2.0, "metric": 0.97, "state": "reached"}])
+    rule.replay("stored", "32", [{"epochs": 2.0, "metric": 0.97, "state": "reached"}])
     assert train(rule, start(rule, "good"), 0.9, 40) == 40
     assert train(rule, start(rule, "worse"), 0.1, 40) == 10
 
 
 def test_a_resumed_sweep_stops_as_the_uninterrupted_one_would():
     rule = a_rule()
-    rule.replay("stored", 16, [{"epochs": float(e), "metric": 0.5 * e} for e in range(1, 41)])
+    rule.replay("stored", "16", [{"epochs": float(e), "metric": 0.5 * e} for e in range(1, 41)])
     assert train(rule, start(rule, "worse"), 0.4, 40) == 10

@@ -58,6 +58,7 @@ class WorkloadDescription:
         only be opened where torch is. served: whether services train it where their configuration names no workloads.
         writes: data options that name a folder which is written; on a service nobody sets them. demands: what a study
         asks of a service beside its trials, of its data section, the epochs of a training and the smallest batch size.
+        grows: data options that are a size of the model, of which a ladder may hold several.
     """
 
     rule: str
@@ -68,6 +69,7 @@ class WorkloadDescription:
     served: bool = True
     writes: tuple[str, ...] = ()
     demands: Callable[[Mapping[str, Any], float, int], Iterable[Demand]] = _no_demands
+    grows: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not all(self.rule.partition(":")):
@@ -109,6 +111,7 @@ WORKLOADS: Registry[WorkloadDescription] = Registry(
     {
         "resnet": WorkloadDescription(
             rule="trainers.workloads.resnet.task:ResNetWorkload",
+            grows=("width",),
             about="residual networks on images",
             source="He et al., arXiv:1512.03385",
             beginnings={
@@ -148,6 +151,7 @@ WORKLOADS: Registry[WorkloadDescription] = Registry(
         ),
         "language": WorkloadDescription(
             rule="trainers.workloads.language.task:LanguageWorkload",
+            grows=("width", "depth"),
             about="a decoder-only transformer on the bytes of texts",
             source="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
             beginnings={

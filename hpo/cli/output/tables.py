@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from hpo.runs.importances import Importances, importance_order
 from hpo.runs.losses import alike
 from hpo.runs.results import PlannedRun, StudyResult, best_of_rungs
 from hpo.runs.verdict import mean_of, verdicts
+from hpo.study.sizes import Point, point_of, points
 from storage.figures import TRIAL_FIELDS
 from storage.records import CalibrationRow, Study, Trial
 
@@ -315,6 +317,7 @@ def _rungs(result: StudyResult) -> Table:
         title += f" within {question.epochs:g} epochs"
     table = new_table(
         title,
+        *result.spec.sizes,
         "batch size",
         "trials",
         "to the end" if question.fixed else "reached",
@@ -322,11 +325,14 @@ def _rungs(result: StudyResult) -> Table:
         "seeds",
         *(f"best {name}" for name in scaled),
     )
-    found = best_of_rungs(result.trials, result.batches, question)
-    for batch in result.batches:
-        rung = [trial for trial in result.trials if trial.global_batch_size == batch]
-        best = found.get(batch)
+    by_sizes: dict[Point, list[Trial]] = {point: [] for point in points(result.spec)}
+    for trial in result.trials:
+        by_sizes.setdefault(point_of(result.spec, trial.settings), []).append(trial)
+    for point, batch in itertools.product(by_sizes, result.batches):
+        rung = [trial for trial in by_sizes[point] if trial.global_batch_size == batch]
+        best = best_of_rungs(rung, [batch], question).get(batch)
         table.add_row(
+            *(str(size) for _, size in point),
             str(batch),
             str(len(rung)),
             str(sum(question.need(t) is not None for t in rung)),

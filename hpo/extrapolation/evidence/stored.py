@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -25,25 +26,39 @@ def study_evidence(
     space: SearchSpace,
     noise_scales: Mapping[int, float] | None = None,
     question: Question | None = None,
+    full_scale: Mapping[str, float] | None = None,
+    *,
+    carried: bool = False,
 ) -> Evidence:
     """All that the trials say about how the settings that ``space`` scales move with the batch size.
 
     ``noise_scales`` are measured gradient noise scales in samples, by the id of the trial; ``question`` is what was
-    asked of them, the epochs to their target if not given. Raises :class:`EvidenceError` where no trial says anything.
+    asked of them, the epochs to their target if not given. ``full_scale`` holds the sizes of model and training where
+    they have several, which a trial tells among its settings, ``carried`` whether the learning rate carries over the
+    width. Raises :class:`EvidenceError` where no trial says anything.
     """
     trials = counted_once(trials)
     fixed = question if question is not None and question.fixed else None
     observations = (
         [observation(trial, (noise_scales or {}).get(trial.id)) for trial in trials]
         if fixed is None
-        else shortfalls(trials, fixed, noise_scales)
+        else shortfalls(trials, fixed, noise_scales, list(full_scale or ()))
     )
     return Evidence(
-        observations=tuple(o for o in observations if o is not None),
+        observations=tuple(_sized(o, full_scale or {}) for o in observations if o is not None),
         tuned=tuned_settings(space),
         samples_per_epoch=samples_per_epoch(trials),
         question=fixed,
+        full_scale=dict(full_scale or {}),
+        carried=carried,
     )
+
+
+def _sized(seen: Observation, full_scale: Mapping[str, float]) -> Observation:
+    """What tells no sizes, as a plan's run, had those of the full scale."""
+    if full_scale.keys() <= seen.settings.keys():
+        return seen
+    return dataclasses.replace(seen, settings={**full_scale, **seen.settings})
 
 
 def counted_once(trials: Sequence[Trial]) -> list[Trial]:
@@ -107,23 +122,30 @@ def observation(trial: Trial, noise_scale: float | None = None) -> Observation |
 
 
 def shortfalls(
-    trials: Sequence[Trial], question: Question, noise_scales: Mapping[int, float] | None = None
+    trials: Sequence[Trial],
+    question: Question,
+    noise_scales: Mapping[int, float] | None = None,
+    sizes: Sequence[str] = (),
 ) -> list[Observation]:
     """What trials say of the shortfall after a fixed budget.
 
-    One that was stopped because others at its batch were better is taken to have ended behind the best of them: all
-    that it says is that it would have lacked more. One that failed, or ended early by itself, says nothing.
+    One that was stopped because others at its batch and of its ``sizes`` were better is taken to have ended behind the
+    best of them: all that it says is that it would have lacked more. One that failed, or ended early by itself, says
+    nothing.
     """
-    found, least = [], dict[int, float]()
+    found, least = [], dict[tuple[object, ...], float]()
+
+    def rung(trial: Trial) -> tuple[object, ...]:
+        return trial.global_batch_size, *(trial.settings.get(name) for name in sizes)
+
     for trial in trials:
         need = question.need(trial)
         if need is not None:
-            batch = trial.global_batch_size
-            least[batch] = min(need, least.get(batch, math.inf))
+            least[rung(trial)] = min(need, least.get(rung(trial), math.inf))
     for trial in trials:
         need, state = question.need(trial), "reached"
         if need is None and trial.state in (TrialState.PRUNED, TrialState.DIVERGED):
-            need, state = least.get(trial.global_batch_size, math.inf), trial.state.value
+            need, state = least.get(rung(trial), math.inf), trial.state.value
             if trial.state is TrialState.PRUNED and not math.isfinite(need):
                 continue
         if need is not None:

@@ -30,12 +30,13 @@ from hpo.errors import EvidenceError
 from hpo.extrapolation.laws.parameters import Parameter
 from hpo.extrapolation.laws.priors import Normal
 from hpo.extrapolation.laws.setting_laws import RATE, told
+from trainers.job import LENGTH
 
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 Kind: TypeAlias = Literal["model", "length"]
 
-LENGTHS = ("samples", "tokens")
+LENGTHS = ("samples", "tokens", LENGTH)
 WIDTH = "width"
 PARAMETERS_BY_WIDTH = 2.0
 """Parameters, and the cost of a sample, grow as the square of the width."""

@@ -1,0 +1,337 @@
+"""Sizes: the directions besides the batch in which the rungs of a study lie below its full scale.
+
+A ladder that is a mapping names them: ``ladder: {global_batch_size: [32, 64], width: [32, 64], samples: [99, 999]}``.
+Every combination is trained, and ``full_scale`` says of each what it is for. ``width`` and ``depth`` are the model's,
+``samples`` how many a training of a fixed budget takes. A trial holds its own sizes among its settings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from hpo.study.budgets import RungBudget, rung_budgets
+from hpo.study.faults import Location, SpecFaultsError, shown
+from hpo.study.program import ProgramSection
+from hpo.study.samplers import SAMPLERS
+from hpo.study.target import StudyTarget
+from search_spaces.names import nearest_or_all
+from search_spaces.settings import TrainingSettings
+from search_spaces.space import SearchSpace
+from trainers.job import LENGTH
+from trainers.workloads.described import WORKLOADS
+
+Point: TypeAlias = tuple[tuple[str, int], ...]
+"""One combination of sizes, by name; empty where a study grows in its batch alone."""
+
+WIDTH, DEPTH, SAMPLES = "width", "depth", "samples"
+DIRECTIONS = (WIDTH, DEPTH, SAMPLES)
+BATCH = "global_batch_size"
+MOST_POINTS = 20
+
+
+class GrowingStudy(Protocol):
+    """What is read here of a study: :class:`hpo.study.spec.StudySpec`."""
+
+    @property
+    def sizes(self) -> Mapping[str, tuple[int, ...]]:
+        """The sizes of the ladder, by direction."""
+
+    @property
+    def ladder(self) -> tuple[int, ...]:
+        """The global batch sizes."""
+
+    @property
+    def full_scale(self) -> Any:
+        """The sizes that it is for; None where there are none."""
+
+    @property
+    def budget(self) -> Any:
+        """How many trials there are."""
+
+    @property
+    def seeds(self) -> int:
+        """With how many seeds the best settings are trained."""
+
+
+class FittingStudy(GrowingStudy, Protocol):
+    """The same, and what the sizes have to go together with."""
+
+    @property
+    def workload(self) -> str:
+        """Its name, or that of a class."""
+
+    @property
+    def program(self) -> ProgramSection | None:
+        """The program that is trained."""
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """What the workload is opened with."""
+
+    @property
+    def search(self) -> SearchSpace:
+        """What is tuned."""
+
+    @property
+    def target(self) -> StudyTarget:
+        """What is asked."""
+
+    @property
+    def sampler(self) -> str:
+        """The name of the sampler."""
+
+    @property
+    def resources(self) -> Any:
+        """What a trial gets."""
+
+
+def split_ladder(values: Any) -> Any:
+    """The values of a study with its ladder as a plain list, the sizes beside it."""
+    if not isinstance(values, Mapping):
+        return values
+    if "sizes" in values:
+        raise SpecFaultsError(
+            [(("sizes",), "unknown key 'sizes'; name them in the ladder: {width: [...]}")]
+        )
+    ladder = values.get("ladder")
+    if not isinstance(ladder, Mapping):
+        return values
+    if BATCH not in ladder:
+        raise SpecFaultsError(
+            [
+                (
+                    ("ladder",),
+                    f"ladder must name its batches, {BATCH}: [...], but got {shown(list(ladder))}",
+                )
+            ]
+        )
+    faults = [*_faults_of_names(ladder)]
+    if faults:
+        raise SpecFaultsError(faults)
+    sizes = {name: tuple(each) for name, each in ladder.items() if name != BATCH}
+    return {**values, "ladder": ladder[BATCH], "sizes": sizes}
+
+
+def _faults_of_names(ladder: Mapping[Any, Any]) -> Iterator[tuple[Location, str]]:
+    for name, each in ladder.items():
+        if name == BATCH:
+            continue
+        if name not in DIRECTIONS:
+            yield (
+                ("ladder",),
+                f"ladder knows no direction {shown(name)}{nearest_or_all(str(name), (BATCH, *DIRECTIONS))}",
+            )
+        elif not isinstance(each, Sequence) or isinstance(each, str) or not each:
+            yield (
+                ("ladder", name),
+                f"ladder.{name} must be a list of sizes, but got {shown(each)}",
+            )
+        elif any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in each):
+            yield (
+                ("ladder", name),
+                f"ladder.{name} must hold whole numbers of 1 or more, but got {shown(list(each))}",
+            )
+        elif any(later <= size for size, later in itertools.pairwise(each)):
+            yield ("ladder", name), f"ladder.{name} must increase, but got {shown(list(each))}"
+
+
+def points(spec: GrowingStudy) -> list[Point]:
+    """The combinations that are trained, the cheapest first; one, empty, where the batch alone grows."""
+    names = [_kept_as(name) for name in spec.sizes]
+    found = [
+        tuple(zip(names, each, strict=True)) for each in itertools.product(*spec.sizes.values())
+    ]
+    return sorted(found, key=lambda point: (relative_cost(point), point))
+
+
+def full_point(spec: GrowingStudy) -> Point:
+    """The sizes of the full scale."""
+    full = spec.full_scale
+    if full is None:
+        return ()
+    return tuple((_kept_as(name), getattr(full, name)) for name in spec.sizes)
+
+
+def at_full_scale(spec: GrowingStudy, settings: TrainingSettings) -> TrainingSettings:
+    """The settings of the full scale's run, which has its sizes."""
+    if not spec.sizes:
+        return settings
+    return dataclasses.replace(settings, own={**settings.own, **dict(full_point(spec))})
+
+
+def point_of(spec: GrowingStudy, settings: Mapping[str, Any]) -> Point:
+    """The sizes that a trial has, by its stored settings; one that tells none, as a plan's run, has the full ones."""
+    full = dict(full_point(spec))
+    return tuple((name, int(settings.get(name, size))) for name, size in full.items())
+
+
+def relative_cost(point: Point) -> float:
+    """What a training costs, over one of sizes 1: a sample costs as the square of the width, and as the depth."""
+    sizes = dict(point)
+    return float(sizes.get(WIDTH, 1) ** 2 * sizes.get(DEPTH, 1) * sizes.get(LENGTH, 1))
+
+
+def cost_share(spec: GrowingStudy, point: Point) -> float:
+    """What a training of these sizes costs, over one of the full scale."""
+    return relative_cost(point) / relative_cost(full_point(spec))
+
+
+def length_share(spec: GrowingStudy, point: Point) -> float:
+    """The samples of a training of these sizes, over those of the full scale."""
+    return float(dict(point).get(LENGTH, 1) / dict(full_point(spec)).get(LENGTH, 1))
+
+
+def point_budgets(spec: GrowingStudy) -> dict[Point, dict[int, RungBudget]]:
+    """The trainings of each rung.
+
+    Cheap sizes get more of them, as one over the square root of their cost: at equal scatter that tells most for its
+    price (multilevel Monte Carlo, Giles 2008, equation 3.1). Every rung gets one at least.
+    """
+    found = points(spec)
+    weights = [1 / math.sqrt(relative_cost(point)) for point in found]
+    rungs = len(spec.ladder)
+    free = spec.budget.trials - rungs * len(found)
+    shares = [rungs + int(free * weight / math.fsum(weights)) for weight in weights]
+    shares[0] += spec.budget.trials - sum(shares)
+    return {
+        point: rung_budgets(spec.ladder, share, spec.seeds)
+        for point, share in zip(found, shares, strict=True)
+    }
+
+
+def rung_name(global_batch_size: int, point: Point) -> str:
+    """The rung in words: ``64`` or ``64, width 32``."""
+    return ", ".join(filter(None, (str(global_batch_size), told(point))))
+
+
+def told(point: Point) -> str:
+    """The sizes in words: ``width 64, samples 4000``."""
+    return ", ".join(f"{SAMPLES if name == LENGTH else name} {size}" for name, size in point)
+
+
+def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
+    """What does not go together with sizes besides the batch."""
+    full = spec.full_scale
+    given = [] if full is None else [name for name in DIRECTIONS if getattr(full, name) is not None]
+    for name in given:
+        if name not in spec.sizes:
+            yield (
+                ("full_scale", name),
+                f"full_scale.{name} needs a ladder that names smaller ones, ladder: {{{BATCH}: [...], {name}: [...]}}, "
+                f"or leave it out{_in_data(spec, name)}",
+            )
+    if not spec.sizes:
+        return
+    for name, sizes in spec.sizes.items():
+        at_full = None if full is None else getattr(full, name)
+        if at_full is None:
+            yield (
+                ("full_scale",),
+                f"full_scale must say which {name} it is for, as the ladder names {name}; add full_scale: "
+                f"{{{BATCH}: ..., {name}: ...}}",
+            )
+        elif at_full < sizes[-1]:
+            yield (
+                ("full_scale", name),
+                f"full_scale.{name} must be at least the largest of the ladder, {sizes[-1]}, but got {at_full}",
+            )
+        yield from _faults_of_workload(spec, name)
+    trained = math.prod(len(sizes) for sizes in spec.sizes.values())
+    rungs = trained * len(spec.ladder)
+    if trained > MOST_POINTS:
+        yield (
+            ("ladder",),
+            f"ladder must have at most {MOST_POINTS} combinations of sizes, but got {trained}",
+        )
+    elif spec.budget.trials < rungs:
+        yield (
+            ("budget", "trials"),
+            f"budget.trials must be at least {rungs}, one for each batch at each combination of sizes, but got "
+            f"{spec.budget.trials}",
+        )
+    if SAMPLES in spec.sizes:
+        yield from _faults_of_samples(spec)
+    if SAMPLERS[spec.sampler].chooses_rung or spec.budget.ends_by_itself:
+        yield (
+            ("sampler",) if not spec.budget.ends_by_itself else ("budget",),
+            "a ladder of several sizes needs a sampler that trains rung by rung, but got one that chooses the batch; "
+            "take tpe, and budget: {trials: ...}",
+        )
+    if spec.budget.race:
+        yield (
+            ("budget", "race"),
+            "a race must be one of batches alone, but got a ladder of several sizes; leave race out",
+        )
+    if spec.resources.fused_trials > 1:
+        yield (
+            ("resources", "fused_trials"),
+            f"fused trials must have one size of model, but got a ladder of several and fused_trials "
+            f"{spec.resources.fused_trials}; leave it out",
+        )
+
+
+def _faults_of_workload(spec: FittingStudy, name: str) -> Iterator[tuple[Location, str]]:
+    if name in spec.data:
+        yield (
+            ("data", name),
+            f"{name} must stand in the ladder and full_scale or in data, but got both; drop it from data",
+        )
+    if name in spec.search.fixed or name in spec.search.domains:
+        yield (
+            ("search", name),
+            f"{name} must stand in the ladder or in search, but got both; drop it from search",
+        )
+    if name == SAMPLES:
+        return
+    if spec.program is not None:
+        if name not in (spec.program.options.own_settings or ()):
+            yield (
+                ("program", "command"),
+                f"the command must read {{{name}}}, in which the ladder grows, but it does not; add it",
+            )
+    elif spec.workload in WORKLOADS and name not in WORKLOADS[spec.workload].grows:
+        knows = WORKLOADS[spec.workload].grows
+        others = [each for each, described in WORKLOADS.items() if name in described.grows]
+        yield (
+            ("ladder",),
+            f"workload {spec.workload!r} knows no {name}"
+            f"{f'; it grows in {chr(44).join(knows)}' if knows else ''}. {name.capitalize()} is known to "
+            f"{', '.join(others)}, to a class of your own that names it in own_settings, and to a program whose "
+            f"command reads {{{name}}}",
+        )
+
+
+def _faults_of_samples(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
+    within, full = spec.target.best_within, spec.full_scale
+    if within is None:
+        yield (
+            ("ladder", SAMPLES),
+            "samples are the length of trainings of a fixed budget, but the target ends them; give target: {metric: "
+            "..., best_within: {samples: ...}}, or leave samples out of the ladder",
+        )
+    elif full is not None and full.samples is not None and within.samples != full.samples:
+        yield (
+            ("target", "best_within"),
+            f"best_within must be the samples of full_scale, {full.samples}, but got "
+            f"{within.model_dump(exclude_none=True)}",
+        )
+    least, largest = spec.sizes[SAMPLES][0], spec.ladder[-1]
+    if least < largest:
+        yield (
+            ("ladder", SAMPLES),
+            f"ladder.samples must hold one update at least at every batch of the ladder, but got {least}, which is "
+            f"less than {largest}",
+        )
+
+
+def _kept_as(name: str) -> str:
+    return LENGTH if name == SAMPLES else name
+
+
+def _in_data(spec: FittingStudy, name: str) -> str:
+    grows = WORKLOADS[spec.workload].grows if spec.workload in WORKLOADS else ()
+    return f" and give data: {{{name}: ...}}" if name in grows else ""

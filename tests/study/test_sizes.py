@@ -1,0 +1,207 @@
+"""A ladder of several sizes and lengths: read from its file, checked, and what its trials train."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+
+from hpo.errors import SpecError
+from hpo.planning.plan import planned_job
+from hpo.runs.checks import check_workload
+from hpo.study.jobs import training_job, workload_data
+from hpo.study.sizes import full_point, point_budgets, points, relative_cost, rung_name
+from hpo.study.spec import StudySpec, parse_study
+from search_spaces.settings import TrainingSettings
+
+PLAIN: dict[str, Any] = {
+    "name": "sized",
+    "workload": "language",
+    "data": {"source": "python", "train_samples": 2048, "sequence_length": 32},
+    "target": {"metric": "loss", "best_within": {"samples": 16384}},
+    "ladder": {"global_batch_size": [16, 32], "width": [32, 64], "samples": [2048, 8192]},
+    "full_scale": {"global_batch_size": 128, "width": 128, "samples": 16384},
+    "search": {
+        "optimizer": "adamw",
+        "learning_rate": {"log_uniform": [0.001, 0.1], "role": "scaled"},
+    },
+    "budget": {"trials": 40},
+}
+HOW_SOON = {
+    "target": {"metric": "loss", "at_most": 2.5},
+    "ladder": {"global_batch_size": [16, 32], "width": [32, 64]},
+    "full_scale": {"global_batch_size": 128, "width": 128},
+    "budget": {"trials": 40, "epochs_per_trial": 10},
+}
+
+
+def study(**changes: Any) -> StudySpec:
+    return StudySpec.from_dict({**copy.deepcopy(PLAIN), **changes})
+
+
+def faults(**changes: Any) -> str:
+    with pytest.raises(SpecError) as caught:
+        study(**changes)
+    return str(caught.value)
+
+
+def test_the_file_is_read_back_as_it_was_written():
+    spec = study()
+    assert spec.ladder == (16, 32)
+    assert spec.sizes == {"width": (32, 64), "samples": (2048, 8192)}
+    assert spec.to_dict()["ladder"] == PLAIN["ladder"]
+    assert "sizes" not in spec.to_dict()
+    assert parse_study(spec.to_yaml()) == spec
+    assert study(**HOW_SOON, data={"source": "python"}).sizes == {"width": (32, 64)}
+
+
+def test_every_combination_is_trained_the_cheapest_first():
+    spec = study()
+    found = points(spec)
+    assert found[0] == (("width", 32), ("training_samples", 2048))
+    assert [relative_cost(each) / relative_cost(found[0]) for each in found] == [1, 4, 4, 16]
+    assert rung_name(16, found[-1]) == "16, width 64, samples 8192"
+    assert rung_name(16, ()) == "16"
+
+
+def test_cheap_sizes_get_more_of_the_trainings_by_one_over_the_root_of_their_cost():
+    budgets = point_budgets(study())
+    shares = [sum(rung.trainings for rung in rungs.values()) for rungs in budgets.values()]
+    assert sum(shares) == 40
+    free = 40 - 2 * 4  # one for each rung
+    weights = [1, 1 / 2, 1 / 2, 1 / 4]
+    assert shares[1:] == [2 + int(free * weight / sum(weights)) for weight in weights[1:]]
+    plain = study(
+        ladder=[16, 32],
+        full_scale={"global_batch_size": 128},
+        data={"source": "python", "train_samples": 2048, "sequence_length": 32},
+    )
+    assert list(point_budgets(plain)) == [()]
+
+
+def test_a_trial_trains_its_own_sizes_and_a_plan_those_of_the_full_scale():
+    spec = study()
+    settings = TrainingSettings(
+        optimizer="adamw",
+        learning_rate=0.01,
+        warmup_epochs=0,
+        own={"width": 32, "training_samples": 2048},
+    )
+    job = training_job(spec, settings, 16, seed=0)
+    assert job.data["width"] == 32 and job.epochs == 1.0
+    assert job.settings.own == {}  # the model's width stands in its data
+    plan = planned_job(spec, settings, 128, None)
+    assert plan.data["width"] == 128 and plan.epochs == 8.0
+    assert workload_data(spec)["width"] == 128
+
+
+def test_a_program_reads_its_size_as_a_setting():
+    spec = study(
+        workload="program",
+        program={
+            "command": ["train", "{learning_rate}", "{global_batch_size}", "{width}"],
+            "train_samples": 500,
+            "report": {"metrics": {"loss": False}},
+        },
+        data={},
+        **{**HOW_SOON, "ladder": HOW_SOON["ladder"]},
+    )
+    settings = TrainingSettings(learning_rate=0.01, own={"width": 32})
+    assert training_job(spec, settings, 16, seed=0).settings.own == {"width": 32}
+    assert planned_job(spec, settings, 128, None).settings.own == {"width": 128}
+
+
+def test_a_training_of_a_shorter_length_has_answered_at_its_own_end():
+    question = study().question
+
+    class Ended:
+        state, epochs_to_target, best_metric = "censored", None, 2.5
+
+        def __init__(self, epochs: float, samples: int) -> None:
+            self.epochs, self.settings = epochs, {"training_samples": samples}
+
+    assert question.need(Ended(1.0, 2048)) == 2.5
+    assert question.need(Ended(1.0, 8192)) is None
+    assert question.need(Ended(4.0, 8192)) == 2.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"ladder": {"width": [32]}}, "ladder must name its batches"),
+        (
+            {"ladder": {**PLAIN["ladder"], "widht": [32]}},
+            "ladder knows no direction 'widht'; did you mean 'width'?",
+        ),
+        ({"ladder": {**PLAIN["ladder"], "width": []}}, "ladder.width must be a list of sizes"),
+        ({"ladder": {**PLAIN["ladder"], "width": [0.5]}}, "must hold whole numbers of 1 or more"),
+        ({"ladder": {**PLAIN["ladder"], "width": [64, 32]}}, "ladder.width must increase"),
+        ({"full_scale": None}, "full_scale must say which width it is for"),
+        (
+            {"full_scale": {"global_batch_size": 128, "width": 32, "samples": 16384}},
+            "full_scale.width must be at least the largest of the ladder, 64, but got 32",
+        ),
+        (
+            {"full_scale": {**PLAIN["full_scale"], "depth": 4}},
+            "full_scale.depth needs a ladder that names smaller ones",
+        ),
+        ({"data": {**PLAIN["data"], "width": 128}}, "drop it from data"),
+        ({"sampler": "forecast"}, "needs a sampler that trains rung by rung"),
+        ({"budget": {"trials": 7}}, "budget.trials must be at least 8"),
+        ({"resources": {"fused_trials": 2}}, "fused trials must have one size of model"),
+        (
+            {"target": {"metric": "loss", "best_within": {"samples": 20000}}},
+            "best_within must be the samples of full_scale, 16384",
+        ),
+        (
+            {
+                "target": {"metric": "loss", "at_most": 2.5},
+                "budget": {"trials": 40, "epochs_per_trial": 8},
+            },
+            "samples are the length of trainings of a fixed budget",
+        ),
+        (
+            {"ladder": {**PLAIN["ladder"], "samples": [16, 8192]}},
+            "ladder.samples must hold one update at least",
+        ),
+        (
+            {"workload": "noisy_quadratic", "data": {"train_samples": 2048}},
+            "workload 'noisy_quadratic' knows no width",
+        ),
+        ({"sizes": {"width": [32]}}, "unknown key 'sizes'"),
+    ],
+)
+def test_what_does_not_go_together_says_the_rule_and_the_way_out(
+    changes: dict[str, Any], told: str
+):
+    assert told in faults(**changes)
+
+
+def test_a_command_that_does_not_read_the_size_is_told():
+    program = {
+        "command": ["train", "{learning_rate}", "{global_batch_size}"],
+        "train_samples": 500,
+        "report": {"metrics": {"loss": False}},
+    }
+    told = faults(**HOW_SOON, workload="program", data={}, program=program)
+    assert "the command must read {width}" in told
+
+
+def test_a_width_that_the_network_cannot_have_is_told_before_anything_is_trained():
+    pytest.importorskip("torch")
+    spec = study(ladder={**PLAIN["ladder"], "width": [24, 64]})
+    with pytest.raises(SpecError, match=r"at width 24, samples 2048: .*head_size"):
+        check_workload(spec)
+
+
+def test_lengths_are_shares_of_the_epochs_of_the_full_scale():
+    spec = study()
+    (full,) = {dict(full_point(spec))["training_samples"]}
+    epochs = [
+        training_job(spec, TrainingSettings(own=dict(point), warmup_epochs=0), 16, seed=0).epochs
+        for point in points(spec)
+    ]
+    assert sorted(set(epochs)) == [2048 / full * 8, 8192 / full * 8]
+    assert math.isclose(spec.budget.epochs_per_trial, 8.0)

@@ -1,0 +1,92 @@
+"""A sweep over trainings of several lengths and its forecast for a longer one; the workload is simulated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import hpo
+from hpo.runs.forecasts import evidence_of
+from hpo.study.sizes import point_budgets, point_of
+from hpo.study.spec import StudySpec
+from storage.records import TrialState
+
+STUDY = {
+    "name": "lengths",
+    "workload": "noisy_quadratic",
+    "data": {"train_samples": 2048},
+    "target": {"metric": "loss", "best_within": {"samples": 32768}},
+    "ladder": {"global_batch_size": [16, 32, 64], "samples": [4096, 8192]},
+    "full_scale": {"global_batch_size": 128, "samples": 32768},
+    "search": {
+        "optimizer": "sgd",
+        "learning_rate": {"log_uniform": [0.001, 1], "role": "scaled"},
+        "momentum": 0.9,
+    },
+    "budget": {"trials": 40},
+}
+
+
+def swept(folder: Path, progress: hpo.Progress | None = None) -> hpo.StudyResult:
+    spec = StudySpec.from_dict(STUDY)
+    storage = f"sqlite:///{folder / 'hpo.db'}"
+    return hpo.run_study(spec, storage, folder=folder, progress=progress)
+
+
+@pytest.mark.slow
+def test_every_length_is_swept_and_the_longest_forecast(tmp_path: Path):
+    result = swept(tmp_path)
+    spec = result.spec
+    assert result.complete and len(result.trials) == 40
+    counted = Counter(
+        (point_of(spec, trial.settings), trial.global_batch_size) for trial in result.trials
+    )
+    assert counted == {
+        (point, batch): rung.trainings
+        for point, rungs in point_budgets(spec).items()
+        for batch, rung in rungs.items()
+    }
+    for trial in result.trials:
+        length = trial.settings["training_samples"]
+        assert (trial.epochs or 0) <= length / 2048 + 1e-9
+        if trial.state is TrialState.CENSORED:
+            assert trial.epochs == pytest.approx(length / 2048)
+            assert spec.question.need(trial) == pytest.approx(trial.best_metric)
+    evidence = evidence_of(result)
+    assert evidence.full_scale == {"training_samples": 32768}
+    assert [setting.name for setting in evidence.tuned] == ["learning_rate"]
+    made = result.forecast
+    assert made is not None and made.numbers.best is not None
+    told, best = made.numbers.best, made.numbers.best.interval
+    longest = min(
+        trial.best_metric
+        for trial in result.trials
+        if trial.global_batch_size == 64 and trial.best_metric is not None
+    )
+    assert told.epochs == 16 and best.low < longest
+    assert made.settings.own == {"training_samples": 32768}
+    assert "training_samples is 4 times the largest that was trained" not in made.reason
+    assert "only two values of training_samples were trained" in made.reason
+    assert result.plan is not None and result.plan.plan.job.epochs == 16
+
+
+@pytest.mark.slow
+def test_a_sweep_over_lengths_goes_on_where_it_was(tmp_path: Path):
+    class Interrupt(hpo.Progress):
+        def sweep(self, spec, trials, running):
+            if sum(trial.state.finished for trial in trials) >= 25:
+                raise KeyboardInterrupt
+
+    first = swept(tmp_path, progress=Interrupt())
+    finished = [trial for trial in first.trials if trial.state.finished]
+    assert not first.complete and 25 <= len(finished) < 40
+    again = swept(tmp_path)
+    assert again.complete and len(again.trials) == 40
+    assert [trial for trial in again.trials if trial.number < len(finished)] == finished
+    lengths = Counter(trial.settings["training_samples"] for trial in again.trials)
+    assert lengths == {
+        dict(point)["training_samples"]: sum(rung.trainings for rung in rungs.values())
+        for point, rungs in point_budgets(again.spec).items()
+    }
