@@ -38,6 +38,13 @@ class ReportSection(Section):
     timeout_seconds: float = Field(ProgramReportOptions.timeout_seconds, gt=0)
 
 
+class OutOfMemorySection(Section):
+    """How it says that its memory is full; see :class:`trainers.workloads.program.options.OutOfMemoryOptions`."""
+
+    exit_code: int | None = None
+    pattern: str | None = Field(None, min_length=1)
+
+
 class ProgramSection(Section):
     """How the program is started; see :class:`trainers.workloads.program.options.ProgramOptions`."""
 
@@ -46,6 +53,7 @@ class ProgramSection(Section):
     report: ReportSection
     environment: dict[str, str] = Field(default_factory=dict)
     largest_micro_batch: int | None = Field(None, gt=0)
+    out_of_memory: OutOfMemorySection | None = None
     stop_seconds: float = Field(ProgramOptions.stop_seconds, gt=0)
     reads_trial: bool = False
     cost: dict[str, float] | None = None

@@ -81,16 +81,18 @@ def node_rank(environment: Mapping[str, str]) -> int:
 def _follow(
     training: ProgramTraining, report: ReportFile, place: ProgramPlace, stop: Callable[[], bool]
 ) -> bool:
-    begun = False
+    begun, attempt = False, 0
     while not training.finished:
         point = training.next_point(stop)
         if point is None and not training.finished:
             return False
         if point is not None:
-            if not begun:  # a start counts once it has brought something
+            if (
+                not begun or attempt != training.begun_anew
+            ):  # a start counts once it has brought something
                 step = _step_before(training, point)
                 report.start(step, TrainingStart(step, place.workers, place.nodes))
-                begun = True
+                begun, attempt = True, training.begun_anew
             report.point(point)
     report.outcome(training.outcome)
     return True

@@ -41,14 +41,27 @@ class ProgramReportOptions:
     timeout_seconds: float = 3600.0
 
 
+@dataclass(frozen=True)
+class OutOfMemoryOptions:
+    """How a program says that its memory did not hold a micro batch; either sign of a failed end will do.
+
+    ``exit_code`` is that of the command (128 + N also where signal N ended it), ``pattern`` a regular expression that
+    a line of its output holds. The training begins anew with half the micro batch then.
+    """
+
+    exit_code: int | None = None
+    pattern: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProgramOptions:
     """A training program: ``command`` is its words, with placeholders (:mod:`trainers.workloads.program.command`).
 
     ``train_samples`` is the size of an epoch, ``environment`` what it gets in its environment besides ours,
-    ``largest_micro_batch`` the most samples per forward pass of a worker, ``stop_seconds`` how long it may take to
-    leave once it was asked, and again after SIGTERM. ``reads_trial``: it reads its settings by ``hpo.trial()``, and not
-    only in its command. ``cost`` is what a plan needs to know of it (:class:`trainers.cost.WorkloadCost`).
+    ``largest_micro_batch`` the most samples per forward pass of a worker, ``out_of_memory`` how it says that its
+    memory takes fewer, ``stop_seconds`` how long it may take to leave once it was asked, and again after SIGTERM.
+    ``reads_trial``: it reads its settings by ``hpo.trial()``, and not only in its command. ``cost`` is what a plan
+    needs to know of it (:class:`trainers.cost.WorkloadCost`).
     """
 
     command: tuple[str, ...]
@@ -56,6 +69,7 @@ class ProgramOptions:
     report: ProgramReportOptions
     environment: Mapping[str, str] = field(default_factory=dict)
     largest_micro_batch: int | None = None
+    out_of_memory: OutOfMemoryOptions | None = None
     stop_seconds: float = 10.0
     reads_trial: bool = False
     cost: Mapping[str, float] | None = None
@@ -67,6 +81,10 @@ class ProgramOptions:
         plain["report"] = ProgramReportOptions(
             **_known(ProgramReportOptions, plain["report"], "program.report")
         )
+        if plain.get("out_of_memory") is not None:
+            plain["out_of_memory"] = OutOfMemoryOptions(
+                **_known(OutOfMemoryOptions, plain["out_of_memory"], "program.out_of_memory")
+            )
         plain["command"] = tuple(plain["command"])
         return cls(**plain)
 
@@ -144,6 +162,32 @@ class ProgramOptions:
                 "{micro_batch_size}; put one of them where the program takes it",
             )
         yield from self._faults_of_report()
+        yield from self._faults_of_out_of_memory()
+
+    def _faults_of_out_of_memory(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        signs, place = self.out_of_memory, ("out_of_memory",)
+        if signs is None:
+            return
+        if "micro_batch_size" not in placeholders(self.words) and not self.reads_trial:
+            yield (
+                place,
+                "out_of_memory halves the micro batch, but the command does not read {micro_batch_size}; put it where "
+                "the program takes it",
+            )
+        if signs.exit_code is None and signs.pattern is None:
+            yield (
+                place,
+                "out_of_memory needs an exit_code, a pattern, or both: how the program says that its memory is full",
+            )
+        if signs.exit_code is not None and not 1 <= signs.exit_code <= 255:
+            yield (
+                (*place, "exit_code"),
+                f"exit_code must lie between 1 and 255, but got {signs.exit_code}",
+            )
+        if signs.pattern is not None:
+            fault = _fault_of_pattern(signs.pattern)
+            if fault:
+                yield (*place, "pattern"), fault
 
     def _faults_of_report(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         report = self.report
@@ -159,17 +203,10 @@ class ProgramOptions:
             yield ("report", "timeout_seconds"), "timeout_seconds must be a positive number"
         if report.pattern is None:
             return
-        if len(report.pattern) > MOST_PATTERN_CHARACTERS:
-            yield (
-                ("report", "pattern"),
-                f"pattern must have at most {MOST_PATTERN_CHARACTERS} characters, but has {len(report.pattern)}",
-            )
+        if fault := _fault_of_pattern(report.pattern):
+            yield ("report", "pattern"), fault
             return
-        try:
-            groups = re.compile(report.pattern).groupindex
-        except (re.error, OverflowError, RecursionError) as error:
-            yield ("report", "pattern"), f"pattern must be a regular expression, but {error}"
-            return
+        groups = re.compile(report.pattern).groupindex
         known = (*PROGRESS, *self.metrics, *OTHER_VALUES)
         for name in groups:
             if name not in known:
@@ -183,6 +220,16 @@ class ProgramOptions:
                 "pattern must have a named group for the progress ((?P<epochs>...), samples or steps) and one for a "
                 f"metric, but got the groups {', '.join(groups) or 'none'}",
             )
+
+
+def _fault_of_pattern(pattern: str) -> str:
+    if len(pattern) > MOST_PATTERN_CHARACTERS:
+        return f"pattern must have at most {MOST_PATTERN_CHARACTERS} characters, but has {len(pattern)}"
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        return f"pattern must be a regular expression, but {error}"
+    return ""
 
 
 def _known(kind: type, values: Any, where: str) -> dict[str, Any]:

@@ -103,6 +103,15 @@ class ProgramProcess:
             else f"it ended with exit code {status}"
         )
 
+    @property
+    def exit_code(self) -> int | None:
+        """Of a program that ended by itself, 128 + N where signal N ended it; None for any other end."""
+        ended = self.ended or {}
+        if "exit" not in ended or self._control < 0:
+            return None
+        status = int(str(ended["exit"]))
+        return status if status >= 0 else 128 - status
+
     def ask_to_stop(self) -> None:
         """Begin to end it: it is asked, then gets SIGTERM, then SIGKILL."""
         if self._control >= 0:

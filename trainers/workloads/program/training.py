@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -27,11 +29,12 @@ from trainers.workloads.program.command import (
     whole,
 )
 from trainers.workloads.program.files import ProgramFiles
+from trainers.workloads.program.micro_batch import KeptMicroBatch, ran_out_of_memory
 from trainers.workloads.program.options import ProgramOptions
 from trainers.workloads.program.process import ProgramProcess, free_port, wait_until_free
 from trainers.workloads.program.reports import STARTED, Curve, ReportedPoint, ReportFollower
 from trainers.workloads.program.secrets import WRAPPER, program_environment
-from trainers.workloads.training_run import AnyTraining
+from trainers.workloads.training_run import AnyTraining, TrainingProgress
 
 POLL_SECONDS, LOOK_SECONDS = 0.05, 0.5
 """Seconds between two looks at a program's report, and at whether the first node's program has ended."""
@@ -71,11 +74,19 @@ class ProgramTraining(AnyTraining):
     """
 
     resumed: list[ConvergencePoint]
+    begun_anew: int
+    """How often it began anew with half the micro batch; what was reported before then does not count."""
 
     def __init__(self, job: TrainingJob, options: ProgramOptions, place: ProgramPlace) -> None:
         super().__init__(job, options.metrics, options.train_samples)
-        self.options = options
+        self.options, self.place = options, place
+        self.begun_anew = 0
         self.files = ProgramFiles(place.folder.absolute(), place.node_rank)
+        self._kept = KeptMicroBatch.of(job, place.folder, place.workers)
+        if options.out_of_memory and (kept := self._kept.read()):
+            self.job = job = dataclasses.replace(
+                job, micro_batch_size=min(kept, job.micro_batch_size or kept)
+            )
         values = trial_values(job, options, place, self.files)
         self.files.make()
         wait_until_free(self.files, 2 * options.stop_seconds + LEAVING_SECONDS)
@@ -172,9 +183,12 @@ class ProgramTraining(AnyTraining):
                 if point is not None:
                     return point
             elif ended:
-                if not self._stopped:
+                if self._stopped:
+                    return None
+                if not ran_out_of_memory(process, self.files, self.options.out_of_memory):
                     self._end(process)
-                return None
+                    return None
+                process = self._begin_smaller(process)
             elif stop():
                 self._stopped = True
                 self.close()  # what it reports while it leaves is read above
@@ -216,6 +230,41 @@ class ProgramTraining(AnyTraining):
         else:
             spent = point.epochs >= self.job.epochs * (1 - 1e-9)
             self._decide(evaluation.train_loss, point.metric, budget_spent=spent)
+
+    def _begin_smaller(self, process: ProgramProcess) -> ProgramProcess:
+        """Begin anew, from the first sample, with half the micro batch, or the next smaller part of the local batch.
+
+        Raises :class:`WorkloadError` where there is none.
+        """
+        options, place = self.options, self.place
+        split = options.split(self.job.global_batch_size, place.workers, self.job.micro_batch_size)
+        tried, why = split["micro_batch_size"], process.failure
+        if place.nodes > 1 and options.every_node:
+            raise self.files.failure(
+                f"{why}, which is out_of_memory at micro batch {tried}; a command that is started on every node "
+                "finds no smaller one by itself: set largest_micro_batch below that"
+            )
+        if tried == 1:
+            raise self.files.failure(
+                f"{why}, which is out_of_memory: a micro batch must fit in the memory, but not even one sample does "
+                "(micro batch 1); choose a smaller model or more memory, or shard the model over more workers"
+            )
+        self.close()
+        self.job = dataclasses.replace(self.job, micro_batch_size=tried // 2)
+        values = trial_values(self.job, options, place, self.files)
+        self._kept.write(values["micro_batch_size"])
+        self.files.set_report_aside()
+        self.files.set_log_aside()
+        shutil.rmtree(self.files.checkpoint, ignore_errors=True)
+        self.files.make()
+        self.resumed, self.begun_anew = [], self.begun_anew + 1
+        self.progress = TrainingProgress()
+        self._curve = Curve(self.job, options.train_samples, [])
+        self._follower = ReportFollower(self.files.report)
+        self._mark_start()
+        self._process = start_program(self.job, options, place, self.files, values)
+        self._heard_at = time.monotonic()
+        return self._process
 
     def _end(self, process: ProgramProcess) -> None:
         """The program has left before its target: it came to its own end, or it failed."""

@@ -1,0 +1,125 @@
+"""The micro batch that a program's memory holds: halved where it says that it does not, and kept for its rung.
+
+What was found lies in a file beside the folders of the trials, one for each global batch size and number of workers, so
+that every later trial of the rung begins with it: also after a resume, and those of other workers that see the folder.
+It counts for the program for which it was found; a study file with another command finds its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainers.errors import WorkloadError
+from trainers.job import TrainingJob
+from trainers.json_text import json_text
+from trainers.workloads.program.files import ProgramFiles
+from trainers.workloads.program.options import OutOfMemoryOptions
+
+if TYPE_CHECKING:
+    from trainers.workloads.program.process import ProgramProcess
+
+SEARCH_SECONDS = 10.0
+"""How long a pattern may take to be looked for in the end of a log."""
+SEARCHED_BYTES = 1 << 20
+_SEARCH = (
+    "import re, sys; found = re.compile(sys.argv[1]).search; "
+    "sys.exit(3 if any(found(line) for line in sys.stdin) else 0)"
+)
+_FOUND = 3
+
+
+@dataclass(frozen=True)
+class KeptMicroBatch:
+    """Where the micro batch of one rung is kept, and for which program."""
+
+    file: Path
+    program: dict[str, Any]
+
+    @classmethod
+    def of(cls, job: TrainingJob, folder: Path, workers: int) -> KeptMicroBatch:
+        """That of a job's rung, whose trials have their folders beside ``folder``."""
+        name = f"micro_batch-{job.global_batch_size}-{workers}.json"
+        return cls(folder.absolute().parent / name, json.loads(json_text(job.data)))
+
+    def read(self) -> int | None:
+        """Samples per forward pass of one worker; None where none was found yet, or for another program."""
+        try:
+            kept = json.loads(self.file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        if not isinstance(kept, dict) or kept.get("program") != self.program:
+            return None
+        size = kept.get("micro_batch_size")
+        return size if isinstance(size, int) and size >= 1 else None
+
+    def write(self, micro_batch_size: int) -> None:
+        """Keep a size that is smaller than the one before; whoever reads sees a whole file."""
+        before = self.read()
+        if before is not None and before <= micro_batch_size:
+            return
+        text = json_text({"micro_batch_size": micro_batch_size, "program": self.program}, indent=2)
+        with contextlib.suppress(
+            OSError
+        ):  # a full disk costs the next trial an attempt, and not this one its end
+            with tempfile.NamedTemporaryFile(
+                "w", dir=self.file.parent, prefix=self.file.name, delete=False, encoding="utf-8"
+            ) as new:
+                new.write(text + "\n")
+            Path(new.name).replace(self.file)
+
+
+def found_micro_batch(folder: Path, program: dict[str, Any]) -> int | None:
+    """The micro batch that was found at the largest rung of a study whose trials have their folders in ``folder``.
+
+    None where the memory held all; what one worker's memory holds does not depend on the global batch.
+    """
+    rungs = [
+        ([int(number) for number in file.stem.split("-")[1:]], file)
+        for file in folder.glob("micro_batch-*-*.json")
+    ]
+    kept = (
+        KeptMicroBatch(file, json.loads(json_text(program))).read() for _, file in sorted(rungs)
+    )
+    return next((size for size in reversed(list(kept)) if size), None)
+
+
+def ran_out_of_memory(
+    process: ProgramProcess, files: ProgramFiles, signs: OutOfMemoryOptions | None
+) -> bool:
+    """Whether a program that has failed said that its memory is full."""
+    if signs is None or not process.failure:
+        return False
+    if signs.exit_code is not None and process.exit_code == signs.exit_code:
+        return True
+    return signs.pattern is not None and _is_in_log(signs.pattern, files)
+
+
+def _is_in_log(pattern: str, files: ProgramFiles) -> bool:
+    """In a process of its own, which can be ended: a pattern may compute without end."""
+    try:
+        with files.log.open("rb") as log:
+            log.seek(max(0, files.log.stat().st_size - SEARCHED_BYTES))
+            text = log.read().decode("utf-8", "replace")
+        searched = subprocess.run(
+            [sys.executable, "-I", "-S", "-X", "utf8", "-c", _SEARCH, pattern],
+            input=text.encode(),
+            timeout=SEARCH_SECONDS,
+            check=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        return False
+    except subprocess.TimeoutExpired as error:
+        raise WorkloadError(
+            f"program.out_of_memory.pattern was looked for in {files.log} for more than {SEARCH_SECONDS:g} s, as a "
+            "pattern is that tries every way to split a line; write one without nested repetitions"
+        ) from error
+    return searched.returncode == _FOUND
