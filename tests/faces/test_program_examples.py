@@ -1,9 +1,11 @@
 """The example programs, tuned, forecast, planned, launched and scored as docs/guides/programs.md has it."""
 
+import dataclasses
 import importlib.util
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,10 @@ from click.testing import CliRunner
 import hpo
 from hpo.cli.main import main
 from hpo.runs.repository import open_store
+from hpo.study.jobs import training_job
+from search_spaces.settings import TrainingSettings
+from trainers.begin import begin_training
+from trainers.workloads.program.training import ProgramPlace
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "programs"
@@ -111,6 +117,57 @@ def test_torchtitan_s_command_line_is_a_study_and_what_it_prints_is_read():
     )
     assert (found["steps"], found["loss"]) == ("100", "3.1416")
     assert not pattern.search("step: 100  loss:  3.1416  grad_norm:  1.0000  memory: 40.12GiB")
+
+
+STAND_IN = """\
+#!{python}
+import json, sys
+words = sys.argv[1:]
+with open("seen.jsonl", "a") as seen:
+    seen.write(json.dumps(words) + "\\n")
+if int(words[words.index("--per_device_train_batch_size") + 1]) > 8:
+    sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+print("{{'loss': 3.9, 'grad_norm': 1.2, 'learning_rate': 0.0003, 'epoch': 0.4}}")
+print("{{'eval_loss': 3.25, 'eval_accuracy': 0.4, 'eval_runtime': 9.1, 'epoch': 0.5}}")
+print("{{'eval_loss': '3.05', 'eval_runtime': '9.1', 'epoch': '1'}}")  # as transformers 5 writes it
+"""
+
+
+def test_deepspeed_s_command_line_is_a_study_and_is_run_as_it_reads(tmp_path, monkeypatch):
+    """By a stand-in for DeepSpeed's launcher, whose memory holds a micro batch of 8."""
+    file = EXAMPLES / "with_deepspeed.yaml"
+    done = CliRunner().invoke(main, ["study", "check", str(file), "--no-timing", "--json"])
+    assert done.exit_code == 0, done.output
+    spec = hpo.load_study(file)
+    launcher = tmp_path / "bin" / "deepspeed"
+    launcher.parent.mkdir()
+    launcher.write_text(STAND_IN.format(python=sys.executable))
+    launcher.chmod(0o755)
+    monkeypatch.setenv("PATH", str(launcher.parent), prepend=":")
+    settings = TrainingSettings(
+        optimizer="adamw", learning_rate=0.0003, weight_decay=0.01, own={"warmup_steps": 100}
+    )
+    job = dataclasses.replace(training_job(spec, settings, 256, seed=7), search_path=str(tmp_path))
+    place = ProgramPlace(tmp_path / "trial", workers_per_node=4, master_port=29501)
+    training = begin_training(job, place=place)
+    points = [training.advance(), training.advance()]
+    assert [(point.epochs, point.metric) for point in points] == [(0.5, 3.25), (1, 3.05)]
+    seen = [json.loads(line) for line in (tmp_path / "seen.jsonl").read_text().splitlines()]
+    sizes = [(64, 1), (32, 2), (16, 4), (8, 8)]  # 4 workers of 64 samples each
+    for words, (micro, accumulation) in zip(seen, sizes, strict=True):
+        assert words == (
+            "--master_port 29501 run_clm.py --deepspeed with_deepspeed.json --bf16 --model_name_or_path gpt2 "
+            "--dataset_name wikitext --dataset_config_name wikitext-103-raw-v1 --block_size 1024 "
+            f"--per_device_train_batch_size {micro} --gradient_accumulation_steps {accumulation} "
+            "--learning_rate 0.0003 --weight_decay 0.01 --warmup_steps 100 --num_train_epochs 1 --seed 7 --do_train "
+            "--do_eval --eval_strategy steps --eval_steps 50 --save_steps 200 "
+            f"--output_dir {tmp_path / 'trial' / 'checkpoint'}"
+        ).split(" ")
+    told = json.loads((EXAMPLES / "with_deepspeed.json").read_text())
+    of_the_command_line = {"train_batch_size", "train_micro_batch_size_per_gpu"}
+    of_the_command_line |= {"gradient_accumulation_steps"}
+    assert {told[name] for name in of_the_command_line} == {"auto"}
+    assert "optimizer" not in told and "scheduler" not in told  # the script's, with its rate
 
 
 def test_the_study_of_the_page_is_one():
