@@ -257,15 +257,10 @@ def test_every_make_target_exists() -> None:
 
 
 def test_every_test_that_a_recipe_names_exists() -> None:
-    words = [
-        word
-        for block in SHELL
-        for line in lines_of(block)
-        if line.startswith("pytest ")
-        for word in shlex.split(line)[1:]
-        if "/" in word
-    ]
-    assert len(words) > 10
+    recipes = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    commands = re.findall(r"(?:^|`|&& )pytest ([^`\n]+)", recipes, re.MULTILINE)
+    words = [word for line in commands for word in shlex.split(line) if "/" in word]
+    assert len(words) > 30
     assert [word for word in words if not (ROOT / word).exists()] == []
 
 
@@ -500,3 +495,11 @@ def test_every_test_that_is_marked_by_its_cost_exists() -> None:
     for place in (*SLOW, *FIT, *PROCESSES):
         file, _, name = place.partition("::")
         assert f"def {name}" in (ROOT / "tests" / file).read_text("utf-8"), place
+
+
+def test_what_a_builder_adds_takes_ten_lines_to_say() -> None:
+    sections = re.split(r"^## ", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)
+    recipes = [each.splitlines() for each in sections if each.startswith("To add ")]
+    assert len(recipes) >= 12
+    long = {lines[0]: said for lines in recipes if (said := sum(map(bool, lines[1:]))) > 10}
+    assert not long, "CONTRIBUTING.md: a section says in at most ten lines what is to be done"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.dashboard_browser import NoBrowserError, browser, serving
+
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "examples" / "plugins"
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
@@ -136,6 +138,15 @@ def test_the_doctor_lists_it(site: Path, tmp_path: Path) -> None:
     assert [each["level"] for each in plugins] == ["ok"] * 6, plugins
 
 
+def test_its_scheduler_which_runs_no_sweeps_is_refused_for_one(site: Path, tmp_path: Path) -> None:
+    (tmp_path / "signum.yaml").write_text((PACKAGE / "signum.yaml").read_text())
+    done = hpo(site, tmp_path, "run", "signum.yaml", "--on", "torque", "--no-submit")
+    assert done.returncode == 2, done.stderr
+    assert "must be one of slurm, lsf, pbs, flux, but got 'torque'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "signum-torque").exists()
+
+
 def test_where_its_package_is_not_taken_it_is_refused(site: Path, tmp_path: Path) -> None:
     (tmp_path / "signum.yaml").write_text((PACKAGE / "signum.yaml").read_text())
     for taken, code in (("other", 2), ("other,largebatch_examples", 0)):
@@ -158,3 +169,55 @@ def test_it_passes_the_contract_tests_that_authors_are_given(site: Path, tmp_pat
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.browser
+def test_a_live_service_that_takes_it_runs_plans_and_shows_it_and_another_refuses_it(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`hpo serve` with its worker, asked over its socket, and its pages in a browser."""
+    monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{ROOT}")
+    study = (PACKAGE / "signum.yaml").read_text()
+    study = study.replace("trials: 9", "trials: 6").replace("at_least: 0.9", "at_least: 0.5")
+    monkeypatch.setenv("HPO_SERVE_PLUGINS", "other-plugins")
+    (tmp_path / "closed").mkdir()
+    with serving(tmp_path / "closed", worker=False) as closed, closed.client() as asked:
+        refused = asked.post("/api/v1/studies", json={"spec": study})
+        assert refused.status_code == 422
+        for line in (
+            "package largebatch-examples 1.0 is not among those that are taken here",
+            "whoever runs this service adds largebatch-examples to the plugins",
+        ):
+            assert line in refused.text
+        assert asked.get("/api/v1/studies").json()["studies"] == []
+    monkeypatch.setenv("HPO_SERVE_PLUGINS", "largebatch-examples")
+    (tmp_path / "open").mkdir()
+    with serving(tmp_path / "open") as server, server.client() as asked:
+        answer = asked.post("/api/v1/studies", json={"spec": study})
+        assert answer.status_code == 201, answer.text
+        server.wait("signum", "finished")
+        trials = asked.get("/api/v1/studies/signum/trials").json()["trials"]
+        assert len(trials) == 6
+        assert {each["settings"]["optimizer"] for each in trials} == {"signum"}
+        assert {each["settings"]["decay"] for each in trials} == {"restarts"}
+        made = asked.post("/api/v1/studies/signum/plans", json={"launcher": "torque"})
+        assert made.status_code == 201, made.text
+        number = made.json()["plan"]["id"]
+        script = asked.get(f"/api/v1/plans/{number}/script").text
+        assert "#PBS -l nodes=1:ppn=" in script and "restart_epochs" not in script
+        planned = asked.get(f"/api/v1/plans/{number}/job").json()["settings"]
+        assert (planned["optimizer"], planned["own"]["restart_epochs"]) == ("signum", 4)
+        unknown = asked.post("/api/v1/studies/signum/plans", json={"launcher": "torqe"})
+        assert unknown.status_code == 422 and "did you mean 'torque'?" in unknown.text
+        try:
+            with browser() as chromium:
+                page = chromium.new_page()
+                page.goto(server.link)
+                page.goto(f"{server.address}/studies/signum/trials/0")
+                page.get_by_text("signum_momentum").first.wait_for(state="attached")
+                page.locator("details").evaluate_all("all => all.forEach(each => each.open = true)")
+                rows = page.locator("tr").all_inner_texts()
+                told = {row.split("\t")[0].strip(): row.split("\t")[-1].strip() for row in rows}
+                assert told["optimizer"] == "signum" and told["decay"] == "restarts"
+        except NoBrowserError as error:
+            pytest.skip(str(error))
