@@ -81,7 +81,11 @@ def test_the_wheel_has_every_file_of_the_packages(names: set[str]) -> None:
 
 
 def test_the_wheel_has_nothing_else(names: set[str]) -> None:
-    assert {name.split("/")[0].split("-")[0] for name in names} == {*PACKAGES, "largebatch"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {
+        *PACKAGES,
+        "largebatch",
+        "hydra_plugins",
+    }
 
 
 def test_the_description_is_whole(distribution: tuple[Path, Path], names: set[str]) -> None:

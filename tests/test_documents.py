@@ -86,7 +86,10 @@ ON_A_CLUSTER = {
     "hpo worker --storage postgresql://hpo@db.example/hpo --folder /scratch/hpo",
     "hpo worker --ray-address cluster-head:6379",
 }
-RUN_ELSEWHERE = {"coming_from.md": "tests/faces/test_coming_from.py"}
+RUN_ELSEWHERE = {
+    "coming_from.md": "tests/faces/test_coming_from.py",
+    "hydra.md": "tests/faces/test_hydra_sweeper.py",
+}
 """Pages whose blocks are files of two programs, and the tests that run them."""
 LANGUAGES = {"", "bash", "python", "yaml"}
 """Of blocks whose commands are run, whose Python is run, and whose YAML is read as a study."""
