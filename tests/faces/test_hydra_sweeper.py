@@ -160,6 +160,6 @@ def test_the_application_of_the_page_sweeps_forecasts_and_plans(tmp_path: Path):
     job = (tmp_path / "out" / "plan" / "job.json").read_text()
     assert "trainers" in script and "optimizer.learning_rate={learning_rate}" in job
     with Store.open(f"sqlite:///{tmp_path}/hpo.db") as store:
-        trials = store.trials(store.study_by_name("mine").id, purpose="sweep")
+        trials = store.trials(store.study("mine").id, purpose="sweep")
     assert len(trials) == 12
     assert multirun()["forecast"] == found["forecast"]  # nothing is trained again
