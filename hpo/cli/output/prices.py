@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpo.runs.formatting import target
+from hpo.study.sizes import full_point, rung_name
 
 if TYPE_CHECKING:
     from hpo.study.price import StudyPrice
@@ -24,7 +25,13 @@ def show_check(file: Path, spec: StudySpec, price: StudyPrice | None) -> None:
         else f"until {aim}"
     )
     ladder = ", ".join(map(str, spec.ladder))
-    full = f", forecast at {spec.full_scale.global_batch_size}" if spec.full_scale else ""
+    for name, sizes in spec.sizes.items():
+        ladder += f", {name} {', '.join(map(str, sizes))}"
+    full = (
+        f", forecast at {rung_name(spec.full_scale.global_batch_size, full_point(spec))}"
+        if spec.full_scale
+        else ""
+    )
     click.echo(f"{file} is a study: {spec.name}, {spec.workload} {until}, at batch {ladder}{full}")
     if price is None:
         click.echo(

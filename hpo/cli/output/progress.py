@@ -15,6 +15,7 @@ from rich.text import Text
 from hpo.cli.output.style import new_table
 from hpo.runs.formatting import KIND_NAMES
 from hpo.runs.progress import Progress, TimeLeft, ladder_columns, ladder_rows
+from hpo.study.sizes import point_of, rung_name
 from storage.records import TrialState
 
 if TYPE_CHECKING:
@@ -117,8 +118,8 @@ class PlainProgress(_TellsPrice):
                 total = "" if spec.budget.ends_by_itself else f"/{spec.budget.trials}"
                 self.message(
                     f"[{len(ended)}{total}] trial {trial.number}: "
-                    f"batch {trial.global_batch_size}, seed {trial.seed}, "
-                    f"learning rate {trial.settings['learning_rate']:.3g}: {_ending(trial)}"
+                    f"batch {rung_name(trial.global_batch_size, point_of(spec, trial.settings))}, "
+                    f"seed {trial.seed}, learning rate {trial.settings['learning_rate']:.3g}: {_ending(trial)}"
                 )
         elif new:
             self.message(f"going on after {len(new)} finished trials")
