@@ -100,7 +100,7 @@ def forecast(
         numbers=numbers,
         settings=settings,
         train_samples=result.train_samples,
-        samples_per_second=throughput(result.trials, result.train_samples),
+        samples_per_second=throughput(result.trials, result.train_samples, result.spec),
         storage=result.storage,
         ramp=ramp,
         posterior=posterior,
@@ -150,7 +150,7 @@ def _advice(result: StudyResult, numbers: Forecast) -> str:
     most = RACE_TRAININGS * numbers.epochs_to_target.median
     if result.race_samples:
         most = min(most, result.race_samples / result.train_samples)
-    rate = throughput(here, result.train_samples)
+    rate = throughput(here, result.train_samples, result.spec)
     time = f", about {_duration(most * result.train_samples / rate)} here" if rate else ""
     taken = f"{math.ceil(most)} epochs{time}"
     return f"A race at {batch} (hpo forecast --race) would take {taken}, and raise the trust most."

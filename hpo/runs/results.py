@@ -17,6 +17,7 @@ from hpo.extrapolation.prospects import Chance, Sensitivity
 from hpo.planning.plan import Plan
 from hpo.runs.notebook import forecast_html, study_html
 from hpo.runs.ramp import Array, RampSaving
+from hpo.study.sizes import point_of, sample_cost_share
 from hpo.study.spec import StudySpec
 from search_spaces.domains import Int
 from search_spaces.settings import TrainingSettings
@@ -459,8 +460,21 @@ def epochs_trained(trials: Iterable[Trial]) -> float:
     return math.fsum(trial.epochs or 0.0 for trial in trials)
 
 
-def throughput(trials: Sequence[Trial], train_samples: int) -> float | None:
-    """Samples per second of one worker, evaluation included: the median over the largest batch size that was timed."""
+def throughput(
+    trials: Sequence[Trial], train_samples: int, spec: StudySpec | None = None
+) -> float | None:
+    """Samples per second of one worker, evaluation included: the median over the largest batch size that was timed.
+
+    Where the model of ``spec`` grows, those of the largest that was timed, over what a sample of the full scale costs
+    more (:func:`hpo.study.sizes.sample_cost_share`).
+    """
+    if spec is not None and spec.sizes:
+        timed = [trial for trial in trials if trial.epochs and trial.seconds]
+        shares = [sample_cost_share(spec, point_of(spec, trial.settings)) for trial in timed]
+        largest = max(shares, default=1.0)
+        chosen = [trial for trial, share in zip(timed, shares, strict=True) if share == largest]
+        rate = throughput(chosen, train_samples)
+        return None if rate is None else rate * largest
     for batch in sorted({trial.global_batch_size for trial in trials}, reverse=True):
         rates = [
             trial.epochs * train_samples / trial.seconds

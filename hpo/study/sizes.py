@@ -180,6 +180,11 @@ def cost_share(spec: GrowingStudy, point: Point) -> float:
     return relative_cost(point) / relative_cost(full_point(spec))
 
 
+def sample_cost_share(spec: GrowingStudy, point: Point) -> float:
+    """What a sample costs in a model of these sizes, over one of the full scale."""
+    return cost_share(spec, point) / length_share(spec, point)
+
+
 def length_share(spec: GrowingStudy, point: Point) -> float:
     """The samples of a training of these sizes, over those of the full scale."""
     return float(dict(point).get(LENGTH, 1) / dict(full_point(spec)).get(LENGTH, 1))

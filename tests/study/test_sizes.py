@@ -11,10 +11,12 @@ import pytest
 from hpo.errors import SpecError
 from hpo.planning.plan import planned_job
 from hpo.runs.checks import check_workload
+from hpo.runs.results import throughput
 from hpo.study.jobs import training_job, workload_data
 from hpo.study.sizes import full_point, point_budgets, points, relative_cost, rung_name
 from hpo.study.spec import StudySpec, parse_study
 from search_spaces.settings import TrainingSettings
+from storage.records import Trial, TrialPurpose, TrialState
 
 PLAIN: dict[str, Any] = {
     "name": "sized",
@@ -205,3 +207,30 @@ def test_lengths_are_shares_of_the_epochs_of_the_full_scale():
     ]
     assert sorted(set(epochs)) == [2048 / full * 8, 8192 / full * 8]
     assert math.isclose(spec.budget.epochs_per_trial, 8.0)
+
+
+def test_the_speed_of_the_large_model_is_that_of_the_largest_timed_over_its_cost():
+    spec = study()
+
+    def trial(width: int, batch: int, seconds: float) -> Trial:
+        return Trial(
+            id=1,
+            study_id=1,
+            number=0,
+            global_batch_size=batch,
+            seed=0,
+            settings={"width": width, "training_samples": 2048},
+            state=TrialState.CENSORED,
+            purpose=TrialPurpose.SWEEP,
+            reason="",
+            started_at=None,
+            finished_at=None,
+            epochs=1.0,
+            seconds=seconds,
+        )
+
+    trials = [trial(32, 32, 1.0), trial(64, 16, 8.0), trial(64, 32, 4.0)]
+    assert throughput(trials, 2048, spec) == 2048 / 4 / 4  # 512 a second at half the width
+    assert (
+        throughput(trials, 2048) == (2048 + 512) / 2
+    )  # of all that were timed at the largest batch
