@@ -127,4 +127,5 @@ def _keys(model: type[BaseModel], location: Location) -> list[str]:
             for option in (kind, *get_args(kind))
             if isinstance(option, type) and issubclass(option, BaseModel)
         )
-    return [field.alias or name for name, field in model.model_fields.items()]
+    hidden = model.__dict__.get("not_keys", ())
+    return [field.alias or name for name, field in model.model_fields.items() if name not in hidden]

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
@@ -153,8 +153,12 @@ class ResourceSection(Section):
 
 
 class StudySpec(Section):
-    """One study, as its file says; equal if they say the same, whatever the text."""
+    """One study, as its file says; equal if they say the same, whatever the text.
 
+    ``ladder`` holds the batches, ``sizes`` what else a ladder names that is a mapping.
+    """
+
+    not_keys: ClassVar[tuple[str, ...]] = ("sizes",)
     name: Annotated[str, AfterValidator(rules.check_name)]
     workload: Annotated[str, AfterValidator(rules.check_workload)]
     program: ProgramSection | None = None

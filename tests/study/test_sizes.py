@@ -181,6 +181,11 @@ def test_what_does_not_go_together_says_the_rule_and_the_way_out(
     assert told in faults(**changes)
 
 
+def test_the_keys_that_a_study_may_have_are_those_of_its_file():
+    told = faults(laddder=[16])
+    assert "did you mean 'ladder'" in told and "sizes" not in faults(zzz=1)
+
+
 def test_a_command_that_does_not_read_the_size_is_told():
     program = {
         "command": ["train", "{learning_rate}", "{global_batch_size}"],
