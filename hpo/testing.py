@@ -34,7 +34,7 @@ from hpo.planning.launchers.sweeps import SweepSlot
 from hpo.planning.plan import Plan
 from hpo.study.samplers import SAMPLERS
 from hpo.study.spec import StudySpec
-from hpo.tuning.sampler import make_sampler
+from hpo.tuning.generation.samplers import make_sampler
 from search_spaces.own_settings import OwnSetting
 from search_spaces.plugins import load_attribute
 from search_spaces.settings import TrainingSettings, names

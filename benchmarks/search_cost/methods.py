@@ -18,8 +18,8 @@ from benchmarks.search_cost.simulation import (
     Training,
 )
 from hpo.extrapolation.evidence.evidence import ScaledSetting
-from hpo.tuning.acquisition.search import Search as OwnSearch
-from hpo.tuning.acquisition.search import SearchStep, Seen
+from hpo.tuning.generation.search import Search as OwnSearch
+from hpo.tuning.generation.search import SearchStep, Seen
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.search_economy import protocol
 from benchmarks.search_economy.protocol import Landscape
 from hpo.extrapolation.evidence.evidence import ScaledSetting
-from hpo.tuning.acquisition.search import Search, Seen
+from hpo.tuning.generation.search import Search, Seen
 
 IN_THE_LOSS = {"label_smoothing"}
 """Settings that change what the loss is: where one is tuned, losses of different trainings are not comparable."""

@@ -22,8 +22,8 @@ from hpo.asking.messages import QUEUED, Asked, Verdict
 from hpo.errors import FigureError, TrialLostError, TuningError
 from hpo.runs.repository import stored_spec
 from hpo.study.samplers import SAMPLERS
-from hpo.tuning.agenda import Done
 from hpo.tuning.asked_sweep import AskedSweep, Suggested
+from hpo.tuning.generation.strategy import Done
 from hpo.tuning.recorder import result_of
 from storage.errors import LeaseLost
 from storage.figures import fault_of_points, fault_of_reached

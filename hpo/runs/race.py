@@ -20,7 +20,7 @@ from hpo.runs.results import StudyForecast, StudyResult
 from storage.errors import StoreError
 
 if TYPE_CHECKING:
-    from hpo.tuning.race import Course
+    from hpo.tuning.generation.race import Course
     from hpo.tuning.tuner import RayOptions, SweepEnd
 
 
@@ -43,48 +43,47 @@ def plan_race(
     begun, where all that it could save is less than its price. Raises :class:`EvidenceError` where no trial of the
     study reached its target.
     """
-    from hpo.tuning.acquisition.lineup import choose_lineup
-    from hpo.tuning.race import FINALISTS, Course
+    from hpo.tuning.generation.race import FINALISTS, Course, choose_candidates
 
     most = result.race_samples if samples is None else samples
     made = forecast_without_race(result, global_batch_size)
     assert made.posterior is not None, "a forecast that was just made has its laws"
     begun = any(trial.global_batch_size == global_batch_size for trial in result.raced)
     most_epochs = most / result.train_samples if result.train_samples else 0.0
-    lineup = choose_lineup(made.posterior, global_batch_size, most_epochs)
+    candidates = choose_candidates(made.posterior, global_batch_size, most_epochs)
     at = f"at {global_batch_size}"
-    if lineup is None:
+    if candidates is None:
         return RacePlan(
             None,
             f"no race {at}: the study tunes no learning rate, so that there is nothing to choose by",
             made,
         )
-    if most_epochs < 2 * lineup.epochs:
+    if most_epochs < 2 * candidates.epochs:
         return RacePlan(
             None,
             f"no race {at}: its budget of {number(float(most))} samples is {most_epochs:.3g} epochs, "
-            f"too little for two trainings of {lineup.epochs:.3g} epochs; raise budget.race",
+            f"too little for two trainings of {candidates.epochs:.3g} epochs; raise budget.race",
             made,
         )
-    price = min((len(lineup.settings) + FINALISTS) * lineup.epochs, most_epochs)
-    if lineup.worth_epochs < price and not (forced or begun):
+    price = min((len(candidates.settings) + FINALISTS) * candidates.epochs, most_epochs)
+    if candidates.worth_epochs < price and not (forced or begun):
         return RacePlan(
             None,
             f"no race {at}: it would cost {price:.3g} epochs, and knowing the best settings there "
-            f"would save at most {lineup.worth_epochs:.3g}",
+            f"would save at most {candidates.worth_epochs:.3g}",
             made,
         )
     fields = made.settings.to_dict()
     course = Course(
         global_batch_size,
-        tuple({**fields, **settings} for settings in lineup.settings),
-        lineup.epochs,
-        lineup.limit_epochs,
+        tuple({**fields, **settings} for settings in candidates.settings),
+        candidates.epochs,
+        candidates.limit_epochs,
         most_epochs,
     )
     return RacePlan(
         course,
-        f"racing {len(lineup.settings)} configurations {at} within {most_epochs:.3g} epochs",
+        f"racing {len(candidates.settings)} configurations {at} within {most_epochs:.3g} epochs",
         made,
     )
 

@@ -14,8 +14,9 @@ class SamplerDescription:
 
     ``rule`` is ``module:attribute``, imported when a sweep begins. Called with a seed it gives a sampler of Optuna
     (``optuna.samplers.BaseSampler``), of which a ladder has one for each rung. Where it ``chooses_rung`` it is called
-    with the study and the number of its earlier trials instead, and gives a :class:`hpo.tuning.sampler.Sampler`, which
-    picks the batch size too; its trials are stopped by what their curves say, as no rung has enough of them to compare.
+    with the study and the number of its earlier trials instead, and gives a
+    :class:`hpo.tuning.generation.samplers.Sampler`, which picks the batch size too; its trials are stopped by what
+    their curves say, as no rung has enough of them to compare.
     """
 
     rule: str
@@ -24,7 +25,7 @@ class SamplerDescription:
     chooses_rung: bool = False
 
 
-_OPTUNA = "hpo.tuning.sampler"
+_OPTUNA = "hpo.tuning.generation.samplers"
 
 SAMPLERS: Registry[SamplerDescription] = Registry(
     "samplers",
@@ -55,7 +56,7 @@ SAMPLERS: Registry[SamplerDescription] = Registry(
             source="Bergstra and Bengio, JMLR 13, 2012",
         ),
         "forecast": SamplerDescription(
-            rule="hpo.tuning.forecast_sampler:ForecastSampler",
+            rule="hpo.tuning.generation.search_sampler:ForecastSampler",
             about="a search over all batches that ends by itself",
             source="docs/concepts/extrapolation.md",
             chooses_rung=True,

@@ -1,6 +1,6 @@
 """A sweep whose trials are trained by whoever asks for them, one at a time, wherever they are.
 
-What is trained next, and what ends a trial early, is what the sweep's own agenda, samplers and rule say: those of
+What is trained next, and what ends a trial early, is what the sweep's own strategy, samplers and rule say: those of
 :mod:`hpo.tuning.tuner`. Nothing is kept here that the database does not hold, so that another process goes on from
 there; trials that others added or ended are learnt of by :meth:`AskedSweep.look`.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from hpo.study.jobs import training_job
 from hpo.study.sizes import point_of
 from hpo.study.spec import StudySpec
-from hpo.tuning.agenda import Done, Wait
+from hpo.tuning.generation.strategy import Done, Wait
 from hpo.tuning.patience import Patience
 from hpo.tuning.stopping import RunningTrial
 from hpo.tuning.sweep import Sweep

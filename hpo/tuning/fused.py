@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from hpo.tuning.agenda import Done
+from hpo.tuning.generation.strategy import Done
 from hpo.tuning.interrupt import Interrupter, WorkInterrupted
 from hpo.tuning.recording import Recording
 from hpo.tuning.stopping import CurveStopping, LadderASHA, RunningTrial

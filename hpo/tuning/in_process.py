@@ -7,7 +7,7 @@ are those of :mod:`hpo.tuning.tuner`.
 
 from __future__ import annotations
 
-from hpo.tuning.agenda import Done
+from hpo.tuning.generation.strategy import Done
 from hpo.tuning.interrupt import Interrupter, WorkInterrupted
 from hpo.tuning.recording import Recording
 from hpo.tuning.stopping import CurveStopping, LadderASHA, RunningTrial

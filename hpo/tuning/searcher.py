@@ -1,4 +1,4 @@
-"""The sweep behind Ray Tune's Searcher: Tune asks, the sweep's agenda and Optuna's samplers answer."""
+"""The sweep behind Ray Tune's Searcher: Tune asks, the sweep's strategy and Optuna's samplers answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
-from hpo.tuning.agenda import Done
+from hpo.tuning.generation.strategy import Done
 from hpo.tuning.trainings import Trainings
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from hpo.tuning.acquisition.curves import hopeless
+from hpo.tuning.generation.curves import hopeless
 
 MILESTONES = (1.0, 2.0)
 """Times the fewest epochs of the rung. Half of the trainings go on past each, which keeps enough of a rung's response

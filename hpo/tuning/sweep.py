@@ -1,4 +1,4 @@
-"""The trainings of a study's ladder: what the agenda and the samplers say, until the budget of trainings is spent.
+"""The trainings of a study's ladder, one by one as strategy and samplers say, until its budget is spent.
 
 As all :mod:`hpo.tuning.trainings`, a sweep goes on from the database; the samplers are told everything anew.
 """
@@ -15,7 +15,8 @@ from typing import Any
 from hpo.study.samplers import SAMPLERS
 from hpo.study.sizes import Point, point_budgets, point_of, rung_name
 from hpo.study.spec import StudySpec
-from hpo.tuning.agenda import (
+from hpo.tuning.generation.samplers import Sampler, make_sampler
+from hpo.tuning.generation.strategy import (
     Choose,
     Done,
     Explore,
@@ -27,7 +28,6 @@ from hpo.tuning.agenda import (
     next_seed,
 )
 from hpo.tuning.patience import Patience
-from hpo.tuning.sampler import Sampler, make_sampler
 from hpo.tuning.trainings import Progress, Trainings
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial, Study, Trial, TrialPurpose

@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 from hpo.errors import HpoError, TuningError
 from hpo.study.jobs import training_job, trial_folder
 from hpo.study.spec import StudySpec
-from hpo.tuning.agenda import Done
 from hpo.tuning.budgets import Budget
+from hpo.tuning.generation.strategy import Done
 from hpo.tuning.patience import Patience
 from hpo.tuning.recorder import Recorder
 from search_spaces.settings import TrainingSettings

@@ -23,8 +23,9 @@ from hpo.errors import TuningError
 from hpo.study.jobs import search_path
 from hpo.study.samplers import SAMPLERS
 from hpo.study.spec import StudySpec
+from hpo.tuning.generation.race import Course
 from hpo.tuning.patience import Patience
-from hpo.tuning.race import Course, Race
+from hpo.tuning.race import Race
 from hpo.tuning.stopping import FAR_BEHIND, CurveStopping, LadderASHA
 from hpo.tuning.sweep import Sweep
 from hpo.tuning.trainings import Ending, Progress, Trainings

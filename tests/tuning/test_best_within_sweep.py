@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_agenda import a_trial
+from test_strategy import a_trial
 
 import hpo
 from hpo.planning.plan import BUDGET_FACTOR
@@ -17,8 +17,8 @@ from hpo.runs.results import PlannedRun, best_settings, candidates
 from hpo.runs.verdict import mean_of, verdicts
 from hpo.study.budgets import rung_budgets
 from hpo.study.spec import StudySpec
-from hpo.tuning.agenda import Explore, Repeat, next_task
-from hpo.tuning.sampler import LadderSampler
+from hpo.tuning.generation.samplers import LadderSampler
+from hpo.tuning.generation.strategy import Explore, Repeat, next_task
 from search_spaces.space import SearchSpace
 from storage.records import NewOutcome, Outcome, PlanKind, Trial, TrialState
 from storage.store import Store

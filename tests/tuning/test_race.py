@@ -16,18 +16,18 @@ from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSet
 from hpo.extrapolation.inference.posterior import fit
 from hpo.runs.forecasts import direct_search
 from hpo.runs.race import plan_race
-from hpo.tuning.acquisition.lineup import choose_lineup
-from hpo.tuning.agenda import Done, Wait
-from hpo.tuning.race import (
+from hpo.tuning.generation.race import (
     FINALISTS,
     FIRST_SEED,
     SEEDS,
     STEPS,
     Course,
+    choose_candidates,
     first_seed,
     next_entry,
     next_seed,
 )
+from hpo.tuning.generation.strategy import Done, Wait
 from hpo.tuning.stopping import CurveStopping
 from hpo.tuning.trainings import Ending
 from hpo.tuning.tuner import run_race
@@ -91,7 +91,7 @@ def a_trial(number, rate, state=TrialState.REACHED, epochs=10.0, warmup=1.0):
     )
 
 
-def test_the_lineup_first_then_the_best_two_once_more():
+def test_the_candidates_first_then_the_best_two_once_more():
     course, trials = a_course(0.1, 0.2, 0.3), []
     for rate, epochs in ((0.1, 12.0), (0.2, 9.0), (0.3, 10.0), (0.2, 9.5), (0.3, 10.5)):
         assert next_entry(course, trials) == entry(rate)
@@ -158,7 +158,7 @@ def test_one_that_is_lost_with_its_second_seed_makes_room_for_the_third():
     assert next_entry(a_course(0.1, 0.2, 0.3), trials) == entry(0.1)
 
 
-def test_repetitions_wait_for_the_lineup():
+def test_repetitions_wait_for_the_candidates():
     trials = [a_trial(0, 0.1), a_trial(1, 0.2, TrialState.RUNNING)]
     assert next_entry(a_course(0.1, 0.2), trials) == Wait()
 
@@ -313,10 +313,10 @@ def test_every_race_draws_its_own_seeds_and_one_that_has_begun_goes_on_with_them
 def test_a_race_is_recorded_and_counts(swept, raced):
     before, (after, course) = swept[1], raced
     assert after.complete and after.swept == before.trials and len(after.raced) >= 5
-    assert [trial.settings["learning_rate"] for trial in after.raced[: len(course.lineup)]] == [
-        each["learning_rate"] for each in course.lineup
+    assert [trial.settings["learning_rate"] for trial in after.raced[: len(course.candidates)]] == [
+        each["learning_rate"] for each in course.candidates
     ]
-    first = [trial.seed for trial in after.raced[: len(course.lineup)]]
+    first = [trial.seed for trial in after.raced[: len(course.candidates)]]
     begun = first_seed(after.spec.name, BATCH)
     assert set(first) == {begun}  # the same start weights and order of samples for all
     assert {trial.seed for trial in after.raced} == {begun, begun + 1}
@@ -381,8 +381,8 @@ def test_a_race_with_settings_of_ones_own_trains_every_configuration_once_for_ea
     course = plan_race(result, BATCH, samples, forced=True).course
     raced = hpo.race(result, BATCH, samples=samples, folder=tmp_path / ".hpo").raced
     trained = [(trial.settings_key, trial.seed) for trial in raced]
-    assert len(set(trained)) == len(trained) > len(course.lineup)
-    assert {key for key, _ in trained} >= {settings_key(entry) for entry in course.lineup}
+    assert len(set(trained)) == len(trained) > len(course.candidates)
+    assert {key for key, _ in trained} >= {settings_key(entry) for entry in course.candidates}
     assert all(trial.settings["width"] in (1, 2) for trial in raced)
     # what came of a plan is evidence in the same form as the trials
     plan = hpo.store_plan(
@@ -455,17 +455,19 @@ def test_too_small_a_budget_is_no_race_and_says_what_to_raise(swept):
         hpo.race(swept[1], BATCH, samples=swept[1].train_samples, folder=swept[0] / ".hpo")
 
 
-def test_the_lineup_begins_with_the_forecast_and_holds_safer_and_bolder_settings(swept):
+def test_candidates_begin_with_the_forecast_and_hold_safer_and_bolder_settings(swept):
     posterior = swept[1].forecast.posterior
-    lineup = choose_lineup(posterior, BATCH, 1000.0)
-    rates = [each["learning_rate"] for each in lineup.settings]
+    candidates = choose_candidates(posterior, BATCH, 1000.0)
+    rates = [each["learning_rate"] for each in candidates.settings]
     assert rates[0] == swept[1].forecast.settings.learning_rate
     assert len(set(rates)) == len(rates) == 5
-    assert min(rates) < rates[0] and lineup.gain > 0
-    assert lineup == choose_lineup(posterior, BATCH, 1000.0)
+    assert min(rates) < rates[0] and candidates.gain > 0
+    assert candidates == choose_candidates(posterior, BATCH, 1000.0)
 
 
-def test_a_lineup_holds_no_settings_twice_where_many_warmups_are_the_shortest_there_is(monkeypatch):
+def test_candidates_hold_no_settings_twice_where_many_warmups_are_the_shortest_there_is(
+    monkeypatch,
+):
     tuned = (
         ScaledSetting("learning_rate", "log", 0.01, 4.0),
         ScaledSetting("warmup_epochs", "linear", 0.0, 5.0),
@@ -483,9 +485,11 @@ def test_a_lineup_holds_no_settings_twice_where_many_warmups_are_the_shortest_th
     posterior = fit(Evidence(observations=observations, tuned=tuned), rng=np.random.default_rng(0))
     # a batch of so many samples that a warmup of one update is longer than any that is recommended
     monkeypatch.setattr(type(posterior.model.warmup), "shortest", lambda self, log_batch: 1e6)
-    lineup = choose_lineup(posterior, BATCH, 1000.0)
-    assert min(each["warmup_epochs"] for each in lineup.settings) == 1e6
-    assert len({settings_key(each) for each in lineup.settings}) == len(lineup.settings) == 5
+    candidates = choose_candidates(posterior, BATCH, 1000.0)
+    assert min(each["warmup_epochs"] for each in candidates.settings) == 1e6
+    assert (
+        len({settings_key(each) for each in candidates.settings}) == len(candidates.settings) == 5
+    )
 
 
 def test_a_search_at_the_batch_itself_is_advised_where_the_sweep_was_dearer(swept):

@@ -5,12 +5,12 @@ import math
 
 import numpy as np
 import pytest
-from test_agenda import a_trial
+from test_strategy import a_trial
 
 from hpo.errors import SpecError
 from hpo.study.samplers import SAMPLERS, SamplerDescription
 from hpo.testing import SamplerContract
-from hpo.tuning.sampler import LadderSampler, halton
+from hpo.tuning.generation.samplers import LadderSampler, halton
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
 from storage.records import TrialState

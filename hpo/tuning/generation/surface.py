@@ -1,6 +1,6 @@
 """Log epochs to target over settings: one of several shapes and a Gaussian process; what one more training would tell.
 
-The mean is the shape of real trainings (:mod:`hpo.tuning.acquisition.shapes`), each place of its edge with the weight
+The mean is the shape of real trainings (:mod:`hpo.tuning.generation.shapes`), each place of its edge with the weight
 that the trainings give it; the process is what it is off by. A training that was looked at early tells it with an error
 that trainings of neighbouring settings share: what is quick at first may be lost later, and what is next to it then is
 so too. So many short looks say where to look further, and only longer trainings which of them lasts. By how much a
@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.tuning.acquisition.shapes import Shapes
+from hpo.tuning.generation.shapes import Shapes
 
 Array: TypeAlias = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""The agenda spends exactly the budget, rung by rung, and repeats what is worth repeating."""
+"""The strategy spends exactly the budget, rung by rung, and repeats what is worth repeating."""
 
 import dataclasses
 from collections import Counter
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo.study.budgets import rung_budgets
-from hpo.tuning.agenda import (
+from hpo.tuning.generation.strategy import (
     Done,
     Explore,
     Repeat,

@@ -2,8 +2,8 @@
 
 A step trains settings for some time, at the full-scale batch where that may be trained, else at the largest batches
 that may. Many short looks come first: beside the curve of the quickest, a training's first evaluations say how quick it
-is (:mod:`hpo.tuning.acquisition.progress`), and all of them together where the best settings lie
-(:mod:`hpo.tuning.acquisition.surface`). Each step is the one that is expected to lower the epochs of what would be used
+is (:mod:`hpo.tuning.generation.curves`), and all of them together where the best settings lie
+(:mod:`hpo.tuning.generation.surface`). Each step is the one that is expected to lower the epochs of what would be used
 by most for an epoch of its own. Short looks may deceive, all alike: after some of them only trainings to their end are
 allowed. The search ends where no step is worth its cost and what it recommends has been seen to arrive.
 """
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from hpo.extrapolation.evidence.evidence import ScaledSetting
 from hpo.extrapolation.laws.setting_laws import RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
-from hpo.tuning.acquisition.progress import SHRUNK, LearningCurve, compare
-from hpo.tuning.acquisition.shapes import Shapes
-from hpo.tuning.acquisition.surface import EpochsSurface, Places, Trained, expected_fall, own_error
+from hpo.tuning.generation.curves import SHRUNK, LearningCurve, compare
+from hpo.tuning.generation.shapes import Shapes
+from hpo.tuning.generation.surface import EpochsSurface, Places, Trained, expected_fall, own_error
 
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, Any]

@@ -1,6 +1,6 @@
 """``sampler: forecast``: trials by what they tell about the full-scale batch, for the samples that they cost.
 
-The search (:mod:`hpo.tuning.acquisition.search`) trains at the full-scale batch itself, or at the largest rungs where
+The search (:mod:`hpo.tuning.generation.search`) trains at the full-scale batch itself, or at the largest rungs where
 the study says ``budget: {race: 0}``; it chooses the scaled settings and how long they are trained, and ends by itself.
 Settings with the role ``shared`` stay with Optuna's TPE over all batches. A study that scales a choice, which the laws
 cannot move, is searched by TPE throughout, rung after rung.
@@ -14,8 +14,8 @@ from typing import Any
 
 from hpo.extrapolation.evidence.stored import tuned_settings
 from hpo.study.spec import StudySpec
-from hpo.tuning.acquisition.search import SHARED_EXPONENT, Search, SearchStep, Seen
-from hpo.tuning.sampler import Curve, LadderSampler, no_curve
+from hpo.tuning.generation.samplers import Curve, LadderSampler, no_curve
+from hpo.tuning.generation.search import SHARED_EXPONENT, Search, SearchStep, Seen
 from search_spaces.settings import TrainingSettings
 from search_spaces.techniques import described_optimizer
 from storage.records import ConvergencePoint, Trial, TrialPurpose, TrialState

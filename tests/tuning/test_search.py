@@ -5,15 +5,15 @@ import math
 
 import numpy as np
 import pytest
-from test_agenda import a_trial
+from test_strategy import a_trial
 
 from hpo.extrapolation.evidence.evidence import Observation, ScaledSetting
 from hpo.study.spec import StudySpec
-from hpo.tuning.acquisition.curves import hopeless, predict_crossing
-from hpo.tuning.acquisition.progress import LearningCurve, compare
-from hpo.tuning.acquisition.search import ALIKE, CONFIRMED, DEPTH, WORTH, Search, Seen
-from hpo.tuning.acquisition.shapes import MOST, RELIEF, WARMUP_COST, Shapes
-from hpo.tuning.acquisition.surface import (
+from hpo.tuning.generation.curves import LearningCurve, compare, hopeless, predict_crossing
+from hpo.tuning.generation.search import ALIKE, CONFIRMED, DEPTH, WORTH, Search, Seen
+from hpo.tuning.generation.search_sampler import ForecastSampler
+from hpo.tuning.generation.shapes import MOST, RELIEF, WARMUP_COST, Shapes
+from hpo.tuning.generation.surface import (
     EARLY_ERROR,
     EARLY_LENGTH,
     EARLY_POWER,
@@ -24,7 +24,6 @@ from hpo.tuning.acquisition.surface import (
     expected_fall,
     own_error,
 )
-from hpo.tuning.forecast_sampler import ForecastSampler
 from storage.records import ConvergencePoint, TrialState
 
 TUNED = (ScaledSetting("learning_rate", "log", 0.01, 4.0),)

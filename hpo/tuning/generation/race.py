@@ -1,28 +1,45 @@
-"""Which settings to race at the full-scale batch, and whether that is worth its price.
+"""The race: a few configurations are trained at the full-scale batch itself, and the best two once more.
+
+A batch of any size is trained here by accumulation, at the price of its samples. The laws say where the best settings
+lie, but not exactly, and a training that is lost costs the slot on the full machine: so a few candidates about the
+forecast's settings are trained, those that are far behind are dropped, and the best two are repeated, for the scatter
+between seeds makes one of them look better than it is. Where the quickest has the highest rate of all, or the lowest,
+the best lies beyond: the race goes a step further.
 
 Candidates are the recommended settings with other learning rates and warmups. The laws are only roughly right, so each
 particle of the posterior is taken to be off by a factor of its own in both. Of such particles each holds one candidate
 to be the best: chosen are the recommended settings, where those are risky a candidate that is safe if the laws
 underrate the risk, and then, one by one, whatever lowers most what the best of those chosen is expected to lose. What
-the whole lineup lowers it by is the expected value of perfect information among them (Raiffa and Schlaifer 1961): no
-race is worth more.
+all candidates lower it by is the expected value of perfect information among them (Raiffa and Schlaifer 1961): no race
+is worth more.
+
+What is to be trained next is a function of the race's trials alone, so that a race that was interrupted goes on. The
+first training of every configuration has the same seed, and so the same start weights and order of samples, the second
+ones have the next: what a seed adds to all of them decides nothing.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+import zlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpo.extrapolation.evidence.stored import counted_once
 from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.laws.configurations import log_epochs, make_configurations, outlook
 from hpo.extrapolation.laws.setting_laws import RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
 from hpo.extrapolation.prospects import log_epochs_samples
 from hpo.extrapolation.recommend import LOST, SLOW, recommend
+from hpo.tuning.generation.strategy import Done, Wait, explorations
+from storage.records import Trial, TrialState, settings_key
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -34,10 +51,10 @@ RATE_OFF, WARMUP_OFF = (
     0.35,
     0.5,
 )  # by how much, in log units, a particle is taken to be off (standard deviation)
-APART = 2  # steps at least between two of a lineup, in rate or in warmup
+APART = 2  # steps at least between two candidates, in rate or in warmup
 RISKY = 0.03  # the risk of the recommended settings from which on a safe candidate is raced
 SAFE = 20.0  # times more than the laws say is what the safe one is chosen for
-FEWEST, MOST = 3, 5  # configurations of a lineup
+FEWEST, MOST = 3, 5  # candidates
 HOPELESS = 0.95  # quantile of the epochs expected: a training that needs more than LIMIT times it
 LIMIT = 1.25  # is given up
 # so many trainings here are worth the settings of a training at full scale: as many as a lost one costs
@@ -45,10 +62,10 @@ TRAININGS = LOST
 
 
 @dataclass(frozen=True)
-class Lineup:
+class RaceCandidates:
     """Settings to race, the recommended ones first, each with the tuned ``learning_rate`` and ``warmup_epochs``.
 
-    ``gain`` is by how much knowing the best of the lineup lowers the expected factor on the epochs of a training, with
+    ``gain`` is by how much knowing the best of them lowers the expected factor on the epochs of a training, with
     a lost one counted in full; ``epochs`` is what a training is expected to need, ``limit_epochs`` where one is given
     up.
     """
@@ -64,9 +81,9 @@ class Lineup:
         return TRAININGS * self.gain * self.epochs
 
 
-def choose_lineup(
+def choose_candidates(
     posterior: Posterior, global_batch_size: int, most_epochs: float
-) -> Lineup | None:
+) -> RaceCandidates | None:
     """The settings to race within ``most_epochs``, which all trainings together may take; the same every time.
 
     None where the evidence does not tell what missing the best learning rate costs: then there is nothing to choose by.
@@ -113,7 +130,7 @@ def choose_lineup(
         taken.append(min(free)[1:])
     now = float(loss[:, taken[0][0], taken[0][1]].mean())
     known = float(np.min([loss[:, row, column] for row, column in taken], axis=0).mean())
-    return Lineup(
+    return RaceCandidates(
         tuple(grid[row * len(warmups) + column] for row, column in taken),
         now - known,
         epochs,
@@ -173,4 +190,127 @@ def _apart(place: tuple[int, int], taken: list[tuple[int, int]], warmups: Array)
         abs(place[0] - row) >= APART
         or (abs(place[1] - column) >= APART and warmups[place[1]] != warmups[column])
         for row, column in taken
+    )
+
+
+# the trainings of the sweep have the seeds from 0, those of plans the ones that follow; a race draws its own from here
+FIRST_SEED, DRAWS = 100_000, 1_000_000
+# where the quickest, by a thirtieth at least, has the highest or lowest rate: so many further ones, this factor apart;
+# the budget ends most races earlier
+STEPS, STEP, QUICKER = 6, 1.6, 0.03
+FINALISTS, SEEDS = 2, 2  # so many of the best are trained with so many seeds
+RESCUES = 2  # where nothing reached the target: so often a lower rate with a longer warmup is tried
+LOWER_RATE, LONGER_WARMUP = 0.5, 2.0
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a race is run by.
+
+    ``candidates`` holds complete settings, the forecast's first. ``limit_epochs`` are what a training may need before
+    it is given up, ``epochs`` what one is expected to need, ``most_epochs`` what all together may train.
+    """
+
+    global_batch_size: int
+    candidates: tuple[Mapping[str, Any], ...]
+    epochs: float
+    limit_epochs: float
+    most_epochs: float
+
+
+def next_entry(course: Course, trials: Sequence[Trial]) -> Mapping[str, Any] | Wait | Done:
+    """The settings to train next in a race with these ``trials`` (of every state)."""
+    trials, trained = counted_once(trials), defaultdict[str, list[Trial]](list)
+    for trial in trials:
+        trained[trial.settings_key].append(trial)
+    fresh = [settings for settings in course.candidates if settings_key(settings) not in trained]
+    if fresh and len(trained) < len(course.candidates):
+        return fresh[0]
+    if not all(trial.state.finished for trial in trials):
+        return Wait()
+    further = _further(explorations(trials))
+    if further is not None and len(trained) < len(course.candidates) + STEPS:
+        return further
+    ranked = sorted(
+        (_mean_log_epochs(runs), runs[0].settings_key, runs)
+        for runs in trained.values()
+        if all(run.state is TrialState.REACHED for run in runs)
+    )
+    for _, _, runs in ranked[:FINALISTS]:
+        if len(runs) < SEEDS:
+            return runs[0].settings
+    if not ranked and len(trained) < len(course.candidates) + RESCUES:
+        return _rescue(explorations(trials))
+    return Done()
+
+
+def epochs_left(course: Course, trials: Sequence[Trial], reserved: Mapping[int, float]) -> float:
+    """Epochs that a race may still train; ``reserved`` are those promised to the trials that run, by their id.
+
+    Trainings that repeat another to the seed, which an older race may hold, do not count, so that it can be mended.
+    """
+    return course.most_epochs - math.fsum(
+        (trial.epochs or 0.0) if trial.state.finished else reserved.get(trial.id, 0.0)
+        for trial in counted_once(trials)
+    )
+
+
+def first_seed(study: str, global_batch_size: int) -> int:
+    """The seed that the race of a study begins with, the same every time.
+
+    Others have others: a seed with which all trainings are slow would make every race of a workload slow.
+    """
+    return FIRST_SEED + zlib.crc32(f"{study} at {global_batch_size}".encode()) % DRAWS
+
+
+def next_seed(settings: Mapping[str, Any], trials: Sequence[Trial], first: int) -> int:
+    """The seed of the next training of these settings: the first that they were not trained with.
+
+    A race that has begun goes on from the ``first`` seed that it has.
+    """
+    begun, key = min((trial.seed for trial in trials), default=first), settings_key(settings)
+    taken = {trial.seed for trial in trials if trial.settings_key == key}
+    return next(seed for seed in itertools.count(begun) if seed not in taken)
+
+
+def _further(tried: Sequence[Trial]) -> dict[str, Any] | None:
+    """The quickest settings a step up in the rate where theirs is the highest, a step down where it is the lowest.
+
+    None where it is neither, or not clearly the quickest: one that was dropped or lost is slower than any that was not.
+    """
+    reached = sorted(
+        (trial for trial in tried if trial.epochs_to_target),
+        key=lambda trial: trial.epochs_to_target or math.inf,
+    )
+    if not reached or len(tried) < 2:
+        return None
+    quickest, *slower = reached
+    if slower and (quickest.epochs_to_target or 0.0) > (1 - QUICKER) * (
+        slower[0].epochs_to_target or 0.0
+    ):
+        return None
+    rate = float(quickest.settings["learning_rate"])
+    others = [float(trial.settings["learning_rate"]) for trial in tried if trial is not quickest]
+    if min(others) <= rate <= max(others):
+        return None
+    return {
+        **quickest.settings,
+        "learning_rate": rate * STEP if rate > max(others) else rate / STEP,
+    }
+
+
+def _rescue(tried: Sequence[Trial]) -> dict[str, Any]:
+    """The settings least likely to be lost of those tried, with a lower rate and a longer warmup."""
+    rates = [float(trial.settings["learning_rate"]) for trial in tried]
+    warmups = [float(trial.settings.get("warmup_epochs") or 0.0) for trial in tried]
+    return {
+        **tried[rates.index(min(rates))].settings,
+        "learning_rate": LOWER_RATE * min(rates),
+        "warmup_epochs": LONGER_WARMUP * max(warmups),
+    }
+
+
+def _mean_log_epochs(runs: Sequence[Trial]) -> float:
+    return math.fsum(math.log(run.epochs_to_target) for run in runs if run.epochs_to_target) / len(
+        runs
     )

@@ -1,1 +1,0 @@
-"""The next trial by what it is expected to tell about the full-scale batch, per sample that it processes."""
