@@ -10,6 +10,7 @@ from hpo.planning.placement.feasibility import check_layout
 from hpo.planning.plan import planned_job
 from hpo.study.jobs import search_path, workload_data
 from hpo.study.program import reads_seed
+from hpo.study.samplers import SAMPLERS
 from hpo.study.sizes import SAMPLES, points, told
 from hpo.study.spec import StudySpec, check_target
 from search_spaces.settings import TrainingSettings
@@ -65,7 +66,8 @@ def check_full_scale(spec: StudySpec) -> None:
         check_layout(job, machine, full.nodes, full.workers)
     except PlanError as error:
         raise spec.error(str(error), "full_scale") from error
-    if spec.race_batch is not None and not reads_seed(spec.program):
+    raced = spec.race_batch is not None and not SAMPLERS[spec.sampler].chooses_rung
+    if raced and not reads_seed(spec.program):
         raise spec.error(
             f"the command must read {{seed}}: the race at {spec.race_batch} repeats the best settings with other "
             "seeds; or name no race (budget: {race: 0})",

@@ -52,6 +52,8 @@ MOST_RUNGS = 100
 MOST_EVALUATIONS = 10_000
 MOST_SEEDS = 10_000
 AUTO = "auto"
+SEARCH, LADDER_SAMPLER = "forecast", "tpe"
+"""The samplers of a study that names none: where it may be searched at full scale, and elsewhere."""
 MOST_TRIALS, USUAL_EPOCHS = 100, 90.0
 """Where a search ends by itself: trainings that it may have at most, and the epochs of each where none are given."""
 
@@ -180,7 +182,7 @@ class StudySpec(Section):
     budget: StudyBudget
     resources: ResourceSection = ResourceSection()
     seeds: Annotated[int, Field(gt=0, le=MOST_SEEDS)] = 1
-    sampler: Annotated[str, AfterValidator(check_sampler)] = "tpe"
+    sampler: Annotated[str, AfterValidator(check_sampler)] = LADDER_SAMPLER
     trackers: Annotated[
         tuple[TrackerChoice, ...],
         PlainValidator(parse_trackers),
@@ -195,7 +197,9 @@ class StudySpec(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _check_together(cls, values: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        study = handler(_with_sampler(with_budget(split_ladder(values))))
+        study = handler(with_budget(split_ladder(values)))
+        if "sampler" not in study.model_fields_set:
+            study = study.model_copy(update={"sampler": usual_sampler(study)})
         full_scale = None if study.full_scale is None else study.full_scale.global_batch_size
         own = study_recipe.own_settings(values)
         faults = [
@@ -336,13 +340,21 @@ class StudySpec(Section):
         return hash(self.to_yaml())
 
 
-def _with_sampler(values: Any) -> Any:
-    """The values of a study with the sampler that ends by itself, where its budget asks for one and it names none."""
-    if not isinstance(values, Mapping) or "sampler" in values:
-        return values
-    budget = values.get("budget")
-    trials = budget.get("trials") if isinstance(budget, Mapping) else budget
-    return {**values, "sampler": "forecast"} if trials == AUTO else values
+def usual_sampler(study: StudySpec) -> str:
+    """The sampler of a study that names none: the search at full scale where it can be asked, else TPE on the ladder.
+
+    It can be asked where the budget is left to it, or where trainings at the full-scale batch may tell the best rate:
+    that batch may be trained here, ``learning_rate`` is scaled, and all scaled settings are numbers.
+    """
+    if study.budget.ends_by_itself:
+        return SEARCH
+    full, scaled = study.full_scale, study.search.scaled
+    trainable = full is not None and (
+        study.race_batch is not None or full.global_batch_size in study.ladder
+    )
+    numbers = all(not isinstance(study.search.domains[name], Categorical) for name in scaled)
+    searchable = trainable and not study.question.fixed and not study.sizes
+    return SEARCH if searchable and "learning_rate" in scaled and numbers else LADDER_SAMPLER
 
 
 def _faults_of_auto(study: StudySpec) -> Iterator[tuple[study_faults.Location, str]]:

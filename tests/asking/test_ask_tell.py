@@ -87,7 +87,7 @@ def test_one_that_asks_trains_the_very_trials_of_the_sweep(url, tmp_path, monkey
 
 
 def test_a_study_that_would_be_raced_says_that_nobody_who_asks_races(url):
-    full = "full_scale: {global_batch_size: 256, machine: local}\n"
+    full = "full_scale: {global_batch_size: 256, machine: local}\nsampler: tpe\n"
     small = SPEC.replace("trials: 12", "trials: 2").replace("seeds: 2\n", full)
     for name, race, said in (("raced", "", True), ("bowl", ", race: 0", False)):
         text = small.replace("name: bowl", f"name: {name}")

@@ -18,6 +18,7 @@ search:
   momentum: {{uniform: [0.5, 0.95]}}
   weight_decay: 0
 budget: {{trials: {trials}, epochs_per_trial: 40}}
+sampler: tpe
 """
 
 

@@ -40,6 +40,7 @@ SPEC: dict[str, Any] = {
     },
     "budget": {"trials": 50, "epochs_per_trial": 40},
     "seeds": 2,
+    "sampler": "tpe",
 }
 OUTCOMES = {
     PlanKind.FORECAST: (18.0, 20.0),

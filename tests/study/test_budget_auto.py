@@ -31,9 +31,43 @@ def test_it_is_the_search_that_ends_by_itself(budget, epochs):
 
 def test_a_budget_of_trials_is_none():
     spec = StudySpec.from_dict({**STUDY, "budget": {"trials": 100, "epochs_per_trial": 90}})
-    assert spec.sampler == "tpe" and not spec.budget.ends_by_itself
+    assert spec.sampler == "forecast" and not spec.budget.ends_by_itself
     assert spec.budget.counted(7) == "7 of 100 trials"
     assert spec != StudySpec.from_dict({**STUDY, "budget": "auto", "sampler": "forecast"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "sampler"),
+    [
+        ({}, "forecast"),
+        ({"sampler": "tpe"}, "tpe"),
+        ({"full_scale": None}, "tpe"),
+        ({"ladder": [16, 32, 64, 512]}, "forecast"),
+        ({"budget": {"trials": 100, "epochs_per_trial": 90, "race": 0}}, "tpe"),
+        (
+            {"target": {"metric": "loss", "best_within": {"epochs": 5}}, "budget": {"trials": 9}},
+            "tpe",
+        ),
+        ({"search": {"learning_rate": {"log_uniform": [0.01, 1.0], "role": "shared"}}}, "tpe"),
+        ({"search": {"warmup_epochs": {"uniform": [0, 5], "role": "scaled"}}}, "tpe"),
+        (
+            {
+                "search": {
+                    "learning_rate": {"log_uniform": [0.01, 1.0], "role": "scaled"},
+                    "momentum": {"choice": [0.8, 0.9], "role": "scaled"},
+                }
+            },
+            "tpe",
+        ),
+    ],
+)
+def test_a_study_is_searched_at_full_scale_unless_it_says_otherwise_or_cannot_be(changes, sampler):
+    budget = {"trials": 100, "epochs_per_trial": 90}
+    spec = StudySpec.from_dict(
+        {key: value for key, value in {**STUDY, "budget": budget, **changes}.items() if value}
+    )
+    assert spec.sampler == sampler
+    assert StudySpec.from_dict(spec.to_dict()) == spec
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_the_example_is_read() -> None:
     assert spec.search.fixed == {"optimizer": "sgd", "momentum": 0.9}
     budget = spec.budget
     assert (budget.trials, budget.epochs_per_trial, budget.evaluations_per_epoch) == (48, 40, 4)
-    assert (spec.seeds, spec.sampler, spec.text) == (2, "tpe", EXAMPLE)
+    assert (spec.seeds, spec.sampler, spec.text) == (2, "forecast", EXAMPLE)
     assert spec.search_path == Path.cwd() / "studies"
 
 

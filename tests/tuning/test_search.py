@@ -299,7 +299,8 @@ def train(step, number):
 
 
 def a_search(rungs=(*LADDER, 1024), **options):
-    return Search(rungs, 1024, TUNED, most_epochs=800, resolution=0.5, goal=0.9, **options)
+    options = {"most_epochs": 800, "resolution": 0.5, "goal": 0.9, **options}
+    return Search(rungs, 1024, TUNED, **options)
 
 
 def searched(search, most=40):
@@ -385,6 +386,22 @@ def test_where_full_scale_may_not_be_trained_the_largest_rungs_are_each_to_its_e
     assert len(LADDER) == DEPTH
     reached = {each.global_batch_size for each in seen if each.state == "reached"}
     assert reached == set(LADDER) == {each.global_batch_size for each in seen}
+
+
+def test_where_the_target_is_too_far_at_full_scale_the_largest_rungs_are_searched():
+    """At 1024 the best training takes 170 epochs, more than the 60 that it may; at the rungs 12.5 to 20."""
+    search = a_search(most_epochs=60)
+    seen = searched(search, most=60)
+    at_full_scale = [each for each in seen if each.global_batch_size == 1024]
+    spent = sum(each.epochs[-1] for each in at_full_scale)
+    # two whole trainings' worth, and the rest of the training with which that was reached
+    assert 2 * 60 <= spent <= 3 * 60
+    assert seen[: len(at_full_scale)] == at_full_scale
+    arrived = {each.global_batch_size for each in seen if each.state == "reached"}
+    assert arrived == set(LADDER)
+    assert search.next(seen) is None  # it has ended by itself
+    asked = search.recommendation(seen)["learning_rate"]
+    assert math.log(asked / (0.05 * math.sqrt(1024))) == pytest.approx(0.0, abs=0.8)
 
 
 def test_the_last_trainings_that_are_left_come_to_their_end():

@@ -152,6 +152,7 @@ class Search:
         self._target, self._tuned = target, tuple(tuned)
         ordered = sorted(set(rungs), reverse=True)
         self._batches = [target] if target in ordered else ordered[:DEPTH]
+        self._below = [each for each in ordered if each < target][:DEPTH]
         self._most, self._resolution = most_epochs, resolution
         self._sign = 1.0 if higher_is_better else -1.0
         self._goal, self._exponent = self._sign * goal, rate_exponent
@@ -166,18 +167,31 @@ class Search:
 
         So many trainings are ``left``: the last of them come to their end.
         """
-        if left <= TRIES * len(self._batches) and (step := self._last(seen, left)) is not None:
+        batches = self._searched(seen)
+        if left <= TRIES * len(batches) and (step := self._last(batches, seen, left)) is not None:
             return step
-        for batch in sorted(self._batches, key=lambda each: self._spent(seen, each)):
+        for batch in sorted(batches, key=lambda each: self._spent(seen, each)):
             step = self._step(seen, batch)
             if step is not None:
                 return step
         return None
 
-    def _last(self, seen: Sequence[Seen], left: float) -> SearchStep | None:
+    def _searched(self, seen: Sequence[Seen]) -> list[int]:
+        """The batches that are searched: the full-scale batch, or the largest below where the target is too far there.
+
+        It is too far where two whole trainings' worth was spent and none has arrived.
+        """
+        there = [each for each in seen if each.global_batch_size == self._target]
+        arrived = any(each.state == "reached" for each in there)
+        if arrived or self._batches != [self._target] or not self._below:
+            return self._batches
+        too_far = self._spent(there, self._target) >= TRIES * self._most
+        return self._below if too_far else self._batches
+
+    def _last(self, batches: Sequence[int], seen: Sequence[Seen], left: float) -> SearchStep | None:
         """To its end what looks best at a batch where nothing has arrived, or is on its way."""
         waiting = []
-        for batch in self._batches:
+        for batch in batches:
             states = [each.state for each in seen if each.global_batch_size == batch]
             if "reached" not in states and "running" not in states:
                 waiting.append((states.count("censored"), -batch))
@@ -208,7 +222,7 @@ class Search:
 
     def forgone(self, seen: Sequence[Seen]) -> SearchStep | None:
         """What would be trained next at the largest batch if its cost did not matter; None before anything is known."""
-        known = self._known(seen, self._batches[0])
+        known = self._known(seen, self._searched(seen)[0])
         return None if known is None else self._worthwhile(known, seen, at_any_price=True)
 
     def limit_epochs(self, seen: Sequence[Seen], global_batch_size: int) -> float:
@@ -530,10 +544,10 @@ class Search:
 
     def _rates(self, known: _Knowledge) -> tuple[float, float]:
         """Between which rates to look: a step beyond those that were tried, and none below one that was too slow."""
-        here = [each for each in known.here() if each.seen.settings.get(RATE)]
+        here = [each for each in known.here() or known.told if each.seen.settings.get(RATE)]
         if not here:
             return 0.0, math.inf
-        rates = [float(each.seen.settings[RATE]) for each in here]
+        rates = [self._moved(each.seen, known)[RATE] for each in here]
         quick = [rate for each, rate in zip(here, rates, strict=True) if each.log_epochs < QUICK]
         slow = [
             rate

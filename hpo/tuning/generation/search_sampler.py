@@ -1,9 +1,9 @@
 """``sampler: forecast``: trials by what they tell about the full-scale batch, for the samples that they cost.
 
 The search (:mod:`hpo.tuning.generation.search`) trains at the full-scale batch itself, or at the largest rungs where
-the study says ``budget: {race: 0}``; it chooses the scaled settings and how long they are trained, and ends by itself.
-Settings with the role ``shared`` stay with Optuna's TPE over all batches. A study that scales a choice, which the laws
-cannot move, is searched by TPE throughout, rung after rung.
+the study says ``budget: {race: 0}`` or the target is too far at full scale. It chooses the scaled settings and how long
+they are trained, and ends by itself. Settings with the role ``shared`` stay with Optuna's TPE over all batches. A study
+that scales a choice, which the laws cannot move, is searched by TPE throughout, rung after rung.
 """
 
 from __future__ import annotations
@@ -146,7 +146,13 @@ class ForecastSampler:
             )
             said.append(f"the search has ended by itself after {self._own} trials{more}")
         largest = max(self._trained)
-        if not any(each.state == "reached" and each.global_batch_size == largest for each in seen):
+        arrived = {each.global_batch_size for each in seen if each.state == "reached"}
+        if arrived and max(arrived) < largest:
+            said.append(
+                f"no training has reached the target at {largest} within {self._epochs:g} epochs, so that the search "
+                f"went on at {', '.join(map(str, sorted(arrived)))}; where one may need longer, raise epochs_per_trial"
+            )
+        elif not arrived:
             best = self._search.recommendation(seen).items()
             named = ", ".join(f"{name} {value:.3g}" for name, value in best)
             said.append(
