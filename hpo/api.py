@@ -1,4 +1,4 @@
-"""The calls that every face uses: the command line, the web service, workflows and notebooks.
+"""The calls that every interface uses: the command line, the web service, workflows and notebooks.
 
 Typed, re-entrant, without global state. ``storage`` is a database URL or the path of an SQLite file.
 """

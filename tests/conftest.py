@@ -35,7 +35,7 @@ MOST_SECONDS = 10.0
 """Processor time of a test without a mark, that of its child processes included; most take a tenth of a second."""
 
 SLOW = (
-    "faces/test_program_examples.py",
+    "interfaces/test_program_examples.py",
     "tuning/test_program_sweep.py",
     "tuning/test_trial_workers.py",
     "trainers/test_noisy_quadratic_dynamics.py",
@@ -49,11 +49,11 @@ MEDIUM = (
     "asking/test_ask_tell.py",
     "dashboard/test_trial_figures.py",
     "extrapolation/test_evidence_table.py",
-    "faces/test_database_commands.py::test_check",
-    "faces/test_database_commands.py::test_export_optuna",
-    "faces/test_first_steps.py",
-    "faces/test_plan_request.py::test_the_figures_are_checked_in_python_too",
-    "faces/test_remote_commands.py",
+    "interfaces/test_database_commands.py::test_check",
+    "interfaces/test_database_commands.py::test_export_optuna",
+    "interfaces/test_first_steps.py",
+    "interfaces/test_plan_request.py::test_the_figures_are_checked_in_python_too",
+    "interfaces/test_remote_commands.py",
     "past_runs/test_importing.py",
     "past_runs/test_sources.py::test_a_database_of_optuna",
     "planning/test_machines.py::test_this_machine_measured",
@@ -144,15 +144,15 @@ FIT = (
     "dashboard/test_figures.py",
     "dashboard/test_page_routes.py",
     "dashboard/test_report.py",
-    "faces/test_command_line.py",
-    "faces/test_exhibit_of_a_launch.py",
-    "faces/test_first_steps.py::test_a_run_that_begins_says_its_price_and_one_that_goes_on_does_not",
-    "faces/test_growing_batch.py",
-    "faces/test_own_workload.py",
-    "faces/test_plan_command.py",
-    "faces/test_program_examples.py",
-    "faces/test_python_api.py",
-    "faces/test_study_folder.py",
+    "interfaces/test_command_line.py",
+    "interfaces/test_exhibit_of_a_launch.py",
+    "interfaces/test_first_steps.py::test_a_run_that_begins_says_its_price_and_one_that_goes_on_does_not",
+    "interfaces/test_growing_batch.py",
+    "interfaces/test_own_workload.py",
+    "interfaces/test_plan_command.py",
+    "interfaces/test_program_examples.py",
+    "interfaces/test_python_api.py",
+    "interfaces/test_study_folder.py",
     "planning/test_mlperf_import.py",
     "planning/test_plan_costs.py",
     "planning/test_throughput_factors.py",
@@ -175,11 +175,11 @@ FIT = (
 """Tests that fit the laws of a forecast or of throughputs."""
 
 PROCESSES = (
-    "faces/test_exhibit_of_a_launch.py",
-    "faces/test_growing_batch.py",
-    "faces/test_own_workload.py",
-    "faces/test_program_examples.py",
-    "faces/test_study_folder.py",
+    "interfaces/test_exhibit_of_a_launch.py",
+    "interfaces/test_growing_batch.py",
+    "interfaces/test_own_workload.py",
+    "interfaces/test_program_examples.py",
+    "interfaces/test_study_folder.py",
     "planning/test_launch_restarts.py",
     "planning/test_launch_submission.py",
     "planning/test_launch_surroundings.py",
@@ -224,8 +224,8 @@ PROCESSES = (
 
 
 ONE_RAY_PROGRAMS = (
-    "faces/test_program_examples.py",
-    "faces/test_own_workload.py",
+    "interfaces/test_program_examples.py",
+    "interfaces/test_own_workload.py",
     "tuning/test_program_sweep.py",
 )
 ONE_RAY_TRAININGS = (
@@ -243,7 +243,7 @@ COSTLY = {
     ("dashboard/test_browser_access.py",): 80,
     ("tuning/test_killed_sweep.py",): 70,
     ("trainers/test_lost_workers.py",): 67,
-    ("faces/test_study_folder.py",): 60,
+    ("interfaces/test_study_folder.py",): 60,
     ("extrapolation/test_extrapolation_score.py",): 60,
     ("planning/test_sweep_scripts.py",): 60,
     ("trainers/test_workers.py",): 58,

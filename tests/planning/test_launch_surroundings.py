@@ -1,4 +1,4 @@
-"""Modules, a container and a prefix around the ranks, in strict stand-ins of schedulers, Apptainer and modules."""
+"""Modules, a container and a prefix around the ranks, in strict fakes of schedulers, Apptainer and modules."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from hpo.planning.launchers.surroundings import Surroundings
 from hpo.planning.machines import load_machine
 from hpo.planning.plan import Plan
 from hpo.planning.schedulers import SCHEDULERS
-from tests.planning.launch_samples import SUBMISSIONS, small_job, small_plan, stand_in_path
+from tests.planning.launch_samples import SUBMISSIONS, fake_path, small_job, small_plan
 
 IMAGE = "/images/my hpo's image.sif"
 # as Apptainer takes it: exec, options, an image, a command; anything else is refused
@@ -36,7 +36,7 @@ MODULE = '[[ $# == 2 && $1 == load ]] || exit 2; [[ $2 != none/* ]] || exit 1; e
 
 
 def surrounded(folder, launcher, surroundings, *, backend="torch", **variables):
-    """The log of one run of a small plan under a stand-in, and the job's exit codes."""
+    """The log of one run of a small plan under a fake, and the job's exit codes."""
     plan = surroundings.put_into(
         small_plan(small_job(folder), machine="superpod", launcher=launcher)
     )
@@ -44,10 +44,10 @@ def surrounded(folder, launcher, surroundings, *, backend="torch", **variables):
         Plan.from_dict(json.loads(json.dumps(plan.to_dict()))), folder / "plan", backend=backend
     )
     (folder / "plan" / "behaviour").write_text("reach")
-    environment = stand_in_path(
+    environment = fake_path(
         folder / "bin",
         launcher,
-        python=f'shift 3; exec "{sys.executable}" -m tests.planning.stand_ins.trainer "$@"',
+        python=f'shift 3; exec "{sys.executable}" -m tests.planning.fakes.trainer "$@"',
         apptainer=APPTAINER,
         module=MODULE,
         profile=PREFIX,

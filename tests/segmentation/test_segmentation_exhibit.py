@@ -2,7 +2,7 @@ import json
 
 import pytest
 import torch
-from stand_in_samples import StandInSamples
+from fake_samples import FakeSamples
 from torch import nn
 
 from trainers.loop.exhibits import check_exhibit
@@ -16,7 +16,7 @@ from trainers.workloads.segmentation.references import (
 
 
 class Threshold(nn.Module):
-    """Scores that follow the stand-in's linear rule exactly; a model that is never wrong."""
+    """Scores that follow the fake's linear rule exactly; a model that is never wrong."""
 
     def __init__(self):
         super().__init__()
@@ -28,7 +28,7 @@ class Threshold(nn.Module):
 
 
 def test_the_majority_class_scores_its_share_and_the_absent_classes():
-    samples = StandInSamples(linear=True)
+    samples = FakeSamples(linear=True)
     expected = 0.0
     for labels in samples.labels[samples.train_samples :]:
         absent = sum(not (labels == label).any() for label in (1, 2))
@@ -37,7 +37,7 @@ def test_the_majority_class_scores_its_share_and_the_absent_classes():
 
 
 def test_the_linear_classifier_finds_a_linear_rule_and_not_another():
-    linear, other = StandInSamples(24, 12, 16, 24, linear=True), StandInSamples(24, 12, 16, 24)
+    linear, other = FakeSamples(24, 12, 16, 24, linear=True), FakeSamples(24, 12, 16, 24)
     fitted = linear_classifier(linear)
     assert mean_iou(fitted, linear) > 0.95
     assert fitted.training_iou > 0.95
@@ -45,7 +45,7 @@ def test_the_linear_classifier_finds_a_linear_rule_and_not_another():
 
 
 def test_the_linear_classifier_is_where_the_gradient_of_its_loss_vanishes():
-    samples = StandInSamples(24, 12, 16, 24)
+    samples = FakeSamples(24, 12, 16, 24)
     fitted = linear_classifier(samples)
     weight, bias = fitted.weight.double().requires_grad_(), fitted.bias.double().requires_grad_()
     fields, labels = samples.training_batch(torch.arange(24), None, 0)
@@ -64,19 +64,19 @@ def test_the_linear_classifier_is_where_the_gradient_of_its_loss_vanishes():
 
 
 def test_one_class_alone_is_predicted_everywhere():
-    samples = StandInSamples()
+    samples = FakeSamples()
     samples.labels = torch.zeros_like(samples.labels)
     assert mean_iou(linear_classifier(samples), samples) == 1
 
 
 def test_a_class_that_the_training_pixels_lack_leaves_the_others_their_weightings():
-    """Without its cyclones the stand-in is fitted as a data set of two classes is; the absent class counts 1."""
-    samples = StandInSamples(24, 12, 16, 24)
+    """Without its cyclones the fake is fitted as a data set of two classes is; the absent class counts 1."""
+    samples = FakeSamples(24, 12, 16, 24)
     samples.labels[samples.labels == 1] = 0
     fitted = linear_classifier(samples)
     predictions = fitted(samples.evaluation_batch(torch.arange(12))[0])
     assert set(predictions.unique().tolist()) <= {0, 2}
-    two = StandInSamples(24, 12, 16, 24)
+    two = FakeSamples(24, 12, 16, 24)
     two.labels, two.classes = samples.labels // 2, 2
     again = linear_classifier(two)
     assert again.weighting == fitted.weighting
@@ -84,7 +84,7 @@ def test_a_class_that_the_training_pixels_lack_leaves_the_others_their_weighting
 
 
 def test_an_exhibit_is_plain_json_and_shows_the_model_beside_what_it_must_beat():
-    samples = StandInSamples(linear=True)
+    samples = FakeSamples(linear=True)
     shown = check_exhibit(
         json.loads(json.dumps(exhibit(Threshold().eval(), samples), allow_nan=False))
     )
@@ -105,7 +105,7 @@ def test_an_exhibit_is_plain_json_and_shows_the_model_beside_what_it_must_beat()
 
 
 def test_the_shown_samples_hold_cyclones_and_rivers():
-    samples = StandInSamples(evaluation_samples=6)
+    samples = FakeSamples(evaluation_samples=6)
     samples.labels[samples.train_samples :] = 0
     for index, (cyclones, rivers) in enumerate([(0, 0), (3, 0), (0, 9), (2, 5), (3, 9), (1, 1)]):
         labels = samples.labels[samples.train_samples + index].view(-1)
@@ -114,13 +114,13 @@ def test_the_shown_samples_hold_cyclones_and_rivers():
 
 
 def test_wide_fields_are_shown_coarser():
-    samples = StandInSamples(2, 1, 6, 322)
+    samples = FakeSamples(2, 1, 6, 322)
     panel = exhibit(Threshold().eval(), samples)["panels"][0]
     for rows in (*panel["fields"].values(), panel["labels"], panel["prediction"]):
         assert (len(rows), {len(row) for row in rows}) == (2, {108})
 
 
 def test_large_samples_are_compared_on_a_part_of_them():
-    samples = StandInSamples(evaluation_samples=8)
+    samples = FakeSamples(evaluation_samples=8)
     samples.height, samples.width, samples.evaluation_samples = 768, 1152, 15_158
     assert evaluated_samples(samples) == 37

@@ -181,7 +181,7 @@ def test_a_machine_without_room_for_a_trial_is_told(monkeypatch):
 def test_an_update_is_timed_with_its_share_of_the_evaluations():
     """Against a clock of its own: a workload whose every sample takes a known time."""
     job = TrainingJob(
-        workload="tests.faces.paced_samples:Paced",
+        workload="tests.interfaces.paced_samples:Paced",
         data={"training_seconds": 1e-3, "evaluation_seconds": 2e-3},
         target=Target("loss", 0.1, False),
         settings=TrainingSettings(learning_rate=1e-6, normalization_batch_size=1),

@@ -1,7 +1,7 @@
-"""What the stand-in schedulers share: strict options, a queue of jobs in a folder, and tasks on hosts of this machine.
+"""What the fake schedulers share: strict options, a queue of jobs in a folder, and tasks on hosts of this machine.
 
-``STAND_IN_SPOOL`` is the folder: ``jobs.jsonl`` holds every job with its options and its end, ``down`` names hosts that
-are lost. The first job gets SIGUSR1 when its report holds ``STAND_IN_NOTICE_POINTS`` points. A job that is submitted
+``FAKE_SPOOL`` is the folder: ``jobs.jsonl`` holds every job with its options and its end, ``down`` names hosts that
+are lost. The first job gets SIGUSR1 when its report holds ``FAKE_NOTICE_POINTS`` points. A job that is submitted
 from inside a job runs after it; submitted from outside, it and all that follow it run before the command returns.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from hpo.planning.schedulers import SCHEDULERS
 
 HOSTS = ("localhost", "127.0.0.1")  # two names of this machine: two nodes that reach each other
-SPOOL = Path(os.environ.get("STAND_IN_SPOOL", "/nonexistent"))
+SPOOL = Path(os.environ.get("FAKE_SPOOL", "/nonexistent"))
 
 
 class RefusedError(Exception):
@@ -149,7 +149,7 @@ def _run(job):
             stdin=subprocess.DEVNULL,
             env={**os.environ, **job["environment"]},
         )
-    points = os.environ.get("STAND_IN_NOTICE_POINTS")
+    points = os.environ.get("FAKE_NOTICE_POINTS")
     if points and job["number"] == 1:
         threading.Thread(
             target=_give_notice, args=(process, Path(job["folder"]), int(points)), daemon=True

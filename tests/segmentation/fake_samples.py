@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 
-class StandInSamples:
+class FakeSamples:
     """16 channels of smooth noise.
 
     A pixel is a cyclone where channel 7 is lowest within its 5x5 neighbourhood and far below the mean, and around

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tests.planning.stand_ins.common import (
+from tests.planning.fakes.common import (
     HOSTS,
     RefusedError,
     directives,

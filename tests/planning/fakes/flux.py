@@ -4,7 +4,7 @@ import os
 import shlex
 from pathlib import Path
 
-from tests.planning.stand_ins.common import (
+from tests.planning.fakes.common import (
     RefusedError,
     directives,
     down,
@@ -90,7 +90,7 @@ def batch(arguments, inside):
     number = submit(
         options,
         text,
-        {"FLUX_ENCLOSING_ID": "JOB_NUMBER", "STAND_IN_HOSTS": " ".join(hosts)},
+        {"FLUX_ENCLOSING_ID": "JOB_NUMBER", "FAKE_HOSTS": " ".join(hosts)},
         inside=inside,
     )
     say(number)
@@ -105,7 +105,7 @@ def run(arguments):
     )
     if len(hosts) != int(options["--nodes"]):
         raise RefusedError(f"--nodes={options['--nodes']} but {len(hosts)} hosts")
-    if not set(hosts) <= set(os.environ["STAND_IN_HOSTS"].split()) - down():
+    if not set(hosts) <= set(os.environ["FAKE_HOSTS"].split()) - down():
         raise RefusedError(f"unsatisfiable request: {hosts}")
     return run_tasks(
         hosts,
@@ -121,7 +121,7 @@ def hostlist(arguments):
         raise RefusedError(f"unknown source {sources}")
     say(
         options.get("--delimiter", " ").join(
-            each for each in os.environ["STAND_IN_HOSTS"].split() if each not in down()
+            each for each in os.environ["FAKE_HOSTS"].split() if each not in down()
         )
     )
 

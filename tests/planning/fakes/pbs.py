@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from tests.planning.stand_ins.common import (
+from tests.planning.fakes.common import (
     SPOOL,
     RefusedError,
     directives,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import hpo
-from tests.faces.test_program_examples import hpo_command
+from tests.interfaces.test_program_examples import hpo_command
 
 STRANGERS = Path(__file__).parent / "strangers"
 

@@ -28,7 +28,7 @@ def main(words):
     ):
         sys.exit(f"Error: {options}")
     rank = next(int(os.environ[name]) for name in RANKS if name in os.environ)
-    over = Path(os.environ["STAND_IN_SPOOL"]) / f"ray-{os.environ.get('HPO_SLOT', '1')}"
+    over = Path(os.environ["FAKE_SPOOL"]) / f"ray-{os.environ.get('HPO_SLOT', '1')}"
     if rank == 0:
         status = subprocess.run(words[place + 1 :], check=False).returncode
         over.write_text(str(status))

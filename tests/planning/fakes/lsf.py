@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from tests.planning.stand_ins.common import (
+from tests.planning.fakes.common import (
     SPOOL,
     RefusedError,
     directives,

@@ -119,7 +119,7 @@ def test_torchtitan_s_command_line_is_a_study_and_what_it_prints_is_read():
     assert not pattern.search("step: 100  loss:  3.1416  grad_norm:  1.0000  memory: 40.12GiB")
 
 
-STAND_IN = """\
+FAKE_LAUNCHER = """\
 #!{python}
 import json, sys
 words = sys.argv[1:]
@@ -134,14 +134,14 @@ print("{{'eval_loss': '3.05', 'eval_runtime': '9.1', 'epoch': '1'}}")  # as tran
 
 
 def test_deepspeed_s_command_line_is_a_study_and_is_run_as_it_reads(tmp_path, monkeypatch):
-    """By a stand-in for DeepSpeed's launcher, whose memory holds a micro batch of 8."""
+    """By a fake for DeepSpeed's launcher, whose memory holds a micro batch of 8."""
     file = EXAMPLES / "with_deepspeed.yaml"
     done = CliRunner().invoke(main, ["study", "check", str(file), "--no-timing", "--json"])
     assert done.exit_code == 0, done.output
     spec = hpo.load_study(file)
     launcher = tmp_path / "bin" / "deepspeed"
     launcher.parent.mkdir()
-    launcher.write_text(STAND_IN.format(python=sys.executable))
+    launcher.write_text(FAKE_LAUNCHER.format(python=sys.executable))
     launcher.chmod(0o755)
     monkeypatch.setenv("PATH", str(launcher.parent), prepend=":")
     settings = TrainingSettings(

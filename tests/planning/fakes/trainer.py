@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.planning.stand_ins.common import SPOOL
+from tests.planning.fakes.common import SPOOL
 
 RANKS = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "FLUX_TASK_RANK")
 
