@@ -24,7 +24,7 @@ from hpo.runs.repository import stored_spec
 from hpo.study.samplers import SAMPLERS
 from hpo.tuning.agenda import Done
 from hpo.tuning.asked_sweep import AskedSweep, Suggested
-from hpo.tuning.recorder import result_of
+from hpo.tuning.trial_writer import result_of
 from storage.errors import LeaseLost
 from storage.figures import fault_of_points, fault_of_reached
 from storage.records import ConvergencePoint, Study, StudyState, Trial, TrialLease, TrialState

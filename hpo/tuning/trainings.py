@@ -23,7 +23,7 @@ from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import Done
 from hpo.tuning.budgets import Budget
 from hpo.tuning.patience import Patience
-from hpo.tuning.recorder import Recorder
+from hpo.tuning.trial_writer import TrialWriter
 from search_spaces.settings import TrainingSettings
 from storage.errors import StoreError
 from storage.records import ConvergencePoint, NewTrial, Study, Trial, TrialState
@@ -83,8 +83,8 @@ class Trainings:
         self._spec, self._study, self._store = spec, study, store
         self._checkpoints, self._progress, self._stop = checkpoints, progress, stop
         self._patience = patience or Patience()
-        self._recorder, self._budget = (
-            Recorder(store, self._patience),
+        self._writer, self._budget = (
+            TrialWriter(store, self._patience),
             Budget(study, store, self._patience),
         )
         self._trials: dict[int, Trial] = {}
@@ -211,7 +211,7 @@ class Trainings:
             return
         try:
             for point in result.get("points", ()):
-                written = self._recorder.point(trial_id, point) or written
+                written = self._writer.point(trial_id, point) or written
                 self._points[trial_id] = point
             if written:
                 self.spent = self.spent or self._budget.spent()
@@ -227,7 +227,7 @@ class Trainings:
         if self.failure is not None:
             return
         try:
-            trial = self._recorder.finish(self._trials[trial_id], state, outcome, reason)
+            trial = self._writer.finish(self._trials[trial_id], state, outcome, reason)
             self.spent = self.spent or self._budget.spent()
         except StoreError as error:
             self.failure = error
@@ -256,7 +256,7 @@ class Trainings:
         if self.failure is not None:
             return
         try:
-            self._recorder.flush()
+            self._writer.flush()
             self._patience(lambda: self._store.requeue_running(self._study.id))
         except StoreError as error:
             self.failure = error

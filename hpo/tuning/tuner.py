@@ -250,7 +250,7 @@ def _tune(
     import ray
     from ray import tune
 
-    from hpo.tuning.callbacks import RayRecording, RayScheduler, Stopping
+    from hpo.tuning.callbacks import RayResultCallback, RayScheduler, Stopping
     from hpo.tuning.resources import TrialResources, check_shares, machines_of_ray
     from hpo.tuning.searcher import SweepSearcher
     from hpo.tuning.trainable import TrialTrainable
@@ -260,8 +260,8 @@ def _tune(
     check_shares(resources)
     concurrent = resources.concurrent(machines)
     sweep.resources = dataclasses.asdict(resources)
-    recording = RayRecording(sweep, rule)
-    stopping = Stopping(sweep, recording)
+    handler = RayResultCallback(sweep, rule)
+    stopping = Stopping(sweep, handler)
     # `tune.run`, not `Tuner`: the latter pickles searcher and callbacks, which hold the open database.
     try:
         tune.run(
@@ -273,7 +273,7 @@ def _tune(
             reuse_actors=True,
             max_concurrent_trials=concurrent,
             max_failures=RESTARTS,
-            callbacks=[recording],
+            callbacks=[handler],
             stop=stopping,
             storage_path=str(scratch),
             name="sweep",

@@ -1,4 +1,4 @@
-"""Hands what a trial reports to the sweep that records it, and its end with its true reason."""
+"""Passes the results of a trial to its sweep, and its end with the true reason."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hpo.tuning.trainings import Trainings
 from storage.records import TrialState
 
 
-class Recording:
-    """Records every result and every end of the trials of a sweep, whatever process trains them."""
+class ResultHandler:
+    """Handles each result and each end of the trials of a sweep, whichever process trains them."""
 
     def __init__(self, sweep: Trainings, rule: LadderASHA | CurveStopping) -> None:
         self._sweep, self._rule = sweep, rule

@@ -1,4 +1,4 @@
-"""The one writer of a sweep: gathers convergence points and writes them in bulk.
+"""The one writer of a sweep: buffers convergence points and writes them in bulk.
 
 Points of running trials reach the database within WRITE_INTERVAL; the last points of a trial and its result
 are written in one transaction, so that a finished trial is never there without its curve. While the database is away
@@ -23,7 +23,7 @@ WRITE_INTERVAL = 0.5
 """Seconds between bulk writes."""
 
 
-class Recorder:
+class TrialWriter:
     """Buffers the points of running trials; ``flush`` and ``finish`` write them."""
 
     def __init__(self, store: Store, patience: Patience) -> None:
