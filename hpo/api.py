@@ -16,16 +16,16 @@ from hpo.planning.request import PlanRequest
 from hpo.runs import launches, repository
 from hpo.runs.ask_tell import ask_tell
 from hpo.runs.exports.optuna_study import POINTS, optuna_study
-from hpo.runs.forecasts import fit_posterior, forecast, with_forecast
 from hpo.runs.importances import Importances, importances
 from hpo.runs.launches import launch_here, submit_plan
-from hpo.runs.plans import make_plan, plan_study
 from hpo.runs.progress import Progress
 from hpo.runs.race import race
 from hpo.runs.repository import DEFAULT_STORAGE, open_store
 from hpo.runs.results import PlannedRun, StudyForecast, StudyResult
 from hpo.runs.run import run_study
 from hpo.runs.study_changes import delete_study, rename_study
+from hpo.runs.study_forecast import fit_posterior, forecast, with_forecast
+from hpo.runs.study_plan import make_plan, plan_study
 from hpo.study.spec import StudySpec, load_study, parse_study
 from storage.records import CalibrationRow, Outcome, Study
 from trainers.report import TrainingOutcome

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from hpo.errors import EvidenceError
 from hpo.runs import repository
-from hpo.runs.forecasts import forecast, forecast_without_race
 from hpo.runs.formatting import number
 from hpo.runs.lease import HeldLease, take_lease
 from hpo.runs.notebook import progress_here
 from hpo.runs.progress import Progress
 from hpo.runs.repository import DEFAULT_FOLDER, open_store
 from hpo.runs.results import StudyForecast, StudyResult
+from hpo.runs.study_forecast import forecast, forecast_without_race
 from storage.errors import StoreError
 
 if TYPE_CHECKING:

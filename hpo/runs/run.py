@@ -21,13 +21,11 @@ from hpo.planning.plan import Plan, folder_name
 from hpo.runs import repository
 from hpo.runs.checks import check_full_scale, check_workload
 from hpo.runs.exports.beside import trackers_beside
-from hpo.runs.forecasts import direct_search, forecast, with_forecast
 from hpo.runs.formatting import KIND_NAMES
 from hpo.runs.lease import HeldLease, take_lease
 from hpo.runs.losses import done, is_lost, told_end, told_losses, way_out
 from hpo.runs.notebook import progress_here
 from hpo.runs.plan_run import held_plan_run
-from hpo.runs.plans import baseline_plans, make_plan
 from hpo.runs.price import study_price
 from hpo.runs.progress import Progress
 from hpo.runs.race import plan_race
@@ -35,7 +33,9 @@ from hpo.runs.race import run_plan as run_plan_of_race
 from hpo.runs.repository import DEFAULT_FOLDER, DEFAULT_STORAGE, open_store, stored_spec
 from hpo.runs.results import StudyForecast, StudyResult, best_settings
 from hpo.runs.study_changes import starts_otherwise, told_retry
+from hpo.runs.study_forecast import direct_search, forecast, with_forecast
 from hpo.runs.study_limits import LimitWatch, StudyLimits
+from hpo.runs.study_plan import baseline_plans, make_plan
 from hpo.study.jobs import search_path, trial_folder
 from hpo.study.spec import StudySpec
 from storage.errors import StoreError

@@ -20,7 +20,7 @@ from hpo.service.checking import PROCESSES, CheckedStudy, Checker
 from hpo.service.computations import Computations
 from hpo.service.config import ServerConfig
 from hpo.service.desks import Desks
-from hpo.service.forecasts import Forecasts
+from hpo.service.forecast_cache import ForecastCache
 from hpo.service.live import Live
 from hpo.service.metrics import Metrics
 from hpo.service.rate_limit import RateLimit
@@ -72,7 +72,7 @@ class Context:
         self.hosts = allowed_hosts(config)
         self._suspects: CapacityLimiter | None = None
         self.metrics = Metrics()
-        self.forecasts = Forecasts()
+        self.forecasts = ForecastCache()
         self._checker = Checker(config)
         self._checks = Computations(
             PROCESSES, "checks of submissions", patience=3 * config.limits.check_seconds

@@ -14,7 +14,7 @@ from hpo.client.client import RemoteStudy
 from hpo.errors import PlanError
 from hpo.planning.request import PlanOptions
 from hpo.planning.schedulers import SCHEDULERS
-from hpo.runs.plans import make_plan, plan_study
+from hpo.runs.study_plan import make_plan, plan_study
 from hpo.service.routes.plans import PlanBody, _request_of
 from trainers.cost import WorkloadCost
 

@@ -14,8 +14,8 @@ from hpo.errors import EvidenceError, LaunchError, PlanError
 from hpo.extrapolation.inference import posterior
 from hpo.planning.launchers.local import has_horovod
 from hpo.planning.plan import folder_name
-from hpo.runs import forecasts
-from hpo.runs.plans import baseline_plans
+from hpo.runs import study_forecast
+from hpo.runs.study_plan import baseline_plans
 from storage.records import PlanKind
 
 SIX_CARDS = """\
@@ -50,12 +50,12 @@ def test_a_forecast_knows_the_law_that_the_trials_follow(study):
 
 def test_a_forecast_is_the_same_each_time(study):
     first = hpo.forecast(study.result, 64).to_dict()
-    forecasts._fitted.cache_clear()
+    study_forecast._fitted.cache_clear()
     assert hpo.forecast(study.result, 64).to_dict() == first
 
 
 def test_the_same_evidence_is_fitted_once(study, monkeypatch):
-    forecasts._fitted.cache_clear()
+    study_forecast._fitted.cache_clear()
     fitted = []
 
     def fit(evidence, *, rng):
@@ -67,7 +67,7 @@ def test_the_same_evidence_is_fitted_once(study, monkeypatch):
     assert hpo.fit_posterior(study.result) is first and len(fitted) == 1
     fewer = dataclasses.replace(study.result, trials=study.result.trials[:-1])
     assert hpo.fit_posterior(fewer) is not first and len(fitted) == 2
-    forecasts._fitted.cache_clear()
+    study_forecast._fitted.cache_clear()
 
 
 def test_a_batch_size_below_one_is_refused(study):

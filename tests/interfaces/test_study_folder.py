@@ -83,7 +83,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "curved_workload", raising=False)
     # what runs where is asked here, not how well: each launched run is a process that imports torch
     monkeypatch.setattr("hpo.runs.run.LEAST_SEEDS", 1)
-    monkeypatch.setattr("hpo.runs.plans.BASELINES", {PlanKind.LINEAR_SCALING: "linear"})
+    monkeypatch.setattr("hpo.runs.study_plan.BASELINES", {PlanKind.LINEAR_SCALING: "linear"})
     (tmp_path / "sub" / "data").mkdir(parents=True)
     (tmp_path / "sub" / "data" / "curvature.txt").write_text("as it is\n")
     (tmp_path / "sub" / "curved_workload.py").write_text(WORKLOAD)

@@ -30,8 +30,8 @@ from hpo.planning.plan import Plan, folder_name
 from hpo.planning.request import PlanRequest
 from hpo.planning.timing.costs import MAY_BE_0, cost_names
 from hpo.runs import repository
-from hpo.runs.plans import plan_as_asked
 from hpo.runs.results import PlannedRun
+from hpo.runs.study_plan import plan_as_asked
 from hpo.service.answers import Answer
 from hpo.service.auth import Principal
 from hpo.service.context import READS, Context, OwnTurn, Reader, Shared, StudyName, Submitter

@@ -1,4 +1,4 @@
-"""Forecasts as the API gives them: fitted once for the trials that a study has, then remembered.
+"""A cache of forecasts: laws are fitted once for the trials that a study has, then remembered.
 
 A fit takes seconds of a processor. So everyone who asks for the same study meanwhile gets its result. What the page of
 a study shows of its laws is kept in the database too, as it was answered: after a restart of the server it is there
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from hpo.runs import repository
 from hpo.runs.fits import find_fit, keep_fit
-from hpo.runs.forecasts import evidence_of
 from hpo.runs.results import StudyForecast, StudyResult
+from hpo.runs.study_forecast import evidence_of
 from hpo.service import fit_process
 from hpo.service.study_facts import study_facts
 from storage.errors import StoreError
@@ -50,7 +50,7 @@ class Fitted:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-class Forecasts:
+class ForecastCache:
     """Remembers the fits of the studies that were last asked for."""
 
     def __init__(self) -> None:

@@ -30,8 +30,8 @@ from hpo.planning.plan import Plan, planned_job
 from hpo.planning.request import PlanOptions, PlanRequest
 from hpo.planning.timing.costs import cost_of
 from hpo.planning.timing.failures import Failures
-from hpo.runs.forecasts import forecast, forecast_at
 from hpo.runs.results import StudyForecast, StudyResult, best_settings
+from hpo.runs.study_forecast import forecast, forecast_at
 from hpo.study.spec import StudySpec
 from search_spaces.scaling_rules import SCALING_RULES
 from storage.records import PlanKind, Throughput
