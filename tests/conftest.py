@@ -182,7 +182,7 @@ PROCESSES = (
     "interfaces/test_study_folder.py",
     "planning/test_launch_restarts.py",
     "planning/test_launch_submission.py",
-    "planning/test_launch_surroundings.py",
+    "planning/test_job_setup.py",
     "planning/test_launchers_loop.py",
     "planning/test_launchers_scripts.py",
     "planning/test_launchers_training.py",

@@ -10,7 +10,9 @@ from click.testing import CliRunner
 import hpo
 from hpo import api
 from hpo.cli.main import main
+from hpo.cli.output.plan_text import show_plan
 from hpo.errors import PlanError
+from hpo.planning.plan import Plan
 from hpo.planning.schedulers import SCHEDULERS
 from storage.records import NewThroughput
 from storage.store import Store
@@ -51,7 +53,7 @@ def test_a_plan_on_a_machine_tells_placement_time_cost_and_chance(study):
     assert plan["limited_by"] == max(details["shares"], key=details["shares"].get)
     assert sum(details["shares"].values()) == pytest.approx(1)
     assert [row["chosen"] for row in details["front"]].count(True) == 1
-    assert details["rehearsal"][0]["overturned_by"] and details["sensitivity"]
+    assert details["pilot_runs"][0]["overturned_by"] and details["sensitivity"]
     assert {path.name for path in (study.folder / "plan").iterdir()} == {
         "plan.json",
         "job.json",
@@ -197,11 +199,18 @@ def test_a_plan_is_readable_in_a_hundred_columns(study):
         "trust",
         "time against accelerator",
         "what if:",
-        "rehearsal 1",
+        "pilot run 1",
         "would overturn",
         "launch it with",
     ):
         assert words in text
+
+
+def test_a_plan_of_an_earlier_release_shows_its_pilot_runs(study, capsys):
+    values = planned(study, *SUMMIT, "--slot", "1", "--global-batch-size", "best")
+    values["details"]["rehearsal"] = values["details"].pop("pilot_runs")
+    show_plan(Plan.from_dict(values), study.folder / "plan")
+    assert "pilot run 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

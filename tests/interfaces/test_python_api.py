@@ -62,7 +62,7 @@ def test_the_same_evidence_is_fitted_once(study, monkeypatch):
         fitted.append(evidence)
         return posterior.fit(evidence, rng=rng)
 
-    monkeypatch.setattr(forecasts, "fit", fit)
+    monkeypatch.setattr(study_forecast, "fit", fit)
     first = hpo.fit_posterior(study.result)
     assert hpo.fit_posterior(study.result) is first and len(fitted) == 1
     fewer = dataclasses.replace(study.result, trials=study.result.trials[:-1])

@@ -1,4 +1,4 @@
-"""A plan in words and tables: what to run, what it should take, what limits it, the alternatives and a rehearsal."""
+"""A plan in words and tables: what to run, what it should take, what limits it, the alternatives and pilot runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def show_plan(plan: Plan, folder: Path) -> None:
         console.print(_front(details["front"], plan.slot_seconds is not None))
     for line in (
         *_sensitivity(details.get("sensitivity", ())),
-        *_rehearsal(details.get("rehearsal", ())),
+        *_pilot_runs(details.get("pilot_runs", details.get("rehearsal", ()))),
         *details.get("notes", ()),
     ):
         console.print(line, markup=False)
@@ -194,10 +194,10 @@ def _sensitivity(changes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         )
 
 
-def _rehearsal(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _pilot_runs(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for place, run in enumerate(runs, 1):
         yield (
-            f"rehearsal {place}, {run['checks']} ({run['share_of_variance']:.0%} of what is uncertain): "
+            f"pilot run {place}, {run['checks']} ({run['share_of_variance']:.0%} of what is uncertain): "
             f"{_place(run['nodes'], run['ranks_per_node'])}, batch {run['global_batch_size']}, "
             f"{run['steps']} steps, {number(float(run['accelerator_hours']))} accelerator hours; expect "
             f"{interval(Interval(**run['expected']))} {run['quantity']}; {run['overturned_by']} would overturn the "

@@ -21,7 +21,7 @@ STEPS = 200  # updates after which a throughput is known to a few per cent
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class PilotRun:
     """One run: what it checks, where and for how many steps, what should come out and what would overturn the plan.
 
     ``share`` is that of the variance of the plan's log time that depends on what is checked. ``quantity`` is
@@ -59,7 +59,7 @@ class Rehearsal:
         }
 
 
-def rehearsals(context: PlanningContext, candidate: Candidate) -> list[Rehearsal]:
+def pilot_runs(context: PlanningContext, candidate: Candidate) -> list[PilotRun]:
     """At most MOST_RUNS runs, that which checks the riskiest assumption first; always one, unless nothing is left open.
 
     The variance of log time is that of the log epochs and of the log throughput, which are independent; of the
@@ -69,7 +69,7 @@ def rehearsals(context: PlanningContext, candidate: Candidate) -> list[Rehearsal
     return [run for run in found if run.share >= LEAST_SHARE][:MOST_RUNS]
 
 
-def _runs(context: PlanningContext, candidate: Candidate) -> Iterator[Rehearsal]:
+def _runs(context: PlanningContext, candidate: Candidate) -> Iterator[PilotRun]:
     epochs, rate = (
         float(np.var(np.log(candidate.epochs.values))),
         _variance(candidate.rate.samples_per_second),
@@ -93,11 +93,11 @@ def _runs(context: PlanningContext, candidate: Candidate) -> Iterator[Rehearsal]
 
 def _of_rate(
     what: str, context: PlanningContext, placement: Placement, share: float, left: float
-) -> Rehearsal:
+) -> PilotRun:
     """STEPS updates with the plan's own share of each worker."""
     rate = context.rates(placement).samples_per_second
     seconds = STEPS * placement.global_batch_size / rate.median
-    return Rehearsal(
+    return PilotRun(
         what,
         placement,
         STEPS,
@@ -112,7 +112,7 @@ def _of_rate(
 
 def _of_epochs(
     context: PlanningContext, candidate: Candidate, epochs: float, rate: float
-) -> Rehearsal:
+) -> PilotRun:
     """One training to the target, at the batch size that tells most about the plan's per sample trained."""
     batch = candidate.placement.global_batch_size
     after = {
@@ -126,7 +126,7 @@ def _of_epochs(
     run = context.candidate(_placement_of(seen, context, candidate.placement), exact=True)
     expected = run.epochs.interval
     steps = math.ceil(expected.median * context.train_samples / run.placement.global_batch_size)
-    return Rehearsal(
+    return PilotRun(
         "epochs to target",
         run.placement,
         steps,

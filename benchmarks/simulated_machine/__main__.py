@@ -1,6 +1,6 @@
 """Sweep, forecast and plan for up to 27,360 accelerators, then run the plan on a simulated machine, with failing nodes.
 
-``python -m benchmarks.rehearsal [--runs N] [--picture FILE.svg]``
+``python -m benchmarks.simulated_machine [--runs N] [--picture FILE.svg]``
 
 The study is a real one, swept by the service. Its plans are for 4,560 nodes of Summit with the time of DeepLabv3+. What
 "really" happens: the exact number of updates that the plan's settings need (closed form), on a machine whose figures
@@ -22,7 +22,7 @@ import numpy as np
 
 import hpo
 from benchmarks.extrapolation.svg import Picture
-from benchmarks.rehearsal.simulation import simulate
+from benchmarks.simulated_machine.simulation import simulate
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.planning.machines import load_machine
@@ -65,7 +65,7 @@ def sweep(folder: Path) -> StudyResult:
     """The study, run by the service."""
     return hpo.run_study(
         hpo.load_study(Path(__file__).parent / "study.yaml"),
-        str(folder / "rehearsal.db"),
+        str(folder / "simulated_machine.db"),
         folder=folder,
     )
 

@@ -1,4 +1,4 @@
-"""Rehearsals check what is least certain, on fewer nodes, and say what would overturn the plan."""
+"""Pilot runs check what is least certain, on fewer nodes, and say what would overturn the plan."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from hpo.planning.placement.pilot_run import LEAST_SHARE, STEPS, pilot_runs
 from hpo.planning.placement.placements import Placement
-from hpo.planning.placement.rehearsal import LEAST_SHARE, STEPS, rehearsals
 from tests.planning.planning_contexts import END, KnownLaw, KnownRates, a_context, a_machine
 
 MACHINE = a_machine(64, 4)
@@ -16,7 +16,7 @@ PLACE = Placement(nodes=32, ranks_per_node=4, local_batch_size=4, micro_batch_si
 
 def runs(law: KnownLaw, rates: KnownRates, place: Placement = PLACE) -> list:
     context = a_context(machine=MACHINE, law=law, rates=rates)
-    return rehearsals(context, context.candidate(place))
+    return pilot_runs(context, context.candidate(place))
 
 
 def test_the_shares_are_those_of_the_variance_of_the_log_time() -> None:
@@ -78,7 +78,7 @@ def test_an_epochs_run_trains_a_batch_between_the_sweep_and_the_plan() -> None:
         Placement(5, 2, 6, 6),
     ],
 )
-def test_every_rehearsal_is_a_placement_that_keeps_the_rules(place: Placement) -> None:
+def test_every_pilot_run_is_a_placement_that_keeps_the_rules(place: Placement) -> None:
     for run in runs(KnownLaw(sd=0.3, swept=8), KnownRates(sd=0.2, node_sd=0.1), place):
         tried = run.placement
         assert 1 <= tried.nodes <= place.nodes and 1 <= tried.ranks_per_node <= place.ranks_per_node

@@ -1,4 +1,4 @@
-"""What a site puts around the ranks of a run: modules that are loaded, a container, a command before each rank."""
+"""The set-up of a job, its prolog: modules to load, a container, a command before each rank."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from hpo.errors import PlanError
 from hpo.planning.plan import Plan
 
-DETAIL = "surroundings"
-"""The key of a plan's details under which they are kept."""
+DETAIL, OLD_DETAIL = "job_setup", "surroundings"
+"""The key of a plan's details under which it is kept; plans of earlier releases have the old one."""
 _MODULE = re.compile(r"[A-Za-z0-9][\w.+/-]*")
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class JobSetup:
     """``modules`` are loaded in this order, ``container`` is an image of Apptainer, ``prefix`` the words of a command.
 
     Raises :class:`PlanError` for a module or an image whose name no such thing can have.
@@ -39,7 +39,7 @@ class Surroundings:
             )
 
     @classmethod
-    def of(cls, modules: Sequence[str], container: str | None, prefix: str | None) -> Surroundings:
+    def of(cls, modules: Sequence[str], container: str | None, prefix: str | None) -> JobSetup:
         """From what a person types; ``prefix`` is split as a shell would."""
         try:
             words = shlex.split(prefix or "")
@@ -50,16 +50,17 @@ class Surroundings:
         return cls(tuple(modules), container or "", tuple(words))
 
     @classmethod
-    def of_plan(cls, plan: Plan) -> Surroundings:
-        """Those of a plan; none where it says nothing."""
-        kept = (plan.details or {}).get(DETAIL) or {}
+    def of_plan(cls, plan: Plan) -> JobSetup:
+        """The set-up of a plan; an empty one where it says nothing."""
+        details = plan.details or {}
+        kept = details.get(DETAIL) or details.get(OLD_DETAIL) or {}
         return cls(
             tuple(kept.get("modules", ())), kept.get("container", ""), tuple(kept.get("prefix", ()))
         )
 
     def put_into(self, plan: Plan) -> Plan:
-        """The plan whose script has them."""
-        if self == Surroundings():
+        """The plan, with this set-up in its script."""
+        if self == JobSetup():
             return plan
         return dataclasses.replace(
             plan, details={**(plan.details or {}), DETAIL: dataclasses.asdict(self)}

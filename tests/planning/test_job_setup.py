@@ -1,5 +1,6 @@
 """Modules, a container and a prefix around the ranks, in strict fakes of schedulers, Apptainer and modules."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -8,8 +9,8 @@ import pytest
 
 from hpo.errors import PlanError
 from hpo.planning.launchers import script_of
+from hpo.planning.launchers.job_setup import JobSetup
 from hpo.planning.launchers.launch import write_plan
-from hpo.planning.launchers.surroundings import Surroundings
 from hpo.planning.machines import load_machine
 from hpo.planning.plan import Plan
 from hpo.planning.schedulers import SCHEDULERS
@@ -35,11 +36,9 @@ PREFIX = 'echo "prefix $1" >> "$SURROUNDED"; shift; exec "$@"'
 MODULE = '[[ $# == 2 && $1 == load ]] || exit 2; [[ $2 != none/* ]] || exit 1; echo "module $2" >> "$SURROUNDED"'
 
 
-def surrounded(folder, launcher, surroundings, *, backend="torch", **variables):
+def run_with_setup(folder, launcher, setup, *, backend="torch", **variables):
     """The log of one run of a small plan under a fake, and the job's exit codes."""
-    plan = surroundings.put_into(
-        small_plan(small_job(folder), machine="superpod", launcher=launcher)
-    )
+    plan = setup.put_into(small_plan(small_job(folder), machine="superpod", launcher=launcher))
     write_plan(
         Plan.from_dict(json.loads(json.dumps(plan.to_dict()))), folder / "plan", backend=backend
     )
@@ -71,8 +70,8 @@ def surrounded(folder, launcher, surroundings, *, backend="torch", **variables):
 
 @pytest.mark.parametrize("launcher", SUBMISSIONS)
 def test_ranks_run_with_the_modules_in_the_container_behind_the_prefix(tmp_path, launcher):
-    asked = Surroundings.of(["cuda/12.4", "python/3.11"], IMAGE, "profile --trace")
-    log, statuses = surrounded(tmp_path, launcher, asked)
+    asked = JobSetup.of(["cuda/12.4", "python/3.11"], IMAGE, "profile --trace")
+    log, statuses = run_with_setup(tmp_path, launcher, asked)
     assert statuses == [0]
     assert log[:2] == ["module cuda/12.4", "module python/3.11"]
     # what is before the container is outside of it
@@ -81,19 +80,19 @@ def test_ranks_run_with_the_modules_in_the_container_behind_the_prefix(tmp_path,
 
 
 def test_variables_go_before_what_the_plan_says(tmp_path):
-    asked = Surroundings.of(["cuda/12.4"], IMAGE, None)
-    log, statuses = surrounded(
+    asked = JobSetup.of(["cuda/12.4"], IMAGE, None)
+    log, statuses = run_with_setup(
         tmp_path, "slurm", asked, HPO_MODULES="rocm", HPO_CONTAINER="docker://other"
     )
     assert (statuses, log[0], set(log[1:])) == ([0], "module rocm", {"image docker://other"})
 
 
 def test_without_any_nothing_stands_around(tmp_path):
-    assert surrounded(tmp_path, "slurm", Surroundings()) == ([], [0])
+    assert run_with_setup(tmp_path, "slurm", JobSetup()) == ([], [0])
 
 
 def test_a_module_that_is_not_there_ends_the_script_before_the_training(tmp_path):
-    log, statuses = surrounded(tmp_path, "slurm", Surroundings.of(["none/1"], None, None))
+    log, statuses = run_with_setup(tmp_path, "slurm", JobSetup.of(["none/1"], None, None))
     assert (log, statuses) == ([], [1])
 
 
@@ -102,7 +101,7 @@ def test_a_module_that_is_not_there_ends_the_script_before_the_training(tmp_path
     "launcher", [name for name, its in SCHEDULERS.items() if its.script.endswith(".sh")]
 )
 def test_bash_takes_every_script_and_every_rank_is_inside(tmp_path, launcher, backend):
-    plan = Surroundings.of(["a/1"], IMAGE, "x 'y z'").put_into(
+    plan = JobSetup.of(["a/1"], IMAGE, "x 'y z'").put_into(
         small_plan(small_job(tmp_path), machine="superpod", launcher=launcher)
     )
     _, text = script_of(plan, load_machine("superpod"), backend=backend)
@@ -127,12 +126,20 @@ def test_what_cannot_be_is_refused():
         (([], None, "it's"), "a prefix must be words"),
     ):
         with pytest.raises(PlanError, match=rule):
-            Surroundings.of(*asked)
+            JobSetup.of(*asked)
 
 
 def test_ray_starts_ranks_where_its_nodes_are(tmp_path):
-    plan = Surroundings.of([], IMAGE, None).put_into(
+    plan = JobSetup.of([], IMAGE, None).put_into(
         small_plan(small_job(tmp_path), machine="superpod", launcher="ray")
     )
     with pytest.raises(PlanError, match="start Ray inside the container"):
         script_of(plan, load_machine("superpod"), backend="torch")
+
+
+def test_a_plan_of_an_earlier_release_keeps_its_setup(tmp_path):
+    asked = JobSetup.of(["cuda/12.4"], IMAGE, "profile --trace")
+    plan = asked.put_into(small_plan(small_job(tmp_path)))
+    details = dict(plan.details)
+    details["surroundings"] = details.pop("job_setup")  # the name of the key in earlier releases
+    assert JobSetup.of_plan(dataclasses.replace(plan, details=details)) == asked
