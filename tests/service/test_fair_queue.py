@@ -12,8 +12,8 @@ import pytest
 
 from hpo.service import computations
 from hpo.service.auth import Principal
+from hpo.service.fair_queue import FairQueue
 from hpo.service.refusal import RefusedError
-from hpo.service.shares import Shares
 from storage.store import Store
 from tests.service.api_server import served
 
@@ -21,8 +21,8 @@ from tests.service.api_server import served
 class Requests:
     """Requests that last until they are told to end, in the order in which they began."""
 
-    def __init__(self, shares):
-        self.shares, self.begun, self.tasks = shares, [], []
+    def __init__(self, queue):
+        self.fair_queue, self.begun, self.tasks = queue, [], []
 
     async def ask(self, owner, name):
         ended = asyncio.Event()
@@ -30,7 +30,7 @@ class Requests:
         await settle()
 
     async def _one(self, owner, name, ended):
-        async with self.shares.turn(owner):
+        async with self.fair_queue.slot(owner):
             self.begun.append(name)
             await ended.wait()
 
@@ -48,7 +48,7 @@ async def settle():
 
 def test_an_owner_alone_leaves_a_thread_free_and_another_begins_at_once():
     async def run():
-        asked = Requests(Shares(threads=4, most=10, queue=100))
+        asked = Requests(FairQueue(threads=4, most=10, queue=100))
         for number in range(6):
             await asked.ask("greedy", f"greedy {number}")
         assert asked.begun == ["greedy 0", "greedy 1"]  # 4 // (1 + 1)
@@ -69,7 +69,7 @@ def test_an_owner_alone_leaves_a_thread_free_and_another_begins_at_once():
 
 def test_owners_who_wait_take_turns_and_each_keeps_the_own_order():
     async def run():
-        asked = Requests(Shares(threads=4, most=10, queue=100))
+        asked = Requests(FairQueue(threads=4, most=10, queue=100))
         await asked.ask("c", "c 0")
         for number in range(3):
             await asked.ask("a", f"a {number}")
@@ -84,32 +84,32 @@ def test_owners_who_wait_take_turns_and_each_keeps_the_own_order():
 
 def test_requests_that_are_given_up_while_they_wait_take_no_turn():
     async def run():
-        asked = Requests(Shares(threads=2, most=1, queue=2))
+        asked = Requests(FairQueue(threads=2, most=1, queue=2))
         for number in range(3):
             await asked.ask("a", f"a {number}")
         with pytest.raises(asyncio.QueueFull):
-            async with asked.shares.turn("a"):
+            async with asked.fair_queue.slot("a"):
                 pass
         asked.tasks[1][1].cancel()
         await settle()
         await asked.end(0)
         assert asked.begun == ["a 0", "a 2"]
         await asked.end(2)
-        assert asked.shares._owners == {}
+        assert asked.fair_queue._owners == {}
 
     asyncio.run(run())
 
 
 def test_a_request_that_steps_aside_lets_another_begin_and_goes_on_before_those_that_wait():
     async def run():
-        shares, told = Shares(threads=2, most=1, queue=100), []
+        queue, told = FairQueue(threads=2, most=1, queue=100), []
         computed = asyncio.Event()
 
         async def one(name, wait=None):
-            async with shares.turn("a") as turn:
+            async with queue.slot("a") as slot:
                 told.append(name)
                 if wait is not None:
-                    async with turn.aside():
+                    async with slot.aside():
                         await wait.wait()
                     told.append(f"{name} again")
                 await settle()
@@ -122,9 +122,9 @@ def test_a_request_that_steps_aside_lets_another_begin_and_goes_on_before_those_
         await asyncio.gather(first, *others)
         assert told == ["computes", "read 0", "computes again", "read 1", "read 2"]
         with pytest.raises(ValueError, match="refused"):
-            async with shares.turn("a") as turn, turn.aside():
+            async with queue.slot("a") as slot, slot.aside():
                 raise ValueError("refused")
-        assert shares._owners == {}
+        assert queue._owners == {}
 
     asyncio.run(run())
 
@@ -134,25 +134,25 @@ def test_whatever_comes_no_share_is_exceeded_nobody_waits_in_vain_and_all_is_giv
 
     async def run(seed):
         draw = random.Random(seed)
-        shares = Shares(threads=draw.randint(1, 12), most=draw.randint(1, 6), queue=1000)
+        queue = FairQueue(threads=draw.randint(1, 12), most=draw.randint(1, 6), queue=1000)
         running, done = Counter(), Counter()
 
         async def request(owner):
-            async with shares.turn(owner) as turn:
+            async with queue.slot(owner) as slot:
                 running[owner] += 1
-                assert running[owner] <= max(1, min(shares._most, shares._threads // 2))
+                assert running[owner] <= max(1, min(queue._most, queue._threads // 2))
                 try:
                     await asyncio.sleep(draw.random() * 1e-3)
                 finally:
                     running[owner] -= 1
                 if draw.random() < 0.3:
-                    async with turn.aside():
+                    async with slot.aside():
                         await asyncio.sleep(draw.random() * 1e-3)
                     running[owner] += 1
-                    assert running[owner] <= max(1, min(shares._most, shares._threads // 2))
+                    assert running[owner] <= max(1, min(queue._most, queue._threads // 2))
                     running[owner] -= 1
                 elif draw.random() < 0.2:
-                    turn.end()  # as a stream, before its request ends
+                    slot.end()  # as a stream, before its request ends
             done[owner] += 1
 
         tasks = []
@@ -165,7 +165,7 @@ def test_whatever_comes_no_share_is_exceeded_nobody_waits_in_vain_and_all_is_giv
         ended = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
         assert {type(each) for each in ended} <= {type(None), asyncio.CancelledError}
         assert done.total() == sum(each is None for each in ended)
-        assert shares._owners == {}
+        assert queue._owners == {}
 
     for seed in range(10):
         asyncio.run(run(seed))
@@ -237,12 +237,12 @@ def test_an_owner_has_one_computation_at_a_time_and_another_begins_at_once(monke
     async def run():
         computing = computations.Computations()
 
-        requests = Shares(threads=100, most=50, queue=100)
+        requests = FairQueue(threads=100, most=50, queue=100)
 
         async def request(owner):
             who = Principal(1, owner, frozenset({"read"}))
-            async with requests.turn(owner) as turn:
-                return await computing.run(who, turn, lambda: compute(owner))
+            async with requests.slot(owner) as slot:
+                return await computing.run(who, slot, lambda: compute(owner))
 
         def ask(owner):
             return asyncio.create_task(request(owner))

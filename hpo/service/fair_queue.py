@@ -1,15 +1,15 @@
-"""An equal share of the server's threads for each owner, so that nobody's requests keep another's waiting.
+"""Fair queuing: an equal share of the server's threads for each owner, so that no owner keeps the others waiting.
 
-Requests are worked on by a few threads. Whoever asks for what is dear over many connections would have all of them,
-with the limits of :mod:`hpo.service.rate_limit` kept. So each owner has a share of the threads, and what an owner asks
-for beyond it waits in a queue of the owner's own, first come, first served: processor sharing between owners
+A few threads answer all requests. One owner who sends expensive requests over many connections could occupy all of
+them, even within the limits of :mod:`hpo.service.rate_limit`. So each owner has a share of the threads. Requests beyond
+it wait in that owner's queue, first come, first served: processor sharing between owners
 (Kleinrock, 1967, doi:10.1145/321386.321388), in whole requests.
 
 With *n* owners who have requests in progress, each may have ``threads // (n + 1)`` of them, at least one: a part of the
 threads stays free for whoever comes next, and is served at once.
 
-A request that waits for something else than a thread, such as a fit, steps aside meanwhile (:meth:`Turn.aside`) and
-lets another of its owner begin.
+A request that waits for something other than a thread, such as a fit, gives its slot to the next one of its owner
+meanwhile (:meth:`RequestSlot.aside`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class _Owner:
     waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
 
-class Shares:
-    """Lets requests begin as the shares allow; of one event loop.
+class FairQueue:
+    """A fair queue of requests, for one event loop: each owner has an equal share of the threads.
 
     ``threads`` is how many requests can be worked on at one time, ``most`` how many of one owner even where nobody
     else asks, ``queue`` how many of one owner may wait.
@@ -44,33 +44,33 @@ class Shares:
         return max(1, min(self._most, self._threads // (len(self._owners) + 1)))
 
     @asynccontextmanager
-    async def turn(self, owner: Hashable) -> AsyncIterator[Turn]:
-        """A request's turn, which begins when the owner's share allows; asyncio.QueueFull where too many wait."""
-        found = self._owners.get(owner)
-        if found is not None and len(found.waiting) >= self._queue:
+    async def slot(self, owner: Hashable) -> AsyncIterator[RequestSlot]:
+        """The slot of a request, once the owner's share allows it; asyncio.QueueFull where too many wait."""
+        waiter = self._owners.get(owner)
+        if waiter is not None and len(waiter.waiting) >= self._queue:
             raise asyncio.QueueFull
         await self.begin(owner)
-        turn = Turn(self, owner)
+        slot = RequestSlot(self, owner)
         try:
-            yield turn
+            yield slot
         finally:
-            turn.end()
+            slot.end()
 
     async def begin(self, owner: Hashable, *, first: bool = False) -> None:
         """Count a request as in progress when the share allows; ``first`` is before the owner's others that wait."""
-        found = self._owners.setdefault(owner, _Owner())
-        if found.in_progress < self.share and (first or not found.waiting):
-            found.in_progress += 1
+        waiter = self._owners.setdefault(owner, _Owner())
+        if waiter.in_progress < self.share and (first or not waiter.waiting):
+            waiter.in_progress += 1
             return
-        turn = asyncio.get_running_loop().create_future()
-        (found.waiting.appendleft if first else found.waiting.append)(turn)
+        slot = asyncio.get_running_loop().create_future()
+        (waiter.waiting.appendleft if first else waiter.waiting.append)(slot)
         try:
-            await turn
+            await slot
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it had been given, and is handed on
+            if not slot.cancelled():  # it had been given, and is handed on
                 self.end(owner)
-            elif turn in found.waiting:
-                found.waiting.remove(turn)
+            elif slot in waiter.waiting:
+                waiter.waiting.remove(slot)
             raise
 
     def end(self, owner: Hashable) -> None:
@@ -84,17 +84,17 @@ class Shares:
             begun = False
             for each in self._owners.values():
                 if each.waiting and each.in_progress < share:
-                    turn, begun = each.waiting.popleft(), True
-                    if not turn.cancelled():
-                        turn.set_result(None)
+                    slot, begun = each.waiting.popleft(), True
+                    if not slot.cancelled():
+                        slot.set_result(None)
                         each.in_progress += 1
 
 
-class Turn:
+class RequestSlot:
     """One request in progress; it ends once, with the request or before."""
 
-    def __init__(self, shares: Shares, owner: Hashable) -> None:
-        self._shares, self._owner, self._ended = shares, owner, False
+    def __init__(self, queue: FairQueue, owner: Hashable) -> None:
+        self._queue, self._owner, self._ended = shares, owner, False
 
     @asynccontextmanager
     async def aside(self) -> AsyncIterator[None]:
@@ -104,11 +104,11 @@ class Turn:
         """
         self.end()
         yield
-        await self._shares.begin(self._owner, first=True)
+        await self._queue.begin(self._owner, first=True)
         self._ended = False
 
     def end(self) -> None:
         """Give it back."""
         if not self._ended:
             self._ended = True
-            self._shares.end(self._owner)
+            self._queue.end(self._owner)
