@@ -189,7 +189,7 @@ class RemoteStudy:
                 self._retries,
                 self.name,
                 timeout=timeout,
-                patience=WaitPolicy(poll),
+                policy=WaitPolicy(poll),
                 on_event=on_event,
                 check=check,
             )
@@ -325,7 +325,7 @@ class _TrialChannel:
         self, client: Client, name: str, retries: RetryPolicy, outage_seconds: float
     ) -> None:
         self._client, self._name = client, name
-        self._retries = calls.patient(retries, outage_seconds)
+        self._retries = calls.retrying_for(retries, outage_seconds)
 
     def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
         """See the channel. A user's own workload is looked for here: the server's folders are not."""

@@ -97,18 +97,18 @@ def run_plan(
     folder: Path,
     progress: Progress,
     ray: RayOptions | None = None,
-    storage_patience: float = 300.0,
+    storage_retry_seconds: float = 300.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> SweepEnd | None:
     """Train what is left of a planned race for the holder of the study's lease; None where there is none."""
-    from hpo.tuning.patience import Patience
+    from hpo.tuning.retry import StorageRetry
     from hpo.tuning.tuner import run_race
 
     progress.message(plan.message)
     if plan.course is None:
         return None
-    patience = Patience(
-        storage_patience, progress.message, stopped=lambda: bool(holding.lost) or stop()
+    retry = StorageRetry(
+        storage_retry_seconds, progress.message, stopped=lambda: bool(holding.lost) or stop()
     )
     end = run_race(
         result.spec,
@@ -118,7 +118,7 @@ def run_plan(
         folder=folder,
         progress=progress.race,
         ray=ray,
-        patience=patience,
+        retry=retry,
         stop=stop,
     )
     if end.message:
@@ -134,7 +134,7 @@ def race(
     folder: Path | str = DEFAULT_FOLDER,
     progress: Progress | None = None,
     ray_address: str | None = None,
-    storage_patience: float = 300.0,
+    storage_retry_seconds: float = 300.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> StudyResult:
     """Race settings of a study at a batch, its full-scale batch if not given; the study as it is then, with a forecast.
@@ -177,7 +177,7 @@ def race(
                 folder=folder,
                 progress=progress,
                 ray=RayOptions(ray_address),
-                storage_patience=storage_patience,
+                storage_retry_seconds=storage_retry_seconds,
                 stop=lambda: holding.stopping or stop(),
             )
         except StoreError:

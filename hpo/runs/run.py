@@ -45,7 +45,7 @@ from trainers.report import ConvergencePoint
 from trainers.workloads.program.micro_batch import found_micro_batch
 
 if TYPE_CHECKING:
-    from hpo.tuning.patience import Patience
+    from hpo.tuning.retry import StorageRetry
     from hpo.tuning.tuner import RayOptions
 
 LEAST_SEEDS = 5
@@ -59,13 +59,13 @@ EVENT_SECONDS = 5.0
 class RunOptions:
     """How a study is run here.
 
-    ``folder`` takes checkpoints of trials in flight and plans. ``storage_patience`` is how many seconds a database may
+    ``folder`` takes checkpoints of trials in flight and plans. ``storage_retry_seconds`` is how many seconds a database may
     be away. ``stop`` is asked often; once it says so, the study is left in ``stopped_state``. ``check`` looks first
     whether the study can be run here at all. A study that takes more memory or disk than its ``limits`` fails.
     """
 
     folder: Path
-    storage_patience: float
+    storage_retry_seconds: float
     ray: RayOptions
     stop: Callable[[], bool] = lambda: False
     stopped_state: StudyState = StudyState.INTERRUPTED
@@ -95,14 +95,14 @@ def run_held(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions
     :class:`storage.errors.StoreUnavailable` where the database stays away; both leave the study as it is.
     """
     from hpo.tuning.interrupt import Interrupter, WorkInterrupted
-    from hpo.tuning.patience import Patience
+    from hpo.tuning.retry import StorageRetry
 
-    patience = Patience(
-        options.storage_patience,
+    retry = StorageRetry(
+        options.storage_retry_seconds,
         options.progress.message,
         stopped=lambda: bool(held.lost) or options.stop(),
     )
-    run = _Run(spec, held, storage, options, patience)
+    run = _Run(spec, held, storage, options, retry)
     try:
         with run.watched(), Interrupter(run.must_stop) as interrupter:
             run.region = interrupter.region
@@ -131,10 +131,10 @@ class _Run:
         held: HeldLease,
         storage: str,
         options: RunOptions,
-        patience: Patience,
+        retry: StorageRetry,
     ) -> None:
         self._spec, self._held, self._storage, self._options = spec, held, storage, options
-        self._store, self._progress, self._patience = held.store, options.progress, patience
+        self._store, self._progress, self._retry = held.store, options.progress, retry
         self._ended, self._told_at = -1, time.monotonic()
         self._watch: LimitWatch | None = None
         self.region: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
@@ -168,7 +168,7 @@ class _Run:
             folder=options.folder,
             progress=self._trials,
             ray=options.ray,
-            patience=self._patience,
+            retry=self._retry,
             stop=self.must_stop,
         )
         if end.ending is Ending.STOPPED:
@@ -208,7 +208,7 @@ class _Run:
             folder=self._options.folder,
             progress=self._progress,
             ray=self._options.ray,
-            storage_patience=self._options.storage_patience,
+            storage_retry_seconds=self._options.storage_retry_seconds,
             stop=self.must_stop,
         )
         self._held.event("race", plan.message if plan.course is None else self._raced(batch))
@@ -222,16 +222,16 @@ class _Run:
         return f"{len(trials)} trainings at {batch}: {', '.join(f'{n} {state}' for state, n in sorted(states.items()))}"
 
     def _read(self) -> StudyResult:
-        return self._patience(
+        return self._retry(
             lambda: repository.read_result(self._store, self._spec.name, self._storage, self._spec)
         )
 
     def _measure_cost(self) -> None:
         """What a sample costs, for plans: in this process, so only once a trial has shown that the workload trains."""
-        trials = self._patience(lambda: self._store.trials(self._held.study.id))
+        trials = self._retry(lambda: self._store.trials(self._held.study.id))
         if any(trial.state.finished and trial.state is not TrialState.FAILED for trial in trials):
             with self.region():
-                said = self._patience(
+                said = self._retry(
                     lambda: repository.measure_cost(self._store, self._held.study, self._spec)
                 )
             if said:
@@ -255,7 +255,7 @@ class _Run:
             study = self._store.study(self._spec.name)
             return study if study.lease_worker is None and study.state is state else None
 
-        study = self._patience(lambda: self._held.release(state, message), released)
+        study = self._retry(lambda: self._held.release(state, message), released)
         self._held.event(str(state), message or f"the study is {state}")
         return study
 
@@ -280,7 +280,7 @@ class _Run:
 
     def _told_before(self) -> int:
         """How many trials of the sweep had ended when the study was taken up: -1 where none had."""
-        there = self._patience(lambda: self._store.trials(self._held.study.id))
+        there = self._retry(lambda: self._store.trials(self._held.study.id))
         return (
             sum(each.state.finished and each.purpose == TrialPurpose.SWEEP for each in there) or -1
         )
@@ -355,7 +355,7 @@ class _Run:
         return dataclasses.replace(plan, job=dataclasses.replace(plan.job, micro_batch_size=micro))
 
     def _keep_forecast(self, fitted: StudyForecast) -> StudyForecast:
-        made = self._patience(lambda: repository.keep_forecast(self._store, fitted))
+        made = self._retry(lambda: repository.keep_forecast(self._store, fitted))
         epochs, batch = made.numbers.epochs_to_target, made.global_batch_size
         best = made.numbers.best
         said = (
@@ -373,7 +373,7 @@ class _Run:
         return made
 
     def _keep_plan(self, made: StudyForecast, plan: Plan, directory: Path) -> Plan:
-        kept = self._patience(
+        kept = self._retry(
             lambda: repository.keep_plan(
                 self._store,
                 made,
@@ -401,14 +401,14 @@ class _Run:
             return {outcome.seed for outcome in self._store.outcomes(plan_id)}
 
         for seed in sorted(
-            set(range(first, first + max(LEAST_SEEDS, self._spec.seeds))) - self._patience(done)
+            set(range(first, first + max(LEAST_SEEDS, self._spec.seeds))) - self._retry(done)
         ):
             self._progress.message(
                 f"running {KIND_NAMES[plan.kind]} at {plan.global_batch_size} on {plan.workers} "
                 f"workers, seed {seed}"
             )
             with held_plan_run(self._store, plan_id, seed):
-                launched = self._patience(
+                launched = self._retry(
                     lambda seed=seed: self._launch(plan, directory, backend, seed)  # type: ignore[misc]
                 )
 
@@ -416,7 +416,7 @@ class _Run:
                 repository.keep_outcome(self._store, plan_id, seed, backend, plan.workers, launched)
                 return True
 
-            self._patience(keep, lambda seed=seed: seed in done() or None)  # type: ignore[misc]
+            self._retry(keep, lambda seed=seed: seed in done() or None)  # type: ignore[misc]
             self._held.event(
                 "outcome",
                 f"plan {plan_id}, seed {seed}: {launched.outcome.state} after "
@@ -447,7 +447,7 @@ def run_study(
     folder: Path | str = DEFAULT_FOLDER,
     progress: Progress | None = None,
     ray_address: str | None = None,
-    storage_patience: float = 300.0,
+    storage_retry_seconds: float = 300.0,
     stop_after: float | None = None,
     price_seconds: float = 0.0,
     retry_failed: bool = False,
@@ -456,7 +456,7 @@ def run_study(
 
     A call that is interrupted returns a result that is not ``complete``; the same call later goes on from the
     database. The study is held by a lease meanwhile, so that no worker runs it at the same time, and a database that
-    is away is waited for, for up to ``storage_patience`` seconds. After ``stop_after`` seconds it stops as if it were
+    is away is waited for, for up to ``storage_retry_seconds`` seconds. After ``stop_after`` seconds it stops as if it were
     interrupted: before the end of a slot. A study without trials is timed for at most ``price_seconds`` first, to tell
     ``progress`` its price; 0 tells none. Trials that failed are trained anew where ``spec`` starts another program than
     before, or the same one otherwise, and in any case with ``retry_failed``. Raises :class:`SpecError` for a study that
@@ -493,7 +493,7 @@ def run_study(
             storage,
             RunOptions(
                 folder=folder,
-                storage_patience=storage_patience,
+                storage_retry_seconds=storage_retry_seconds,
                 ray=RayOptions(ray_address),
                 stop=lambda: until is not None and time.monotonic() >= until,
                 progress=progress,

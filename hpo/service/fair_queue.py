@@ -94,7 +94,7 @@ class RequestSlot:
     """One request in progress; it ends once, with the request or before."""
 
     def __init__(self, queue: FairQueue, owner: Hashable) -> None:
-        self._queue, self._owner, self._ended = shares, owner, False
+        self._queue, self._owner, self._ended = queue, owner, False
 
     @asynccontextmanager
     async def aside(self) -> AsyncIterator[None]:

@@ -24,7 +24,7 @@ from typing import Any
 from hpo.extrapolation.evidence.stored import counted_once
 from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import Done, Wait, explorations
-from hpo.tuning.patience import Patience
+from hpo.tuning.retry import StorageRetry
 from hpo.tuning.trainings import Progress, Trainings
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial, Study, Trial, TrialPurpose, TrialState, settings_key
@@ -110,7 +110,7 @@ class Race(Trainings):
         *,
         checkpoints: Path,
         progress: Progress,
-        patience: Patience | None = None,
+        retry: StorageRetry | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.course, self._reserved = course, dict[int, float]()
@@ -120,7 +120,7 @@ class Race(Trainings):
             store,
             checkpoints=checkpoints,
             progress=progress,
-            patience=patience,
+            retry=retry,
             stop=stop,
         )
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from hpo.tuning.patience import Patience
+from hpo.tuning.retry import StorageRetry
 from storage.errors import InvalidRecord
 from storage.figures import TRIAL_FIELDS, fault_of_points, fault_of_reached
 from storage.records import ConvergencePoint, Trial, TrialResult, TrialState
@@ -26,8 +26,8 @@ WRITE_INTERVAL = 0.5
 class TrialWriter:
     """Buffers the points of running trials; ``flush`` and ``finish`` write them."""
 
-    def __init__(self, store: Store, patience: Patience) -> None:
-        self._store, self._patience = store, patience
+    def __init__(self, store: Store, retry: StorageRetry) -> None:
+        self._store, self._retry = store, retry
         self._points: dict[int, list[ConvergencePoint]] = defaultdict(list)
         self._last: dict[int, ConvergencePoint] = {}
         self._resolution: dict[int, float] = {}
@@ -59,7 +59,7 @@ class TrialWriter:
     def flush(self) -> None:
         """Write all gathered points in one transaction."""
         if self._points:
-            self._patience(lambda: self._store.record(dict(self._points)))
+            self._retry(lambda: self._store.record(dict(self._points)))
             self._points.clear()
         self._written_at = time.monotonic()
 
@@ -91,8 +91,8 @@ class TrialWriter:
             self._store.finish_trial(trial.id, result, points)
             return True
 
-        self._patience(write, lambda: stored().state.finished or None)
-        return self._patience(stored)
+        self._retry(write, lambda: stored().state.finished or None)
+        return self._retry(stored)
 
 
 def result_of(

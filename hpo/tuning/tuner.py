@@ -23,8 +23,8 @@ from hpo.errors import TuningError
 from hpo.study.jobs import search_path
 from hpo.study.samplers import SAMPLERS
 from hpo.study.spec import StudySpec
-from hpo.tuning.patience import Patience
 from hpo.tuning.race import Course, Race
+from hpo.tuning.retry import StorageRetry
 from hpo.tuning.stopping import FAR_BEHIND, CurveStopping, LadderASHA
 from hpo.tuning.sweep import Sweep
 from hpo.tuning.trainings import Ending, Progress, Trainings
@@ -81,7 +81,7 @@ def run_sweep(
     folder: Path,
     progress: Progress,
     ray: RayOptions | None = None,
-    patience: Patience | None = None,
+    retry: StorageRetry | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> SweepEnd:
     """Train what is left of the study's budget.
@@ -89,7 +89,7 @@ def run_sweep(
     A sweep that stopped, because ``stop`` said so or by Ctrl-C, has stored everything finished, and the same call goes
     on from there. ``folder`` takes the checkpoints of trials in flight; on a cluster it must be shared by its machines.
     Raises :class:`TuningError` where Ray cannot be started or fails as a whole, and the store's own errors where the
-    database stays away for longer than ``patience`` allows or the study's lease is lost.
+    database stays away for longer than ``retry`` allows or the study's lease is lost.
     """
     sweep = Sweep(
         spec,
@@ -97,7 +97,7 @@ def run_sweep(
         store,
         checkpoints=_checkpoints(folder, study),
         progress=progress,
-        patience=patience,
+        retry=retry,
         stop=stop,
     )
     end = _run(spec, sweep, lambda: rule_of(spec, sweep), _checkpoints(folder, study), ray)
@@ -113,7 +113,7 @@ def run_race(
     folder: Path,
     progress: Progress,
     ray: RayOptions | None = None,
-    patience: Patience | None = None,
+    retry: StorageRetry | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> SweepEnd:
     """Train what is left of a race; everything else is as in :func:`run_sweep`."""
@@ -124,7 +124,7 @@ def run_race(
         course,
         checkpoints=_checkpoints(folder, study),
         progress=progress,
-        patience=patience,
+        retry=retry,
         stop=stop,
     )
     end = _run(

@@ -1,7 +1,7 @@
-"""Waiting for a database that is away, or for room on a disk that is full.
+"""Retries of a database that is away, or of a write to a full disk.
 
-What a sweep has found stays in memory while it waits, so that no finished trial is lost. A write whose connection broke
-may have been committed all the same: each caller says how to see that, so that nothing is written twice.
+Results stay in memory between the attempts, so that no finished trial is lost. A write whose connection broke may have
+been committed all the same: each caller says how to check that, so that nothing is written twice.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from storage.errors import SchemaTooNew, StoreUnavailable
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 300.0
-"""How long a sweep waits for its database, unless its caller says otherwise."""
+RETRY_SECONDS = 300.0
+"""For how long a sweep retries its database by default."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds between two attempts: doubled from the first to the longest."""
@@ -36,31 +36,32 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a file that has no room: on the disk, in a quota, within the limit of its process."""
 
 
-class Patience:
-    """Repeats a call for up to ``seconds`` while the database is away, or a file that it writes finds no room.
+class StorageRetry:
+    """Retries a call for up to ``seconds`` while the database is away or the disk is full.
 
-    ``told`` hears when it goes and when it comes back; ``stopped`` ends the waiting early, by the error itself.
+    ``log`` gets a message when the database goes away and when it is back; once ``stopped`` returns true, the error is
+    raised at once.
     """
 
     def __init__(
         self,
-        seconds: float = PATIENCE_SECONDS,
-        told: Callable[[str], None] | None = None,
+        seconds: float = RETRY_SECONDS,
+        log: Callable[[str], None] | None = None,
         stopped: Callable[[], bool] = lambda: False,
         *,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._seconds, self._told, self._stopped = seconds, told or _tell_nobody, stopped
+        self._seconds, self._log, self._stopped = seconds, log or _log_nothing, stopped
         self._sleep, self._clock = sleep, clock
 
     def __call__(
         self, call: Callable[[], T], committed: Callable[[], T | None] = lambda: None
     ) -> T:
-        """What ``call`` returns; raises its error where the database stays away, or the disk full.
+        """Return what ``call`` returns; raise its error if the database stays away or the disk stays full.
 
-        ``committed`` is asked before each repetition: where it returns something, the write was done, and that is
-        its result.
+        ``committed`` is called before each retry. If it returns a value, the write had succeeded, and that value is
+        the result.
         """
         try:
             return call()
@@ -74,13 +75,11 @@ class Patience:
         self, call: Callable[[], T], committed: Callable[[], T | None], error: Exception
     ) -> T:
         lost_at, pause = self._clock(), FIRST_PAUSE
-        self._told(
-            f"{error}; results are kept in memory, and it is tried again for up to {self._seconds:g} s"
-        )
+        self._log(f"{error}; results are kept in memory, retrying for up to {self._seconds:g} s")
         while True:
             waited = self._clock() - lost_at
             if waited >= self._seconds or self._stopped():
-                self._told(
+                self._log(
                     f"gave up after {waited:.0f} s; results since then are not stored, and "
                     "their trials run again when the study goes on"
                 )
@@ -95,15 +94,15 @@ class Patience:
                     raise
                 error = still
                 continue
-            what = (
+            back = (
                 "the database is back" if isinstance(error, StoreUnavailable) else "there is room"
             )
-            self._told(f"{what} after {self._clock() - lost_at:.1f} s; nothing was lost")
+            self._log(f"{back} after {self._clock() - lost_at:.1f} s; nothing was lost")
             return result
 
 
 def _passes(error: Exception) -> bool:
-    """Whether waiting may help."""
+    """Whether a retry may help."""
     if isinstance(error, StoreUnavailable):
         hopeless = any(word in str(error).lower() for word in HOPELESS)
         return not (hopeless or isinstance(error, SchemaTooNew))
@@ -111,5 +110,5 @@ def _passes(error: Exception) -> bool:
     return isinstance(cause, OSError) and cause.errno in FULL
 
 
-def _tell_nobody(text: str) -> None:
-    """The default listener: the error at the end says everything."""
+def _log_nothing(text: str) -> None:
+    """The default: the error that is raised at the end says everything."""
