@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpo.asking.trial import AskedTrial, AskTell
+from hpo.ask_and_tell.trial import AskedTrial, AskTell
 from hpo.planning.launchers.launch import MAX_RESTARTS, check_script, choose_backend
 from hpo.planning.plan import Plan, folder_name, read_plan
 from hpo.planning.request import PlanRequest

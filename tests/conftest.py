@@ -46,7 +46,7 @@ SLOW = (
 """Tests that take more than ten seconds of a core, as do those that say so themselves."""
 
 MEDIUM = (
-    "asking/test_ask_tell.py",
+    "ask_and_tell/test_ask_tell.py",
     "dashboard/test_trial_figures.py",
     "extrapolation/test_evidence_table.py",
     "interfaces/test_database_commands.py::test_check",
@@ -70,7 +70,7 @@ MEDIUM = (
     "segmentation/test_segmentation_exhibit.py",
     "segmentation/test_segmentation_models.py::test_deeplab_costs_what_kurth_et_al_counted",
     "segmentation/test_segmentation_task.py",
-    "service/test_api_asking.py",
+    "service/test_api_ask_tell.py",
     "service/test_api_studies.py::test_any_name_is_one_segment_of_a_path",
     "service/test_api_studies.py::test_the_same_key_is_one_study",
     "service/test_api_studies.py::test_pages_hold_every_study_once",
@@ -127,8 +127,8 @@ MEDIUM = (
 """A quarter of the tests without another mark, which takes three quarters of the processor time of such tests."""
 
 FIT = (
-    "asking/test_ask_tell.py::test_a_desk_that_is_made_anew_before_every_call_changes_nothing",
-    "asking/test_ask_tell.py::test_one_that_asks_trains_the_very_trials_of_the_sweep",
+    "ask_and_tell/test_ask_tell.py::test_a_study_that_is_opened_anew_before_every_call_changes_nothing",
+    "ask_and_tell/test_ask_tell.py::test_one_that_asks_trains_the_very_trials_of_the_sweep",
     "extrapolation/test_adam_law.py::test_a_known_answer",
     "extrapolation/test_adam_law.py::test_learning_moves_the_belief_to_what_sweeps_say_and_narrows_it",
     "extrapolation/test_adam_law.py::test_only_adam_and_adamw_with_a_tuned_rate_get_the_law",

@@ -32,7 +32,7 @@ LAYERS = (
     [{"errors"}],
     [{"callbacks"}],
     [{"study"}, {"extrapolation"}],
-    [{"past_runs"}, {"asking"}],
+    [{"past_runs"}, {"ask_and_tell"}],
     [{"tuning"}, {"planning"}],
     [{"runs"}, {"client"}],
     [{"api"}],

@@ -56,7 +56,7 @@ ELSEWHERE = {
     "hpo run study.yaml --on slurm --nodes 8 --gpus 4 --hours 2 --storage postgresql://hpo@db.example/hpo": (
         "tests/planning/test_sweep_scripts.py"
     ),
-    "hpo submit study.yaml --agents": "tests/service/test_api_asking.py",
+    "hpo submit study.yaml --agents": "tests/service/test_api_ask_tell.py",
     "hpo agent digits": "tests/service/test_agents.py",
     "hpo agent digits --stop-after 3300": "tests/service/test_agents.py",
     **dict.fromkeys(

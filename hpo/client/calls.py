@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpo.asking.messages import Asked, Verdict
+from hpo.ask_and_tell.messages import Asked, Verdict
 from hpo.client.protocol import Pause, Request, ServerResponse, Steps, get, join
 from hpo.client.records import (
     PLAN_FILES,

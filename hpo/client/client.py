@@ -21,8 +21,8 @@ from typing import Any, Self, TypeVar, Unpack
 
 import httpx
 
-from hpo.asking.messages import LEASE_SECONDS, Asked, Verdict
-from hpo.asking.trial import AskTell
+from hpo.ask_and_tell.messages import LEASE_SECONDS, Asked, Verdict
+from hpo.ask_and_tell.trial import AskTell
 from hpo.client import calls
 from hpo.client import transport as carrier
 from hpo.client.address import address
@@ -319,7 +319,7 @@ class RemoteStudy:
 
 
 class _TrialChannel:
-    """A server, as a :class:`hpo.asking.messages.Channel`; its calls outlast a server that restarts."""
+    """A server, as a :class:`hpo.ask_and_tell.messages.Channel`; its calls outlast a server that restarts."""
 
     def __init__(
         self, client: Client, name: str, retries: RetryPolicy, outage_seconds: float

@@ -59,9 +59,10 @@ EVENT_SECONDS = 5.0
 class RunOptions:
     """How a study is run here.
 
-    ``folder`` takes checkpoints of trials in flight and plans. ``storage_retry_seconds`` is how many seconds a database may
-    be away. ``stop`` is asked often; once it says so, the study is left in ``stopped_state``. ``check`` looks first
-    whether the study can be run here at all. A study that takes more memory or disk than its ``limits`` fails.
+    ``folder`` takes checkpoints of trials in flight and plans. A database that is away is retried for
+    ``storage_retry_seconds``. ``stop`` is called often; once it returns true, the study is left in ``stopped_state``.
+    ``check`` tests first whether the study can run here at all. A study that takes more memory or disk than its
+    ``limits`` fails.
     """
 
     folder: Path
@@ -455,8 +456,8 @@ def run_study(
     """Sweep, extrapolate, plan and, where the study asks for it, validate; goes on with a study of this name.
 
     A call that is interrupted returns a result that is not ``complete``; the same call later goes on from the
-    database. The study is held by a lease meanwhile, so that no worker runs it at the same time, and a database that
-    is away is waited for, for up to ``storage_retry_seconds`` seconds. After ``stop_after`` seconds it stops as if it were
+    database. The study is held by a lease meanwhile, so that no worker runs it at the same time. A database that is
+    away is retried for up to ``storage_retry_seconds``. After ``stop_after`` seconds the run stops as if it were
     interrupted: before the end of a slot. A study without trials is timed for at most ``price_seconds`` first, to tell
     ``progress`` its price; 0 tells none. Trials that failed are trained anew where ``spec`` starts another program than
     before, or the same one otherwise, and in any case with ``retry_failed``. Raises :class:`SpecError` for a study that

@@ -15,11 +15,11 @@ from fastapi import Depends, Path, Request, Security
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
 from hpo.service import fit_process
+from hpo.service.ask_tell_studies import AskTellStudies
 from hpo.service.auth import SESSION_PREFIX, Principal, Tokens
 from hpo.service.checking import PROCESSES, CheckedStudy, Checker
 from hpo.service.computations import Computations
 from hpo.service.config import ServerConfig
-from hpo.service.desks import Desks
 from hpo.service.fair_queue import FairQueue, RequestSlot
 from hpo.service.forecast_cache import ForecastCache
 from hpo.service.live import Live
@@ -78,7 +78,7 @@ class Context:
             PROCESSES, "checks of submissions", wait_seconds=3 * config.limits.check_seconds
         )
         self.live = Live(self.open_store)
-        self.desks = Desks(self.open_store)
+        self.ask_tell_studies = AskTellStudies(self.open_store)
         self._store: Store | None = None
         self._failed: tuple[float, StoreUnavailable] | None = None
         self._lock = threading.Lock()

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from hpo.asking.messages import LEASE_SECONDS, QUEUED, RUNNING, Asked, Channel, Verdict
+from hpo.ask_and_tell.messages import LEASE_SECONDS, QUEUED, RUNNING, Asked, Channel, Verdict
 from hpo.errors import TrialLostError, TuningError
 from search_spaces.settings import TrainingSettings
 from trainers.job import TrainingJob

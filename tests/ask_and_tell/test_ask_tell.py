@@ -7,13 +7,13 @@ import threading
 import pytest
 
 import hpo
-from hpo.asking.ending import outcome_of
-from hpo.asking.messages import Asked
-from hpo.asking.trial import AskedTrial
+from hpo.ask_and_tell.ending import outcome_of
+from hpo.ask_and_tell.messages import Asked
+from hpo.ask_and_tell.trial import AskedTrial
 from hpo.client.agent import AgentOptions, TrialAgent
 from hpo.errors import TrialLostError, TuningError
-from hpo.runs import desk as desks
-from hpo.runs.desk import Desk
+from hpo.runs import ask_tell_study
+from hpo.runs.ask_tell_study import AskTellStudy
 from hpo.runs.repository import enter_study
 from hpo.study.spec import parse_study
 from storage.records import NewStudy, StudyState, TrialState
@@ -46,8 +46,8 @@ def store(url):
         yield store
 
 
-def desk_of(store, text=SPEC):
-    return Desk(store, enter_study(store, parse_study(text)))
+def ask_tell_study_of(store, text=SPEC):
+    return AskTellStudy(store, enter_study(store, parse_study(text)))
 
 
 def train(trial):
@@ -73,7 +73,7 @@ def results(url, name="bowl"):
 
 def test_one_that_asks_trains_the_very_trials_of_the_sweep(url, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "hpo.asking.trial.SEND_SECONDS", 0.0
+        "hpo.ask_and_tell.trial.SEND_SECONDS", 0.0
     )  # each evaluation is judged, as in a sweep
     with hpo.ask_tell(parse_study(SPEC), url) as study:
         while (trial := study.ask()) is not None:
@@ -99,22 +99,22 @@ def test_a_study_that_would_be_raced_says_that_nobody_who_asks_races(url):
         assert {t.global_batch_size for t in hpo.read_study(name, url).trials} == {32, 64}
 
 
-def test_a_desk_that_is_made_anew_before_every_call_changes_nothing(store, url):
+def test_a_study_that_is_opened_anew_before_every_call_changes_nothing(store, url):
     """What a server that restarts between any two calls does: the database holds all there is."""
     enter_study(store, parse_study(SPEC))
     ended = 0
     while True:
-        asked = desk_of(store).ask(f"key {ended}", "me", 60)
+        asked = ask_tell_study_of(store).ask(f"key {ended}", "me", 60)
         if asked.number is None:
             break
         training = begin_training(asked.job)
         while not training.finished:
             points = [training.advance()]
-            if desk_of(store).report(asked.number, f"key {ended}", points, 60).stop:
+            if ask_tell_study_of(store).report(asked.number, f"key {ended}", points, 60).stop:
                 break
         else:
             for _ in range(2):  # the first answer was lost
-                desk_of(store).end(asked.number, f"key {ended}", outcome=training.outcome)
+                ask_tell_study_of(store).end(asked.number, f"key {ended}", outcome=training.outcome)
         ended += 1
     trials = store.trials(1)
     assert ended == len(trials) == 12 and all(trial.state.finished for trial in trials)
@@ -167,38 +167,38 @@ def test_what_cannot_be_told(url):
 
 
 def test_a_trial_goes_to_another_when_its_holder_fell_silent_and_ends_once(store, monkeypatch):
-    monkeypatch.setattr(desks, "LOOK_SECONDS", 0.0)
-    desk = desk_of(store)
-    first = desk.ask("first", "one", 0.05)
+    monkeypatch.setattr(ask_tell_study, "LOOK_SECONDS", 0.0)
+    study = ask_tell_study_of(store)
+    first = study.ask("first", "one", 0.05)
     point = ConvergencePoint(1, 32, 0.1, 1.0, 1.0, 1.0, 1.0, 0.1, 32)
-    desk.report(first.number, "first", [point], 0.05)
+    study.report(first.number, "first", [point], 0.05)
     threading.Event().wait(0.1)
-    second = desk.ask("second", "two", 60)
+    second = study.ask("second", "two", 60)
     assert (second.number, second.job) == (first.number, first.job)
     with pytest.raises(TrialLostError, match="no longer yours"):
-        desk.report(first.number, "first", [point], 60)
+        study.report(first.number, "first", [point], 60)
     with pytest.raises(TrialLostError):
-        desk.end(first.number, "first", [point])
-    assert desk.end(second.number, "second", state="failed", reason="mine").reason == "mine"
-    assert desk.end(second.number, "second", [point]).reason == "mine"
+        study.end(first.number, "first", [point])
+    assert study.end(second.number, "second", state="failed", reason="mine").reason == "mine"
+    assert study.end(second.number, "second", [point]).reason == "mine"
     assert any(event.kind == "vanished" for event in store.events(study_id=1))
 
 
 def test_a_new_desk_gives_holders_the_time_to_come_back(store, monkeypatch):
-    monkeypatch.setattr(desks, "LOOK_SECONDS", 0.0)
-    held = desk_of(store).ask("first", "one", 0.4)
+    monkeypatch.setattr(ask_tell_study, "LOOK_SECONDS", 0.0)
+    held = ask_tell_study_of(store).ask("first", "one", 0.4)
     threading.Event().wait(0.5)  # the server was away for longer than the lease
-    desk = desk_of(store)
-    assert desk.ask("second", "two", 60).number != held.number
-    assert not desk.report(held.number, "first", [], 60).stop
+    study = ask_tell_study_of(store)
+    assert study.ask("second", "two", 60).number != held.number
+    assert not study.report(held.number, "first", [], 60).stop
     threading.Event().wait(0.5)
-    assert desk.ask("third", "three", 60).number not in (held.number, None)
+    assert study.ask("third", "three", 60).number not in (held.number, None)
 
 
 def test_asking_waits_for_those_that_run_and_two_desks_keep_the_budget(store, url):
     with Store.open(url) as other_store:
-        desk, other = desk_of(store), desk_of(other_store)
-        asked = [(desk, other)[n % 2].ask(f"key {n}", "me", 60) for n in range(30)]
+        study, other = ask_tell_study_of(store), ask_tell_study_of(other_store)
+        asked = [(study, other)[n % 2].ask(f"key {n}", "me", 60) for n in range(30)]
         held = [each.number for each in asked if each.number is not None]
         # the repetitions of a rung depend on its explorations
         assert sorted(held) == list(range(len(held))) and 8 <= len(held) < 12
@@ -206,31 +206,31 @@ def test_asking_waits_for_those_that_run_and_two_desks_keep_the_budget(store, ur
         assert not waiting.ended and waiting.wait_seconds > 0 and "depends" in waiting.message
         for n, each in enumerate(asked):
             if each.number is not None:
-                (other, desk)[n % 2].end(each.number, f"key {n}", state="censored")
+                (other, study)[n % 2].end(each.number, f"key {n}", state="censored")
         while (more := other.ask(f"more {len(held)}", "me", 60)).number is not None:
             held.append(more.number)
-            desk.end(more.number, f"more {len(held) - 1}", state="censored")
+            study.end(more.number, f"more {len(held) - 1}", state="censored")
         assert more.ended and sorted(held) == list(range(12))
 
 
 def test_a_study_that_is_cancelled_stops_its_trials(store):
-    desk = desk_of(store)
-    asked = desk.ask("first", "one", 60)
+    study = ask_tell_study_of(store)
+    asked = study.ask("first", "one", 60)
     store.request_cancel(1)
-    verdict = desk.report(asked.number, "first", [], 60)
+    verdict = study.report(asked.number, "first", [], 60)
     assert (verdict.state, verdict.stop) == ("queued", True) and "cancelled" in verdict.reason
     assert store.trial(1, asked.number).state is TrialState.QUEUED
     with pytest.raises(Exception, match="is cancelled: its trials cannot be asked for"):
-        desk.ask("second", "one", 60)
+        study.ask("second", "one", 60)
 
 
 def test_trials_that_all_fail_end_the_study(store):
-    desk = desk_of(store)
+    study = ask_tell_study_of(store)
     for number in range(4):
-        asked = desk.ask(f"key {number}", "me", 60)
-        desk.end(asked.number, f"key {number}", state="failed", reason="no data")
+        asked = study.ask(f"key {number}", "me", 60)
+        study.end(asked.number, f"key {number}", state="failed", reason="no data")
     with pytest.raises(TuningError, match=r"first 4 trials all failed.*no data"):
-        desk.ask("key 4", "me", 60)
+        study.ask("key 4", "me", 60)
     assert store.study("bowl").state is StudyState.FAILED
 
 
@@ -248,26 +248,26 @@ def test_a_budget_of_samples_ends_the_study(store):
             for_agents=True,
         )
     )
-    desk = Desk(store, made.study)
-    first, second = desk.ask("first", "me", 60), desk.ask("second", "me", 60)
+    study = AskTellStudy(store, made.study)
+    first, second = study.ask("first", "me", 60), study.ask("second", "me", 60)
     point = ConvergencePoint(4, 128, 0.25, 1.0, 1.0, 1.0, 1.0, 0.1, 32)
-    desk.end(first.number, "first", [point])
-    assert desk.ask("third", "me", 60).ended
-    verdict = desk.report(second.number, "second", [], 60)
+    study.end(first.number, "first", [point])
+    assert study.ask("third", "me", 60).ended
+    verdict = study.report(second.number, "second", [], 60)
     assert verdict.stop and "100 samples is spent" in verdict.reason
-    assert desk.ask("fourth", "me", 60).ended
+    assert study.ask("fourth", "me", 60).ended
     assert store.study("bowl").state is StudyState.FINISHED
 
 
 def test_a_run_of_the_study_waits_for_those_who_train_and_then_fences_them_off(store, url):
-    desk = desk_of(store)
-    asked = desk.ask("first", "me", 0.3)
+    study = ask_tell_study_of(store)
+    asked = study.ask("first", "me", 0.3)
     with pytest.raises(TuningError, match="running study 'bowl' already"):
         hpo.run_study(parse_study(SPEC), url)
     threading.Event().wait(0.4)
     assert hpo.run_study(parse_study(SPEC), url).complete
     with pytest.raises(TrialLostError):
-        desk.report(asked.number, "first", [], 60)
+        study.report(asked.number, "first", [], 60)
 
 
 class _Channel:
@@ -277,7 +277,7 @@ class _Channel:
         self.beats, self.lost = 0, False
 
     def report(self, number, key, points, lease_seconds):
-        from hpo.asking.messages import Verdict
+        from hpo.ask_and_tell.messages import Verdict
 
         self.beats += 1
         if self.lost:

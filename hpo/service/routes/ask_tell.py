@@ -14,7 +14,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from hpo.errors import FigureError, TrialLostError, TuningError
-from hpo.runs.desk import Desk
+from hpo.runs.ask_tell_study import AskTellStudy
 from hpo.service.answers import AskAnswer, TrialAnswer, VerdictAnswer, trial_values
 from hpo.service.auth import Principal
 from hpo.service.context import Context, Shared, StudyName, Submitter
@@ -127,7 +127,9 @@ def ask(who: Submitter, context: Shared, name: StudyName, body: AskBody) -> Resp
 
     From the first ask on, the study is for those who ask, and no worker takes it. The same key gets the same trial.
     """
-    asked = _tried(lambda: _desk(context, who, name).ask(body.key, body.holder, body.lease_seconds))
+    asked = _tried(
+        lambda: _study(context, who, name).ask(body.key, body.holder, body.lease_seconds)
+    )
     trial = None
     if asked.number is not None:
         store = context.open_store()
@@ -154,7 +156,7 @@ def report(
     """Store evaluations and renew the lease; the answer says whether to go on."""
     points = [_point(each) for each in body.points]
     verdict = _tried(
-        lambda: _desk(context, who, name, points).report(
+        lambda: _study(context, who, name, points).report(
             number, body.key, points, body.lease_seconds
         )
     )
@@ -174,7 +176,7 @@ def end(
     outcome = None if body.outcome is None else _outcome(body.outcome)
     points = [_point(each) for each in body.points]
     ended = _tried(
-        lambda: _desk(context, who, name, points).end(
+        lambda: _study(context, who, name, points).end(
             number,
             body.key,
             points,
@@ -196,17 +198,17 @@ def release(
     who: Submitter, context: Shared, name: StudyName, number: Number, body: ReleaseBody
 ) -> Response:
     """Put the trial back into the queue of its study, for somebody else; one that has ended stays as it is."""
-    return reply(trial_values(_tried(lambda: _desk(context, who, name).release(number, body.key))))
+    return reply(trial_values(_tried(lambda: _study(context, who, name).release(number, body.key))))
 
 
-def _desk(
+def _study(
     context: Context, who: Principal, name: str, points: Sequence[ConvergencePoint] = ()
-) -> Desk:
-    """The desk of a study that the asker may change, where its owner may store these points too."""
+) -> AskTellStudy:
+    """The ask-and-tell study, if the client may change it, where its owner may store these points too."""
     study = context.check_changeable(who, context.read_study(who, name))
     if points:
         context.check_stored(study.owner, BYTES_OF_A_POINT * len(points))
-    return context.desks.of(study)
+    return context.ask_tell_studies.of(study)
 
 
 def _tried(call: Any) -> Any:

@@ -1,10 +1,9 @@
-"""Hands out the trials of a study to whoever asks, and takes back what came of them: ask and tell.
+"""Ask and tell for a study in the database: gives its trials to clients that ask, and stores their results.
 
-A trial is held under a lease of its own (``storage.statements.trial_leases``): its holder reports while it trains, and
-may vanish at any moment. A trial whose holder stopped responding goes back into the queue, and whoever asks next trains
-it, from its checkpoint where that can be read; after ``MOST_VANISHED`` holders it has failed, for it may be what kills
-them. The database is the only truth: several processes may each have a desk for one study, and one that is started
-anew goes on.
+A trial is held under a lease of its own (``storage.statements.trial_leases``). Its holder reports while it trains, and
+may vanish at any moment. Then the trial goes back into the queue, and the next client that asks trains it, from its
+checkpoint where that can be read. After ``MOST_VANISHED`` holders the trial counts as failed, because it may be what
+kills them. The database is the only truth: several processes may serve one study, and one that is restarted goes on.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from hpo.asking.ending import outcome_of
-from hpo.asking.messages import QUEUED, Asked, Verdict
+from hpo.ask_and_tell.ending import outcome_of
+from hpo.ask_and_tell.messages import QUEUED, Asked, Verdict
 from hpo.errors import FigureError, TrialLostError, TuningError
 from hpo.runs.repository import stored_spec
 from hpo.study.samplers import SAMPLERS
@@ -33,7 +32,7 @@ from trainers.report import ConvergencePoint as ReportedPoint
 from trainers.report import TrainingOutcome
 
 MOST_VANISHED = 5
-"""Holders that may fall silent with a trial before it counts as failed."""
+"""Holders of a trial that may stop responding before it counts as failed."""
 
 WAIT_SECONDS = 1.0
 """When to ask again while all that is left depends on running trials."""
@@ -48,8 +47,8 @@ ATTEMPTS = 8
 """How often an ask looks again where others were quicker."""
 
 
-class Desk:
-    """One study's desk in this process; threads may share it. The store's errors come out as they are."""
+class AskTellStudy:
+    """One study in ask-and-tell mode; threads may share it. The store's errors are raised as they are."""
 
     def __init__(self, store: Store, study: Study) -> None:
         self._store, self.study = store, study
