@@ -67,7 +67,7 @@ MEDIUM = (
     "segmentation/test_climate_files.py::test_a_broken_sample_is_named",
     "segmentation/test_climate_generation.py",
     "segmentation/test_climate_labels.py",
-    "segmentation/test_segmentation_exhibit.py",
+    "segmentation/test_segmentation_sample_images.py",
     "segmentation/test_segmentation_models.py::test_deeplab_costs_what_kurth_et_al_counted",
     "segmentation/test_segmentation_task.py",
     "service/test_api_ask_tell.py",
@@ -140,12 +140,12 @@ FIT = (
     "extrapolation/test_raced.py",
     "extrapolation/test_tempering.py",
     "extrapolation/test_warmup_law.py::test_a_hard_start_is_given_the_updates_that_it_needs",
-    "dashboard/test_exhibit_figures.py::test_the_report_shows_the_newest_run_of_the_forecast",
+    "dashboard/test_sample_image_figures.py::test_the_report_shows_the_newest_run_of_the_forecast",
     "dashboard/test_figures.py",
     "dashboard/test_page_routes.py",
     "dashboard/test_report.py",
     "interfaces/test_command_line.py",
-    "interfaces/test_exhibit_of_a_launch.py",
+    "interfaces/test_sample_images_of_a_launch.py",
     "interfaces/test_first_steps.py::test_a_run_that_begins_says_its_price_and_one_that_goes_on_does_not",
     "interfaces/test_growing_batch.py",
     "interfaces/test_own_workload.py",
@@ -175,7 +175,7 @@ FIT = (
 """Tests that fit the laws of a forecast or of throughputs."""
 
 PROCESSES = (
-    "interfaces/test_exhibit_of_a_launch.py",
+    "interfaces/test_sample_images_of_a_launch.py",
     "interfaces/test_growing_batch.py",
     "interfaces/test_own_workload.py",
     "interfaces/test_program_examples.py",

@@ -10,7 +10,7 @@ from hpo.runs.ask_tell_study import AskTellStudy
 from storage.records import Study
 from storage.store import Store
 
-MOST_DESKS = 100
+MOST_STUDIES = 100
 """AskTellStudies that are kept; one that was dropped is made anew from the database."""
 
 
@@ -34,7 +34,7 @@ class AskTellStudies:
             with self._lock:
                 self._kept[study.id] = asked
                 self._kept.move_to_end(study.id)
-                while len(self._kept) > MOST_DESKS:
+                while len(self._kept) > MOST_STUDIES:
                     dropped, _ = self._kept.popitem(last=False)
                     self._making.pop(dropped, None)
         return asked

@@ -1,4 +1,4 @@
-"""What every database must do with exhibits; part of the store's contract."""
+"""What every database must do with sample images; part of the store's contract."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from store_samples import new_outcome, new_plan
 
 from storage.errors import Conflict, InvalidRecord, NotFound
-from storage.statements.exhibits import MAX_BYTES
+from storage.statements.sample_images import MAX_BYTES
 
-EXHIBIT = {
+SAMPLE_IMAGES = {
     "title": "wind <b>",
     "references": {"majority class": 1 / 3},
     "classes": ["calm", "sturm ü"],
@@ -18,32 +18,35 @@ EXHIBIT = {
 }
 
 
-class ExhibitContract:
-    def test_exhibits_stay_with_their_outcomes(self, store, study):
+class SampleImagesContract:
+    def test_sample_images_stay_with_their_outcomes(self, store, study):
         plan, other = (store.add_plan(new_plan(study)) for _ in range(2))
         first, bare, second = (
             store.add_outcome(new_outcome(plan.id, seed=seed)) for seed in range(3)
         )
         elsewhere = store.add_outcome(new_outcome(other.id))
-        store.add_exhibit(second.id, {"title": "second"})
-        store.add_exhibit(first.id, EXHIBIT)
-        store.add_exhibit(elsewhere.id, {})
-        assert store.exhibits(plan.id) == {first.id: EXHIBIT, second.id: {"title": "second"}}
-        assert store.exhibits(other.id) == {elsewhere.id: {}}
+        store.add_sample_images(second.id, {"title": "second"})
+        store.add_sample_images(first.id, SAMPLE_IMAGES)
+        store.add_sample_images(elsewhere.id, {})
+        assert store.sample_images(plan.id) == {
+            first.id: SAMPLE_IMAGES,
+            second.id: {"title": "second"},
+        }
+        assert store.sample_images(other.id) == {elsewhere.id: {}}
         assert store.outcomes(plan.id) == [first, bare, second]
         with pytest.raises(NotFound, match="no plan 99"):
-            store.exhibits(99)
+            store.sample_images(99)
 
-    def test_an_exhibit_needs_its_outcome_and_is_the_only_one(self, store, study):
+    def test_sample_images_need_their_outcome_and_are_the_only_ones(self, store, study):
         with pytest.raises(NotFound, match="no outcome with id 99"):
-            store.add_exhibit(99, EXHIBIT)
+            store.add_sample_images(99, SAMPLE_IMAGES)
         outcome = store.add_outcome(new_outcome(store.add_plan(new_plan(study)).id))
-        store.add_exhibit(outcome.id, EXHIBIT)
-        with pytest.raises(Conflict, match=f"outcome {outcome.id} has an exhibit"):
-            store.add_exhibit(outcome.id, {})
+        store.add_sample_images(outcome.id, SAMPLE_IMAGES)
+        with pytest.raises(Conflict, match=f"outcome {outcome.id} has sample images"):
+            store.add_sample_images(outcome.id, {})
 
     @pytest.mark.parametrize(
-        ("exhibit", "message"),
+        ("images", "message"),
         [
             ({"references": {"nothing": math.nan}}, "plain JSON values"),
             ({"panels": [object()]}, "plain JSON values"),
@@ -53,9 +56,9 @@ class ExhibitContract:
             ),
         ],
     )
-    def test_what_is_no_json_or_too_large_is_refused(self, store, study, exhibit, message):
+    def test_what_is_no_json_or_too_large_is_refused(self, store, study, images, message):
         plan = store.add_plan(new_plan(study))
         outcome = store.add_outcome(new_outcome(plan.id))
         with pytest.raises(InvalidRecord, match=message):
-            store.add_exhibit(outcome.id, exhibit)
-        assert store.exhibits(plan.id) == {}
+            store.add_sample_images(outcome.id, images)
+        assert store.sample_images(plan.id) == {}

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from search_spaces.settings import TrainingSettings
-from storage.statements import exhibits as stored
+from storage.statements import sample_images as stored
 from trainers import Target, TrainingJob
 from trainers.__main__ import main
 from trainers.errors import WorkloadError
-from trainers.loop.exhibits import MAX_BYTES, check_exhibit
-from trainers.report import ReportFile, is_point, read_exhibit, read_outcome, read_points
+from trainers.loop.sample_images import MAX_BYTES, check_sample_images, sample_images_of
+from trainers.report import ReportFile, is_point, read_outcome, read_points, read_sample_images
 
 WORKLOAD = """
 import torch
@@ -44,7 +46,7 @@ class Shown(Workload):
         answers = model(batch[0])
         return {"accuracy": answers.argmax(1) == batch[1], "loss": F.cross_entropy(answers, batch[1], reduction="none")}
 
-    def exhibit(self, model):
+    def sample_images(self, model):
         assert not model.training
         BODY
 """
@@ -80,14 +82,14 @@ def train(tmp_path, monkeypatch):
     return run
 
 
-def test_the_exhibit_stands_behind_the_outcome(train, tmp_path):
+def test_sample_images_stand_behind_the_outcome(train, tmp_path):
     assert train(f"return {GOOD!r}") == 0
     report = tmp_path / "out.jsonl"
-    assert read_exhibit(report) == GOOD
+    assert read_sample_images(report) == GOOD
     assert len(read_points(report)) == 2 and read_outcome(report).state == "censored"
     assert [next(iter(json.loads(line))) for line in report.read_text().splitlines()][2:] == [
         "outcome",
-        "exhibit",
+        "sample_images",
     ]
     assert [is_point(line) for line in report.read_bytes().splitlines()] == [
         True,
@@ -100,24 +102,24 @@ def test_the_exhibit_stands_behind_the_outcome(train, tmp_path):
 def test_a_resumed_training_shows_its_model_once(train, tmp_path):
     checkpoint = ("--checkpoint", str(tmp_path / "checkpoint.pt"))
     assert train(f"return {GOOD!r}", *checkpoint) == train(f"return {GOOD!r}", *checkpoint) == 0
-    assert (tmp_path / "out.jsonl").read_text().count('{"exhibit"') == 1
+    assert (tmp_path / "out.jsonl").read_text().count('{"sample_images"') == 1
 
 
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("raise RuntimeError('no room')", "no exhibit: RuntimeError: no room"),
+        ("raise RuntimeError('no room')", "no sample images: RuntimeError: no room"),
         (
             "return {'panels': [{'labels': [[0, 3]]}], 'classes': ['a']}",
-            "WorkloadError: exhibit.panels[0].labels must",
+            "WorkloadError: sample_images.panels[0].labels must",
         ),
         ("return None", ""),
     ],
 )
-def test_the_outcome_stands_without_an_exhibit(train, tmp_path, capsys, body, told):
+def test_the_outcome_stands_without_sample_images(train, tmp_path, capsys, body, told):
     assert train(body) == 0
     assert read_outcome(tmp_path / "out.jsonl").state == "censored"
-    assert read_exhibit(tmp_path / "out.jsonl") is None
+    assert read_sample_images(tmp_path / "out.jsonl") is None
     error = capsys.readouterr().err
     assert told in error and bool(told) == bool(error)
 
@@ -125,22 +127,25 @@ def test_the_outcome_stands_without_an_exhibit(train, tmp_path, capsys, body, to
 def test_a_report_reads_back_what_is_shown(tmp_path):
     report = ReportFile(tmp_path / "out.jsonl")
     report.start()
-    assert read_exhibit(report.path) is None
-    report.exhibit(GOOD)
-    assert read_exhibit(report.path) == GOOD and read_points(report.path) == []
+    assert read_sample_images(report.path) is None
+    report.sample_images(GOOD)
+    assert read_sample_images(report.path) == GOOD and read_points(report.path) == []
 
 
 @pytest.mark.parametrize(
-    ("exhibit", "message"),
+    ("images", "message"),
     [
-        ([], "an exhibit must be a mapping, but got list"),
-        ({"classes": "low"}, "exhibit.classes must be a list of names, but got 'low'"),
-        ({"references": {"majority": "half"}}, "exhibit.references must map names to numbers"),
+        ([], "sample images must be a mapping, but got list"),
+        ({"classes": "low"}, "sample_images.classes must be a list of names, but got 'low'"),
+        (
+            {"references": {"majority": "half"}},
+            "sample_images.references must map names to numbers",
+        ),
         ({"references": {"majority": float("nan")}}, "must hold plain JSON values, but"),
-        ({"panels": PANEL}, "exhibit.panels must be a list"),
+        ({"panels": PANEL}, "sample_images.panels must be a list"),
         (
             {**GOOD, "panels": [PANEL, {**PANEL, "fields": {"U": [[0, 256]]}}]},
-            r"exhibit.panels\[1\].fields\['U'\] must be equally long rows of numbers 0 to 255, but got \[\[0, 256\]\]",
+            r"sample_images.panels\[1\].fields\['U'\] must be equally long rows of numbers .*, but got \[\[0, 256\]\]",
         ),
         ({**GOOD, "panels": [{**PANEL, "fields": {"U": [[0, 1], [2]]}}]}, "equally long rows"),
         (
@@ -155,11 +160,21 @@ def test_a_report_reads_back_what_is_shown(tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_shown_is_refused(exhibit, message):
+def test_what_cannot_be_shown_is_refused(images, message):
     with pytest.raises(WorkloadError, match=message):
-        check_exhibit(exhibit)
+        check_sample_images(images)
 
 
 def test_what_is_reported_can_be_stored():
-    assert check_exhibit(GOOD) == GOOD and check_exhibit({}) == {}
+    assert check_sample_images(GOOD) == GOOD and check_sample_images({}) == {}
     assert MAX_BYTES == stored.MAX_BYTES
+
+
+def test_reports_and_workloads_of_earlier_releases_are_read(tmp_path):
+    report = tmp_path / "old.jsonl"
+    report.write_text(json.dumps({"exhibit": GOOD}) + "\n")
+    assert read_sample_images(report) == GOOD and read_points(report) == []
+    shows = SimpleNamespace(exhibit=lambda model: {"title": model.title})
+    model = SimpleNamespace(title="old", eval=lambda: None)
+    replica = SimpleNamespace(workload=shows, model=model, computing=contextlib.nullcontext())
+    assert sample_images_of(replica) == {"title": "old"}

@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from dashboard_samples import add_plans, fill, make_study, url_of
-from exhibit_samples import CLASSES, make_exhibit
+from made_sample_images import CLASSES, make_sample_images
 
 from hpo import api
 from hpo.cli.output import tables
 from hpo.dashboard import figures
-from hpo.dashboard.exhibit_figures import CLASS_COLOURS, class_colour
 from hpo.dashboard.report import write_report
+from hpo.dashboard.sample_image_figures import CLASS_COLOURS, class_colour
 from storage.store import Store
 
 
 def test_every_picture_is_the_array_that_was_given() -> None:
-    shown = make_exhibit()
-    figure = figures.exhibit(shown)
+    shown = make_sample_images()
+    figure = figures.sample_images(shown)
     heatmaps = [trace for trace in figure.data if trace.type == "heatmap"]
     given = [
         picture
@@ -39,7 +39,7 @@ def test_every_picture_is_the_array_that_was_given() -> None:
 
 
 def test_each_label_has_the_colour_of_its_class() -> None:
-    figure = figures.exhibit(make_exhibit(1))
+    figure = figures.sample_images(make_sample_images(1))
     labels = next(
         trace
         for trace in figure.data
@@ -57,30 +57,32 @@ def test_each_label_has_the_colour_of_its_class() -> None:
 
 def test_many_classes_and_single_pictures() -> None:
     many = [str(number) for number in range(len(CLASS_COLOURS) + 2)]
-    wide = figures.exhibit({"classes": many, "panels": [{"prediction": [[len(many) - 1, 0]]}]})
+    wide = figures.sample_images(
+        {"classes": many, "panels": [{"prediction": [[len(many) - 1, 0]]}]}
+    )
     assert [trace.type for trace in wide.data].count("heatmap") == 1
-    bare = figures.exhibit(
+    bare = figures.sample_images(
         {"panels": [{"name": "<b>", "fields": {"<i>": [[0, 9]]}}, {"fields": {"other": [[1]]}}]}
     )
     assert [note.text for note in bare.layout.annotations] == ["&lt;i&gt;", "other"]
     assert [trace.type for trace in bare.data] == ["heatmap", "heatmap"]
-    assert "there is no picture" in figures.exhibit({}).layout.annotations[0].text
+    assert "there is no picture" in figures.sample_images({}).layout.annotations[0].text
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("exhibit")
+    folder = tmp_path_factory.mktemp("images")
     with Store.open(url_of(folder)) as store:
         study_id = make_study(store)
         fill(store, study_id)
         add_plans(store, study_id)
         by_rule = store.plans(1)[1]
-        store.add_exhibit(
-            store.outcomes(by_rule.id)[0].id, {**make_exhibit(), "title": "of another plan"}
+        store.add_sample_images(
+            store.outcomes(by_rule.id)[0].id, {**make_sample_images(), "title": "of another plan"}
         )
         first, second = store.outcomes(1)
-        store.add_exhibit(first.id, {"title": "the earlier run's"})
-        store.add_exhibit(second.id, make_exhibit())
+        store.add_sample_images(first.id, {"title": "the earlier run's"})
+        store.add_sample_images(second.id, make_sample_images())
     return folder
 
 
@@ -93,7 +95,7 @@ def test_the_report_shows_the_newest_run_of_the_forecast(folder: Path) -> None:
     assert (
         "<h2>Weather: fields, labels and prediction</h2>" in text and "of another plan" not in text
     )
-    assert text.count('<div id="figure-exhibit"') == 1
+    assert text.count('<div id="figure-sample-images"') == 1
 
 
 def test_the_references_stand_beside_what_was_reached(
@@ -103,7 +105,7 @@ def test_the_references_stand_beside_what_was_reached(
     outcome = json.loads(json.dumps(result.to_dict()))["outcome"]
     assert [each["references"] for each in outcome["outcomes"]] == [
         None,
-        make_exhibit()["references"],
+        make_sample_images()["references"],
     ]
     tables.show_study(result)
     assert (

@@ -1,4 +1,4 @@
-"""A launched plan of a user's workload that shows its model: the exhibit is kept with the outcome, and taken back."""
+"""Sample images of a launched plan: they are kept with the outcome, and refused where faulty."""
 
 import json
 
@@ -11,7 +11,7 @@ from hpo.errors import LaunchError
 from storage.store import Store
 
 SHOWN = """
-    def exhibit(self, model):
+    def sample_images(self, model):
         right = (model(self.inputs[self.test]).argmax(1) == self.classes[self.test]).int()
         return {"title": "cells", "references": {"majority class": 0.63}, "classes": ["wrong", "right"],
                 "panels": [{"name": "held out", "prediction": [right.tolist()]}]}
@@ -26,7 +26,7 @@ def test_a_launch_keeps_what_the_model_is_shown_by(study):
     plan = hpo.store_plan(forecast, hpo.make_plan(forecast, workers=2), study.folder / "plan")
     hpo.launch(plan, backend="torch", storage=study.storage, directory=study.folder / "runs")
     with Store.open(study.storage) as store:
-        (shown,) = store.exhibits(plan.id).values()
+        (shown,) = store.sample_images(plan.id).values()
     assert shown["references"] == {"majority class": 0.63}
     assert (
         sum(shown["panels"][0]["prediction"][0]) / 143 >= 0.98
@@ -41,7 +41,7 @@ def test_a_launch_keeps_what_the_model_is_shown_by(study):
     assert "majority class 0.63" in CliRunner().invoke(main, ["show", "cells"]).stdout
 
 
-def test_a_report_with_a_faulty_exhibit_is_refused(study):
+def test_a_report_with_faulty_sample_images_is_refused(study):
     forecast = hpo.forecast(study.result, 64)
     plan = hpo.store_plan(forecast, hpo.make_plan(forecast, workers=1), study.folder / "plan")
     outcome = {
@@ -56,10 +56,13 @@ def test_a_report_with_a_faulty_exhibit_is_refused(study):
     }
     report = study.folder / "outcome.jsonl"
     report.write_text(
-        json.dumps({"outcome": outcome}) + "\n" + json.dumps({"exhibit": {"panels": 3}}) + "\n"
+        json.dumps({"outcome": outcome})
+        + "\n"
+        + json.dumps({"sample_images": {"panels": 3}})
+        + "\n"
     )
     with pytest.raises(
-        LaunchError, match=r"cannot read .*exhibit\.panels must be a list, but got 3"
+        LaunchError, match=r"cannot read .*sample_images\.panels must be a list, but got 3"
     ):
         hpo.record(plan, report, study.storage)
     with Store.open(study.storage) as store:

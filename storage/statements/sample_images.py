@@ -1,4 +1,4 @@
-"""Exhibits of outcomes: statements on one connection; the contract is in ``storage.store``."""
+"""Sample images of outcomes: statements on one connection; the contract is in ``storage.store``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from storage.schema.tables import exhibits, outcomes
 from storage.statements import plans
 
 MAX_BYTES = 8_000_000
-"""The largest exhibit that is stored, as JSON."""
+"""The largest sample images that are stored, as JSON."""
 
 
-def add(connection: Connection, outcome_id: int, exhibit: Mapping[str, Any]) -> None:
-    """Store the exhibit of an outcome."""
-    content = _to_json(exhibit)
+def add(connection: Connection, outcome_id: int, images: Mapping[str, Any]) -> None:
+    """Store the sample images of an outcome."""
+    content = _to_json(images)
     if connection.execute(select(outcomes.c.id).where(outcomes.c.id == outcome_id)).first() is None:
         raise NotFound(
             f"there is no outcome with id {outcome_id}; Store.outcomes(plan_id) lists those of a plan"
@@ -29,12 +29,12 @@ def add(connection: Connection, outcome_id: int, exhibit: Mapping[str, Any]) -> 
         ).first()
         is not None
     ):
-        raise Conflict(f"outcome {outcome_id} has an exhibit already")
+        raise Conflict(f"outcome {outcome_id} has sample images already")
     connection.execute(insert(exhibits).values(outcome_id=outcome_id, content=content))
 
 
 def of_plan(connection: Connection, plan_id: int) -> dict[int, dict[str, Any]]:
-    """The exhibits of a plan's outcomes, by the id of the outcome."""
+    """The sample images of a plan's outcomes, by the id of the outcome."""
     plans.by_id(connection, plan_id)
     statement = (
         select(exhibits.c.outcome_id, exhibits.c.content)
@@ -45,14 +45,14 @@ def of_plan(connection: Connection, plan_id: int) -> dict[int, dict[str, Any]]:
     return {row.outcome_id: json.loads(row.content) for row in connection.execute(statement)}
 
 
-def _to_json(exhibit: Mapping[str, Any]) -> str:
+def _to_json(images: Mapping[str, Any]) -> str:
     try:
-        content = json.dumps(dict(exhibit), allow_nan=False, separators=(",", ":"))
+        content = json.dumps(dict(images), allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise InvalidRecord(f"an exhibit must hold plain JSON values, but {error}") from error
+        raise InvalidRecord(f"sample images must hold plain JSON values, but {error}") from error
     if len(content) > MAX_BYTES:  # ASCII, as json writes it
         raise InvalidRecord(
-            f"an exhibit must have at most {MAX_BYTES:,} bytes as JSON, but got {len(content):,}; "
+            f"sample images must have at most {MAX_BYTES:,} bytes as JSON, but got {len(content):,}; "
             "keep fewer or smaller panels"
         )
     return content

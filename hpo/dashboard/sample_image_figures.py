@@ -29,15 +29,15 @@ WIDTH, GAP, TOP = 1040, 0.02, 64
 """Of a report's page in pixels, between pictures as a share of it, and above them for title and buttons in pixels."""
 
 
-def exhibit(shown: Mapping[str, Any]) -> go.Figure:
-    """An exhibit (:mod:`trainers.loop.exhibits`) as pictures: grey for fields, one colour for each class of the labels.
+def sample_images(shown: Mapping[str, Any]) -> go.Figure:
+    """Sample images (:mod:`trainers.loop.sample_images`): grey for fields, one colour for each class of the labels.
 
-    Rows run from the top. An exhibit without panels gives an empty figure that says so.
+    Rows run from the top. Without panels it gives an empty figure that says so.
     """
     panels: Sequence[Mapping[str, Any]] = shown.get("panels", [])
     columns = _columns(panels)
     if not columns:
-        figure = style.figure(str(shown.get("title", "exhibit")))
+        figure = style.figure(str(shown.get("title", "sample images")))
         style.note(figure, "there is no picture of this model")
         return figure
     figure = make_subplots(
@@ -49,7 +49,7 @@ def exhibit(shown: Mapping[str, Any]) -> go.Figure:
     )
     figure.update_layout(
         template=style.TEMPLATE,
-        title_text=style.plain(str(shown.get("title", "exhibit"))),
+        title_text=style.plain(str(shown.get("title", "sample images"))),
         height=_height(panels, len(columns)),
         margin_t=TOP,
         meta="pictures",

@@ -36,8 +36,8 @@ SHOWN_CHANNELS = ("TMQ", "U850", "PSL")
 
 
 @torch.no_grad()
-def exhibit(model: nn.Module, samples: ClimateSamples) -> dict[str, Any]:
-    """The exhibit of a model that is in evaluation mode, as plain values that JSON holds.
+def sample_images(model: nn.Module, samples: ClimateSamples) -> dict[str, Any]:
+    """Sample images of a model that is in evaluation mode, as plain values that JSON holds.
 
     The references are fitted and evaluated anew, on the CPU.
     """

@@ -1,6 +1,6 @@
 """Sample pictures of a trained model: baseline values that it must beat, and pictures of its predictions.
 
-A workload that defines ``exhibit(model)`` returns plain values::
+A workload that defines ``sample_images(model)`` returns plain values::
 
     {"title": "Climate segmentation",
      "references": {"majority class": 0.33, "linear classifier": 0.41},      the target's metric, by who reaches it
@@ -24,14 +24,16 @@ if TYPE_CHECKING:
     from trainers.loop.replica import Replica
 
 MAX_BYTES = 8_000_000
-"""The largest exhibit that is kept, as JSON."""
+"""The largest sample images that are kept, as JSON."""
 
 
-def exhibit_of(replica: Replica) -> dict[str, Any] | None:
+def sample_images_of(replica: Replica) -> dict[str, Any] | None:
     """What the workload of a replica shows of its model as it is now; None where it shows nothing."""
     import torch
 
-    show = getattr(replica.workload, "exhibit", None)
+    show = getattr(replica.workload, "sample_images", None) or getattr(
+        replica.workload, "exhibit", None
+    )
     if show is None:
         return None
     replica.model.eval()
@@ -40,36 +42,36 @@ def exhibit_of(replica: Replica) -> dict[str, Any] | None:
     return shown
 
 
-def check_exhibit(exhibit: Any) -> dict[str, Any]:
+def check_sample_images(images: Any) -> dict[str, Any]:
     """What a workload shows of its model, if it has the form above; :class:`WorkloadError` names the wrong part."""
-    if not isinstance(exhibit, Mapping):
-        raise WorkloadError(f"an exhibit must be a mapping, but got {type(exhibit).__name__}")
-    classes = exhibit.get("classes", [])
+    if not isinstance(images, Mapping):
+        raise WorkloadError(f"sample images must be a mapping, but got {type(images).__name__}")
+    classes = images.get("classes", [])
     _check(
         isinstance(classes, list) and all(isinstance(name, str) for name in classes),
-        "exhibit.classes must be a list of names",
+        "sample_images.classes must be a list of names",
         classes,
     )
-    references = exhibit.get("references", {})
+    references = images.get("references", {})
     _check(
         isinstance(references, Mapping) and all(map(_is_number, references.values())),
-        "exhibit.references must map names to numbers",
+        "sample_images.references must map names to numbers",
         references,
     )
-    panels = exhibit.get("panels", [])
-    _check(isinstance(panels, list), "exhibit.panels must be a list", panels)
+    panels = images.get("panels", [])
+    _check(isinstance(panels, list), "sample_images.panels must be a list", panels)
     for place, panel in enumerate(panels):
-        _check_panel(panel, f"exhibit.panels[{place}]", len(classes))
+        _check_panel(panel, f"sample_images.panels[{place}]", len(classes))
     try:
-        size = len(json.dumps(exhibit, allow_nan=False).encode())
+        size = len(json.dumps(images, allow_nan=False).encode())
     except (TypeError, ValueError) as error:
-        raise WorkloadError(f"an exhibit must hold plain JSON values, but {error}") from error
+        raise WorkloadError(f"sample images must hold plain JSON values, but {error}") from error
     if size > MAX_BYTES:
         raise WorkloadError(
-            f"an exhibit must have at most {MAX_BYTES:,} bytes as JSON, but got {size:,}; show fewer "
+            f"sample images must have at most {MAX_BYTES:,} bytes as JSON, but got {size:,}; show fewer "
             "panels, or every second row and column"
         )
-    return dict(exhibit)
+    return dict(images)
 
 
 def _check_panel(panel: Any, where: str, classes: int) -> None:

@@ -1,4 +1,4 @@
-"""An exhibit of made-up weather: a round storm, a slanted river of moisture, and a prediction that misses a little."""
+"""Sample images of made-up weather: a round storm, a slanted river of moisture, a prediction with a few errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 CLASSES = ["background", "storm", "river"]
 
 
-def make_exhibit(panels: int = 2, rows: int = 48, columns: int = 72) -> dict[str, Any]:
+def make_sample_images(panels: int = 2, rows: int = 48, columns: int = 72) -> dict[str, Any]:
     return {
         "title": "Weather: fields, labels and prediction",
         "references": {"majority class": 0.3252, "per-pixel linear classifier": 0.4135},

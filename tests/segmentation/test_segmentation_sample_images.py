@@ -5,14 +5,14 @@ import torch
 from fake_samples import FakeSamples
 from torch import nn
 
-from trainers.loop.exhibits import check_exhibit
-from trainers.workloads.segmentation.exhibit import exhibit, shown_samples
+from trainers.loop.sample_images import check_sample_images
 from trainers.workloads.segmentation.references import (
     evaluated_samples,
     linear_classifier,
     majority_class,
     mean_iou,
 )
+from trainers.workloads.segmentation.sample_images import sample_images, shown_samples
 
 
 class Threshold(nn.Module):
@@ -83,10 +83,10 @@ def test_a_class_that_the_training_pixels_lack_leaves_the_others_their_weighting
     assert again.training_iou * 2 + 1 == pytest.approx(fitted.training_iou * 3, abs=0.01)
 
 
-def test_an_exhibit_is_plain_json_and_shows_the_model_beside_what_it_must_beat():
+def test_sample_images_are_plain_json_and_show_the_model_beside_what_it_must_beat():
     samples = FakeSamples(linear=True)
-    shown = check_exhibit(
-        json.loads(json.dumps(exhibit(Threshold().eval(), samples), allow_nan=False))
+    shown = check_sample_images(
+        json.loads(json.dumps(sample_images(Threshold().eval(), samples), allow_nan=False))
     )
     assert shown["references"] == {
         "majority class": mean_iou(majority_class(samples), samples),
@@ -115,7 +115,7 @@ def test_the_shown_samples_hold_cyclones_and_rivers():
 
 def test_wide_fields_are_shown_coarser():
     samples = FakeSamples(2, 1, 6, 322)
-    panel = exhibit(Threshold().eval(), samples)["panels"][0]
+    panel = sample_images(Threshold().eval(), samples)["panels"][0]
     for rows in (*panel["fields"].values(), panel["labels"], panel["prediction"]):
         assert (len(rows), {len(row) for row in rows}) == (2, {108})
 
