@@ -1,7 +1,7 @@
 # Each target installs what is missing first; `make dist` only what builds, in an environment of its own.
 # make run        the main job: a sweep on real images, a forecast, a plan, the proof
 # make quick      about a minute: the tests of what a change breaks most often
-# make test       the tests: every law, rule, contract and face; what takes long beside them is in test-slow
+# make test       the tests: every law, rule, contract and interface; what takes long beside them is in test-slow
 # make test-slow  those marked slow: kills, installations, strangers' programs, many workers, whole documents
 # make test-all   both
 # make check      format, linter, types, and the coverage that was measured last

@@ -1,4 +1,4 @@
-"""The calls that every face uses: the command line, the web service, workflows and notebooks.
+"""The calls that every interface uses: the command line, the web service, workflows and notebooks.
 
 Typed, re-entrant, without global state. ``storage`` is a database URL or the path of an SQLite file.
 """
@@ -9,23 +9,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpo.asking.trial import AskedTrial, AskTell
+from hpo.ask_and_tell.trial import AskedTrial, AskTell
 from hpo.planning.launchers.launch import MAX_RESTARTS, check_script, choose_backend
 from hpo.planning.plan import Plan, folder_name, read_plan
 from hpo.planning.request import PlanRequest
 from hpo.runs import launches, repository
 from hpo.runs.ask_tell import ask_tell
 from hpo.runs.exports.optuna_study import POINTS, optuna_study
-from hpo.runs.forecasts import fit_posterior, forecast, with_forecast
 from hpo.runs.importances import Importances, importances
 from hpo.runs.launches import launch_here, submit_plan
-from hpo.runs.plans import make_plan, plan_study
 from hpo.runs.progress import Progress
 from hpo.runs.race import race
 from hpo.runs.repository import DEFAULT_STORAGE, open_store
 from hpo.runs.results import PlannedRun, StudyForecast, StudyResult
 from hpo.runs.run import run_study
 from hpo.runs.study_changes import delete_study, rename_study
+from hpo.runs.study_forecast import fit_posterior, forecast, with_forecast
+from hpo.runs.study_plan import make_plan, plan_study
 from hpo.study.spec import StudySpec, load_study, parse_study
 from storage.records import CalibrationRow, Outcome, Study
 from trainers.report import TrainingOutcome

@@ -37,11 +37,11 @@ from storage.statements import (
     calibration,
     checksums,
     convergence,
-    exhibits,
     fits,
     forecasts,
     plan_runs,
     plans,
+    sample_images,
     studies,
     submissions,
     trial_leases,
@@ -419,15 +419,15 @@ class Store(QueueStore, ServiceStore):
         with self._read() as connection:
             return plans.outcomes_of(connection, plan_id)
 
-    def add_exhibit(self, outcome_id: int, exhibit: Mapping[str, Any]) -> None:
+    def add_sample_images(self, outcome_id: int, images: Mapping[str, Any]) -> None:
         """Store sample pictures of a model; :class:`NotFound` without its outcome, :class:`Conflict` for a second."""
         with self._write() as connection:
-            exhibits.add(connection, outcome_id, exhibit)
+            sample_images.add(connection, outcome_id, images)
 
-    def exhibits(self, plan_id: int) -> dict[int, dict[str, Any]]:
-        """Exhibits of a plan's outcomes, by the id of the outcome; :class:`NotFound` without the plan."""
+    def sample_images(self, plan_id: int) -> dict[int, dict[str, Any]]:
+        """Sample images of a plan's outcomes, by the id of the outcome; :class:`NotFound` without the plan."""
         with self._read() as connection:
-            return exhibits.of_plan(connection, plan_id)
+            return sample_images.of_plan(connection, plan_id)
 
     def take_plan_run(
         self,

@@ -35,7 +35,7 @@ MOST_SECONDS = 10.0
 """Processor time of a test without a mark, that of its child processes included; most take a tenth of a second."""
 
 SLOW = (
-    "faces/test_program_examples.py",
+    "interfaces/test_program_examples.py",
     "tuning/test_program_sweep.py",
     "tuning/test_trial_workers.py",
     "trainers/test_noisy_quadratic_dynamics.py",
@@ -46,14 +46,14 @@ SLOW = (
 """Tests that take more than ten seconds of a core, as do those that say so themselves."""
 
 MEDIUM = (
-    "asking/test_ask_tell.py",
+    "ask_and_tell/test_ask_tell.py",
     "dashboard/test_trial_figures.py",
     "extrapolation/test_evidence_table.py",
-    "faces/test_database_commands.py::test_check",
-    "faces/test_database_commands.py::test_export_optuna",
-    "faces/test_first_steps.py",
-    "faces/test_plan_request.py::test_the_figures_are_checked_in_python_too",
-    "faces/test_remote_commands.py",
+    "interfaces/test_database_commands.py::test_check",
+    "interfaces/test_database_commands.py::test_export_optuna",
+    "interfaces/test_first_steps.py",
+    "interfaces/test_plan_request.py::test_the_figures_are_checked_in_python_too",
+    "interfaces/test_remote_commands.py",
     "past_runs/test_importing.py",
     "past_runs/test_sources.py::test_a_database_of_optuna",
     "planning/test_machines.py::test_this_machine_measured",
@@ -67,10 +67,10 @@ MEDIUM = (
     "segmentation/test_climate_files.py::test_a_broken_sample_is_named",
     "segmentation/test_climate_generation.py",
     "segmentation/test_climate_labels.py",
-    "segmentation/test_segmentation_exhibit.py",
+    "segmentation/test_segmentation_sample_images.py",
     "segmentation/test_segmentation_models.py::test_deeplab_costs_what_kurth_et_al_counted",
     "segmentation/test_segmentation_task.py",
-    "service/test_api_asking.py",
+    "service/test_api_ask_tell.py",
     "service/test_api_studies.py::test_any_name_is_one_segment_of_a_path",
     "service/test_api_studies.py::test_the_same_key_is_one_study",
     "service/test_api_studies.py::test_pages_hold_every_study_once",
@@ -127,8 +127,8 @@ MEDIUM = (
 """A quarter of the tests without another mark, which takes three quarters of the processor time of such tests."""
 
 FIT = (
-    "asking/test_ask_tell.py::test_a_desk_that_is_made_anew_before_every_call_changes_nothing",
-    "asking/test_ask_tell.py::test_one_that_asks_trains_the_very_trials_of_the_sweep",
+    "ask_and_tell/test_ask_tell.py::test_a_study_that_is_opened_anew_before_every_call_changes_nothing",
+    "ask_and_tell/test_ask_tell.py::test_one_that_asks_trains_the_very_trials_of_the_sweep",
     "extrapolation/test_adam_law.py::test_a_known_answer",
     "extrapolation/test_adam_law.py::test_learning_moves_the_belief_to_what_sweeps_say_and_narrows_it",
     "extrapolation/test_adam_law.py::test_only_adam_and_adamw_with_a_tuned_rate_get_the_law",
@@ -140,19 +140,19 @@ FIT = (
     "extrapolation/test_raced.py",
     "extrapolation/test_tempering.py",
     "extrapolation/test_warmup_law.py::test_a_hard_start_is_given_the_updates_that_it_needs",
-    "dashboard/test_exhibit_figures.py::test_the_report_shows_the_newest_run_of_the_forecast",
+    "dashboard/test_sample_image_figures.py::test_the_report_shows_the_newest_run_of_the_forecast",
     "dashboard/test_figures.py",
     "dashboard/test_page_routes.py",
     "dashboard/test_report.py",
-    "faces/test_command_line.py",
-    "faces/test_exhibit_of_a_launch.py",
-    "faces/test_first_steps.py::test_a_run_that_begins_says_its_price_and_one_that_goes_on_does_not",
-    "faces/test_growing_batch.py",
-    "faces/test_own_workload.py",
-    "faces/test_plan_command.py",
-    "faces/test_program_examples.py",
-    "faces/test_python_api.py",
-    "faces/test_study_folder.py",
+    "interfaces/test_command_line.py",
+    "interfaces/test_sample_images_of_a_launch.py",
+    "interfaces/test_first_steps.py::test_a_run_that_begins_says_its_price_and_one_that_goes_on_does_not",
+    "interfaces/test_growing_batch.py",
+    "interfaces/test_own_workload.py",
+    "interfaces/test_plan_command.py",
+    "interfaces/test_program_examples.py",
+    "interfaces/test_python_api.py",
+    "interfaces/test_study_folder.py",
     "planning/test_mlperf_import.py",
     "planning/test_plan_costs.py",
     "planning/test_throughput_factors.py",
@@ -175,14 +175,14 @@ FIT = (
 """Tests that fit the laws of a forecast or of throughputs."""
 
 PROCESSES = (
-    "faces/test_exhibit_of_a_launch.py",
-    "faces/test_growing_batch.py",
-    "faces/test_own_workload.py",
-    "faces/test_program_examples.py",
-    "faces/test_study_folder.py",
+    "interfaces/test_sample_images_of_a_launch.py",
+    "interfaces/test_growing_batch.py",
+    "interfaces/test_own_workload.py",
+    "interfaces/test_program_examples.py",
+    "interfaces/test_study_folder.py",
     "planning/test_launch_restarts.py",
     "planning/test_launch_submission.py",
-    "planning/test_launch_surroundings.py",
+    "planning/test_job_setup.py",
     "planning/test_launchers_loop.py",
     "planning/test_launchers_scripts.py",
     "planning/test_launchers_training.py",
@@ -224,8 +224,8 @@ PROCESSES = (
 
 
 ONE_RAY_PROGRAMS = (
-    "faces/test_program_examples.py",
-    "faces/test_own_workload.py",
+    "interfaces/test_program_examples.py",
+    "interfaces/test_own_workload.py",
     "tuning/test_program_sweep.py",
 )
 ONE_RAY_TRAININGS = (
@@ -243,7 +243,7 @@ COSTLY = {
     ("dashboard/test_browser_access.py",): 80,
     ("tuning/test_killed_sweep.py",): 70,
     ("trainers/test_lost_workers.py",): 67,
-    ("faces/test_study_folder.py",): 60,
+    ("interfaces/test_study_folder.py",): 60,
     ("extrapolation/test_extrapolation_score.py",): 60,
     ("planning/test_sweep_scripts.py",): 60,
     ("trainers/test_workers.py",): 58,

@@ -32,7 +32,7 @@ LAYERS = (
     [{"errors"}],
     [{"callbacks"}],
     [{"study"}, {"extrapolation"}],
-    [{"past_runs"}, {"asking"}],
+    [{"past_runs"}, {"ask_and_tell"}],
     [{"tuning"}, {"planning"}],
     [{"runs"}, {"client"}],
     [{"api"}],
@@ -222,7 +222,7 @@ PLANTED = {
         "def f():\n    import hpo.tuning.tuner",
         "tuning is not below planning",
     ),
-    "between faces": (
+    "between interfaces": (
         "hpo/service/app.py",
         "def f():\n    import hpo.cli.main",
         "cli is not below service",
@@ -241,7 +241,7 @@ PLANTED = {
     "ray in a look-alike": ("hpo/tuning_extra.py", "import ray", "may use ray"),
     "optuna in the api": ("hpo/api.py", "import optuna", "may use optuna"),
     "optuna eagerly": ("search_spaces/space.py", "import optuna", "only inside a function"),
-    "web outside faces": ("hpo/cli/main.py", "import flask", "may use flask"),
+    "web outside interfaces": ("hpo/cli/main.py", "import flask", "may use flask"),
     "plotly in the service": (
         "hpo/service/app.py",
         "import plotly.graph_objects",

@@ -41,12 +41,12 @@ GENERATED = {"api.md": "scripts.api_reference", "settings.md": "scripts.settings
 """Pages that are written from the code, by the modules that write them."""
 
 ELSEWHERE = {
-    "hpo launch plan --backend horovod": "tests/faces/test_python_api.py",
+    "hpo launch plan --backend horovod": "tests/interfaces/test_python_api.py",
     "hpo serve": "tests/service/test_serve.py",
     "hpo serve --config server.yaml": "tests/service/test_serve.py",
     "hpo token create --owner ada --scope submit": "tests/service/test_auth.py",
     "hpo token create --owner ada --scope submit --expires 30d": "tests/service/test_auth.py",
-    "hpo submit study.yaml --wait": "tests/faces/test_remote_commands.py",
+    "hpo submit study.yaml --wait": "tests/interfaces/test_remote_commands.py",
     "hpo worker --folder /scratch/hpo": "tests/service/test_worker_queue.py",
     "hpo worker --drain": "tests/service/test_worker_queue.py",
     "hpo import mlperf training_results_v2.1/NVIDIA": "tests/planning/test_mlperf_import.py",
@@ -56,7 +56,7 @@ ELSEWHERE = {
     "hpo run study.yaml --on slurm --nodes 8 --gpus 4 --hours 2 --storage postgresql://hpo@db.example/hpo": (
         "tests/planning/test_sweep_scripts.py"
     ),
-    "hpo submit study.yaml --agents": "tests/service/test_api_asking.py",
+    "hpo submit study.yaml --agents": "tests/service/test_api_ask_tell.py",
     "hpo agent digits": "tests/service/test_agents.py",
     "hpo agent digits --stop-after 3300": "tests/service/test_agents.py",
     **dict.fromkeys(
@@ -75,10 +75,10 @@ ELSEWHERE = {
     ),
     "hpo export mlflow digits --to sqlite:///mlflow.db": "tests/past_runs/test_trackers.py",
     "hpo export mlflow digits --to sqlite:///mlflow.db --follow": "tests/past_runs/test_trackers.py",
-    "hpo mcp": "tests/faces/test_assistant_tools.py",
-    "hpo mcp --write": "tests/faces/test_assistant_tools.py",
-    "hpo mcp --storage sqlite:///hpo.db": "tests/faces/test_assistant_tools.py",
-    "hpo record plan outcome.jsonl": "tests/faces/test_command_line.py",
+    "hpo mcp": "tests/interfaces/test_assistant_tools.py",
+    "hpo mcp --write": "tests/interfaces/test_assistant_tools.py",
+    "hpo mcp --storage sqlite:///hpo.db": "tests/interfaces/test_assistant_tools.py",
+    "hpo record plan outcome.jsonl": "tests/interfaces/test_command_line.py",
 }
 ON_A_CLUSTER = {
     "hpo plan climate --machine summit --nodes 4560 --cost resnet50 --slot 2 --output plan",
@@ -87,8 +87,8 @@ ON_A_CLUSTER = {
     "hpo worker --ray-address cluster-head:6379",
 }
 RUN_ELSEWHERE = {
-    "coming_from.md": "tests/faces/test_coming_from.py",
-    "hydra.md": "tests/faces/test_hydra_sweeper.py",
+    "coming_from.md": "tests/interfaces/test_coming_from.py",
+    "hydra.md": "tests/interfaces/test_hydra_sweeper.py",
 }
 """Pages whose blocks are files of two programs, and the tests that run them."""
 LANGUAGES = {"", "bash", "python", "yaml"}
@@ -381,7 +381,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 )
 def test_a_command_of_the_pages_runs(place: Place, line: str) -> None:
     if line == "hpo run examples/own_workload/cells.yaml":
-        pytest.skip("tests/faces/test_own_workload.py sweeps it")
+        pytest.skip("tests/interfaces/test_own_workload.py sweeps it")
     assert place.run(line)
 
 
@@ -482,7 +482,7 @@ def test_a_study_of_the_pages_is_one(block: Block) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    # those of a plug-in need its package (tests/faces/test_plugin_example.py)
+    # those of a plug-in need its package (tests/interfaces/test_plugin_example.py)
     [path for path in sorted(EXAMPLES.rglob("*.yaml")) if path.parent.name != "plugins"],
     ids=lambda path: path.name,
 )

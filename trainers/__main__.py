@@ -5,7 +5,7 @@
     torchrun --nproc-per-node 4 -m trainers JOB.json --backend torch --report OUT.jsonl
 
 Worker 0 writes one JSON line per evaluation and at the end {"outcome": {...}}, then
-{"exhibit": {...}} where the workload shows its model. With --checkpoint a training goes on from where it was, and
+{"sample_images": {...}} where the workload shows its model. With --checkpoint a training goes on from where it was, and
 SIGUSR1, SIGTERM (but not under torchrun or horovodrun) or the file of --stop-file ask it to save at its next
 evaluation and to leave; it also writes {"started": {...}} each time.
 
@@ -253,14 +253,14 @@ def _go_on(
 
 def _show(training: AnyTraining, report: ReportFile) -> None:
     """Report what the workload shows of its model; where that fails, the outcome stands and standard error says why."""
-    from trainers.loop.exhibits import check_exhibit
+    from trainers.loop.sample_images import check_sample_images
 
     try:
-        exhibit = training.exhibit()
-        if exhibit is not None:
-            report.exhibit(check_exhibit(exhibit))
+        images = training.sample_images()
+        if images is not None:
+            report.sample_images(check_sample_images(images))
     except Exception as error:
-        print(f"no exhibit: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        print(f"no sample images: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

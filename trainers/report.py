@@ -14,7 +14,10 @@ from typing import Any
 from trainers.json_text import json_text
 from trainers.private_files import open_private, write_text
 
-OTHERS = frozenset({"started", "outcome", "exhibit"})
+SAMPLE_IMAGES_KEYS = ("sample_images", "exhibit")
+"""The key of the line with sample images, and its name in earlier releases."""
+
+OTHERS = frozenset({"started", "outcome", *SAMPLE_IMAGES_KEYS})
 """The keys of the lines that are no convergence points."""
 
 
@@ -100,8 +103,9 @@ class TrainingStart:
 class ReportFile:
     """A JSON-lines file: one object per convergence point and at the end ``{"outcome": {...}}``.
 
-    A workload that shows its model adds ``{"exhibit": {...}}`` behind the outcome (:mod:`trainers.loop.exhibits`). A
-    training with a checkpoint adds ``{"started": {...}}`` each time that it is started.
+    A workload with sample images adds ``{"sample_images": {...}}`` after the outcome
+    (:mod:`trainers.loop.sample_images`). A training with a checkpoint adds ``{"started": {...}}``
+    at each start.
 
     Every line is flushed when it is written, so that a reader can follow and a crash loses none.
     """
@@ -135,9 +139,9 @@ class ReportFile:
         """Append the outcome."""
         self._append(json_text({"outcome": outcome.to_dict()}))
 
-    def exhibit(self, exhibit: Mapping[str, Any]) -> None:
+    def sample_images(self, images: Mapping[str, Any]) -> None:
         """Append sample pictures of the trained model."""
-        self._append(json_text({"exhibit": dict(exhibit)}))
+        self._append(json_text({"sample_images": dict(images)}))
 
     def _append(self, line: str) -> None:
         with open(self.path, "a", encoding="utf-8", opener=open_private) as file:
@@ -157,10 +161,10 @@ def read_outcome(path: Path | str) -> TrainingOutcome | None:
     return TrainingOutcome.from_dict(outcomes[-1]) if outcomes else None
 
 
-def read_exhibit(path: Path | str) -> dict[str, Any] | None:
+def read_sample_images(path: Path | str) -> dict[str, Any] | None:
     """Sample pictures of the trained model of a report, or None where its workload has none."""
-    exhibits = [values["exhibit"] for values in _read(path) if "exhibit" in values]
-    return dict(exhibits[-1]) if exhibits else None
+    written = [values[key] for values in _read(path) for key in SAMPLE_IMAGES_KEYS if key in values]
+    return dict(written[-1]) if written else None
 
 
 def read_starts(path: Path | str) -> list[TrainingStart]:

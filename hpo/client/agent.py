@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hpo.asking.trial import AskedTrial, AskTell
+from hpo.ask_and_tell.trial import AskedTrial, AskTell
 from hpo.errors import HpoError, TrialLostError
 from hpo.tuning.trial_run import TrialRun, WorkerPlace
 from trainers.report import ConvergencePoint, TrainingOutcome

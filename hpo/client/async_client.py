@@ -172,7 +172,7 @@ class AsyncRemoteStudy:
                 self._retries,
                 self.name,
                 timeout=timeout,
-                patience=WaitPolicy(poll),
+                policy=WaitPolicy(poll),
                 on_event=on_event,
                 check=check,
             )

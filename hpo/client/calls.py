@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpo.asking.messages import Asked, Verdict
+from hpo.ask_and_tell.messages import Asked, Verdict
 from hpo.client.protocol import Pause, Request, ServerResponse, Steps, get, join
 from hpo.client.records import (
     PLAN_FILES,
@@ -132,7 +132,7 @@ def wait(
     name: str,
     *,
     timeout: float | None,
-    patience: WaitPolicy,
+    policy: WaitPolicy,
     on_event: OnEvent | None,
     check: bool,
 ) -> Steps[StudyStatus]:
@@ -140,7 +140,7 @@ def wait(
     until = None if timeout is None else time.monotonic() + timeout
     last_seen = 0
     while True:
-        now = yield from status(_patient(retries, patience, until), name)
+        now = yield from status(_within(retries, policy, until), name)
         if on_event is not None:
             events = yield from logs(retries, name, after=last_seen)
             for event in events:
@@ -156,9 +156,9 @@ def wait(
                 )
             return now
         left = (
-            patience.poll_seconds
+            policy.poll_seconds
             if until is None
-            else min(patience.poll_seconds, until - time.monotonic())
+            else min(policy.poll_seconds, until - time.monotonic())
         )
         if left <= 0:
             raise WaitTimeoutError(
@@ -361,17 +361,17 @@ def _pages(
             return rows
 
 
-def _patient(retries: RetryPolicy, patience: WaitPolicy, until: float | None) -> RetryPolicy:
+def _within(retries: RetryPolicy, policy: WaitPolicy, until: float | None) -> RetryPolicy:
     """Enough attempts for an outage, or for the time that is left, whichever is shorter."""
-    return patient(
+    return retrying_for(
         retries,
-        patience.outage_seconds
+        policy.outage_seconds
         if until is None
-        else min(patience.outage_seconds, until - time.monotonic()),
+        else min(policy.outage_seconds, until - time.monotonic()),
     )
 
 
-def patient(retries: RetryPolicy, seconds: float) -> RetryPolicy:
+def retrying_for(retries: RetryPolicy, seconds: float) -> RetryPolicy:
     """Enough attempts for an outage of so long."""
     return replace(
         retries,

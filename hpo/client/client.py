@@ -21,8 +21,8 @@ from typing import Any, Self, TypeVar, Unpack
 
 import httpx
 
-from hpo.asking.messages import LEASE_SECONDS, Asked, Verdict
-from hpo.asking.trial import AskTell
+from hpo.ask_and_tell.messages import LEASE_SECONDS, Asked, Verdict
+from hpo.ask_and_tell.trial import AskTell
 from hpo.client import calls
 from hpo.client import transport as carrier
 from hpo.client.address import address
@@ -189,7 +189,7 @@ class RemoteStudy:
                 self._retries,
                 self.name,
                 timeout=timeout,
-                patience=WaitPolicy(poll),
+                policy=WaitPolicy(poll),
                 on_event=on_event,
                 check=check,
             )
@@ -319,13 +319,13 @@ class RemoteStudy:
 
 
 class _TrialChannel:
-    """A server, as a :class:`hpo.asking.messages.Channel`; its calls outlast a server that restarts."""
+    """A server, as a :class:`hpo.ask_and_tell.messages.Channel`; its calls outlast a server that restarts."""
 
     def __init__(
         self, client: Client, name: str, retries: RetryPolicy, outage_seconds: float
     ) -> None:
         self._client, self._name = client, name
-        self._retries = calls.patient(retries, outage_seconds)
+        self._retries = calls.retrying_for(retries, outage_seconds)
 
     def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
         """See the channel. A user's own workload is looked for here: the server's folders are not."""

@@ -31,9 +31,9 @@ from hpo.extrapolation.forecast import Band, Forecast, epochs_band, forecast, se
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.trust import regime
-from hpo.runs.forecasts import past_forecasts
 from hpo.runs.formatting import answered, interval, number, readable, target, with_unit
 from hpo.runs.results import PlannedRun, StudyResult, SweptConfiguration, best_of_rungs
+from hpo.runs.study_forecast import past_forecasts
 from search_spaces.domains import Categorical
 from storage.records import Outcome, TrialState
 

@@ -27,9 +27,9 @@ from hpo.planning.request import Objective
 from hpo.planning.timing.costs import cost_names
 from hpo.runs.formatting import prospects
 from hpo.runs.importances import importance_order, importances
-from hpo.runs.plans import make_plan
 from hpo.runs.repository import stored_spec
 from hpo.runs.results import StudyForecast, StudyResult
+from hpo.runs.study_plan import make_plan
 from hpo.study.jobs import training_job
 from hpo.study.spec import parse_study
 from search_spaces.settings import TrainingSettings

@@ -5,7 +5,7 @@
     result = hpo.read_study("digits")
     hpo.figures.ladder(result, hpo.fit_posterior(result)).show()
 
-Each function takes a :class:`hpo.StudyResult` (``exhibit`` sample pictures of a model, ``calibration`` and
+Each function takes a :class:`hpo.StudyResult` (``sample_images`` those of a model, ``calibration`` and
 ``calibration_of_time`` their rows, ``pareto_front`` and ``time_shares`` a :class:`hpo.Plan`) and returns a
 ``plotly.graph_objects.Figure``. None of them fits: laws are drawn from a posterior that is handed in
 (:func:`hpo.fit_posterior`), and left out without one.
@@ -14,17 +14,16 @@ Each function takes a :class:`hpo.StudyResult` (``exhibit`` sample pictures of a
 from __future__ import annotations
 
 from hpo.dashboard.batch_figures import ladder, setting_against_batch
-from hpo.dashboard.exhibit_figures import exhibit
 from hpo.dashboard.importance_figures import contour, importances, slice_plot
 from hpo.dashboard.outcome_figures import calibration, calibration_of_time, validation
 from hpo.dashboard.plan_figures import pareto_front, time_shares
+from hpo.dashboard.sample_image_figures import sample_images
 from hpo.dashboard.trial_figures import learning_curves, noise_scale, parallel_coordinates, response
 
 __all__ = [
     "calibration",
     "calibration_of_time",
     "contour",
-    "exhibit",
     "importances",
     "ladder",
     "learning_curves",
@@ -32,6 +31,7 @@ __all__ = [
     "parallel_coordinates",
     "pareto_front",
     "response",
+    "sample_images",
     "setting_against_batch",
     "slice_plot",
     "time_shares",

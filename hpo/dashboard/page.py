@@ -49,7 +49,7 @@ CALIBRATION = """One point for each launched plan of this study; the bars are 90
 cross the diagonal."""
 
 
-EXHIBIT = """Fields in grey, from their lowest value to their highest; labels and prediction in the colours of the
+SAMPLE_IMAGES = """Fields in grey, from their lowest value to their highest; labels and prediction in the colours of the
 classes."""
 
 
@@ -216,13 +216,13 @@ def pictures(view: StudyView) -> Iterator[Picture]:
     varied = result.spec.search.names if ended else ()
     if result.runs:
         yield Picture("validation", "Forecast and observed", VALIDATION, figures.validation(result))
-    shown = exhibited(result)
+    shown = run_with_images(result)
     if shown is not None and shown[2].get("panels"):
         yield Picture(
-            "exhibit",
+            "sample-images",
             str(shown[2].get("title", "What the model predicts")),
-            f"{exhibit_caption(*shown)} {EXHIBIT}",
-            figures.exhibit(shown[2]),
+            f"{images_caption(*shown)} {SAMPLE_IMAGES}",
+            figures.sample_images(shown[2]),
         )
     question = result.spec.question
     answer, ladder, setting, response = (
@@ -286,20 +286,20 @@ def _importances(result: StudyResult) -> Iterator[Picture]:
             )
 
 
-def exhibited(result: StudyResult) -> tuple[PlannedRun, Outcome, Mapping[str, Any]] | None:
-    """The launch whose model is shown: the forecast's newest that has an exhibit, else any newest; None without one."""
+def run_with_images(result: StudyResult) -> tuple[PlannedRun, Outcome, Mapping[str, Any]] | None:
+    """The newest launch of the forecast that has sample images, else the newest of any plan; None without one."""
     found = [
-        (run, outcome, run.exhibits[outcome.id])
+        (run, outcome, run.sample_images[outcome.id])
         for run in result.runs
         for outcome in run.outcomes
-        if outcome.id in run.exhibits
+        if outcome.id in run.sample_images
     ]
     own = [each for each in found if each[0].plan.kind is PlanKind.FORECAST]
     return (own or found)[-1] if found else None
 
 
-def exhibit_caption(run: PlannedRun, outcome: Outcome, shown: Mapping[str, Any]) -> str:
-    """Which model an exhibit shows, and what it reached beside what it must beat."""
+def images_caption(run: PlannedRun, outcome: Outcome, shown: Mapping[str, Any]) -> str:
+    """Which model the sample images are of, and what it reached beside what it must beat."""
     model = (
         f"Settings from {KIND_NAMES[run.plan.kind]}, global batch size {number(run.plan.global_batch_size)}, "
         f"seed {outcome.seed}"

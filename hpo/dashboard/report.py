@@ -11,8 +11,8 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from hpo.dashboard import page
-from hpo.dashboard.exhibit_figures import WIDTH
 from hpo.dashboard.next_steps import next_steps
+from hpo.dashboard.sample_image_figures import WIDTH
 from hpo.dashboard.view import StudyView, load_view
 from hpo.errors import HpoError
 from hpo.runs.formatting import prospects

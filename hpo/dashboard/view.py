@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from hpo.errors import EvidenceError
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.runs import repository
-from hpo.runs.forecasts import fit_posterior, with_forecast
 from hpo.runs.repository import open_store
 from hpo.runs.results import StudyResult
+from hpo.runs.study_forecast import fit_posterior, with_forecast
 from storage.records import CalibrationRow, Convergence, Trial
 from storage.store import Store
 

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpo.asking.messages import LEASE_SECONDS, Asked, Verdict
-from hpo.asking.trial import AskTell
+from hpo.ask_and_tell.messages import LEASE_SECONDS, Asked, Verdict
+from hpo.ask_and_tell.trial import AskTell
 from hpo.errors import StorageUnavailableError, TuningError
-from hpo.runs.desk import Desk
+from hpo.runs.ask_tell_study import AskTellStudy
 from hpo.runs.lease import process_name
 from hpo.runs.repository import DEFAULT_STORAGE, enter_study, open_store
 from hpo.study.jobs import search_path
@@ -19,16 +19,16 @@ from storage.errors import Conflict, StoreError
 from trainers.report import ConvergencePoint, TrainingOutcome
 
 
-class _DeskChannel:
-    """A desk of this process, as a :class:`hpo.asking.messages.Channel`."""
+class _LocalChannel:
+    """A study of this process, as a :class:`hpo.ask_and_tell.messages.Channel`."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, study: AskTellStudy) -> None:
+        self._study = study
 
     def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
         """See the channel."""
         try:
-            return self._desk.ask(key, holder, lease_seconds)
+            return self._study.ask(key, holder, lease_seconds)
         except Conflict as error:
             raise TuningError(str(error)) from error
         except StoreError as error:
@@ -38,7 +38,7 @@ class _DeskChannel:
         self, number: int, key: str, points: Sequence[ConvergencePoint], lease_seconds: float
     ) -> Verdict:
         """See the channel."""
-        return self._desk.report(number, key, points, lease_seconds)
+        return self._study.report(number, key, points, lease_seconds)
 
     def end(
         self,
@@ -52,12 +52,12 @@ class _DeskChannel:
     ) -> str:
         """See the channel."""
         return str(
-            self._desk.end(number, key, points, outcome=outcome, state=state, reason=reason).state
+            self._study.end(number, key, points, outcome=outcome, state=state, reason=reason).state
         )
 
     def release(self, number: int, key: str) -> None:
         """See the channel."""
-        self._desk.release(number, key)
+        self._study.release(number, key)
 
 
 def ask_tell(
@@ -87,10 +87,10 @@ def ask_tell(
         store = stack.enter_context(open_store(storage))
         study = enter_study(store, spec)
         store.update_spec(study.id, spec.text, search_path(spec))
-        desk = Desk(store, store.study_by_id(study.id))
+        asked = AskTellStudy(store, store.study_by_id(study.id))
         opened = stack.pop_all()
     return AskTell(
-        _DeskChannel(desk),
+        _LocalChannel(asked),
         f"{process_name()}:{threading.get_ident()}",
         lease_seconds=lease_seconds,
         close=opened.close,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Hears nothing; a face that shows something overrides what it shows."""
+    """Hears nothing; an interface that shows something overrides what it shows."""
 
     def message(self, text: str) -> None:
         """One line about what happens next."""

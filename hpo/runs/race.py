@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from hpo.errors import EvidenceError
 from hpo.runs import repository
-from hpo.runs.forecasts import forecast, forecast_without_race
 from hpo.runs.formatting import number
 from hpo.runs.lease import HeldLease, take_lease
 from hpo.runs.notebook import progress_here
 from hpo.runs.progress import Progress
 from hpo.runs.repository import DEFAULT_FOLDER, open_store
 from hpo.runs.results import StudyForecast, StudyResult
+from hpo.runs.study_forecast import forecast, forecast_without_race
 from storage.errors import StoreError
 
 if TYPE_CHECKING:
@@ -96,18 +96,18 @@ def run_plan(
     folder: Path,
     progress: Progress,
     ray: RayOptions | None = None,
-    storage_patience: float = 300.0,
+    storage_retry_seconds: float = 300.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> SweepEnd | None:
     """Train what is left of a planned race for the holder of the study's lease; None where there is none."""
-    from hpo.tuning.patience import Patience
+    from hpo.tuning.retry import StorageRetry
     from hpo.tuning.tuner import run_race
 
     progress.message(plan.message)
     if plan.course is None:
         return None
-    patience = Patience(
-        storage_patience, progress.message, stopped=lambda: bool(holding.lost) or stop()
+    retry = StorageRetry(
+        storage_retry_seconds, progress.message, stopped=lambda: bool(holding.lost) or stop()
     )
     end = run_race(
         result.spec,
@@ -117,7 +117,7 @@ def run_plan(
         folder=folder,
         progress=progress.race,
         ray=ray,
-        patience=patience,
+        retry=retry,
         stop=stop,
     )
     if end.message:
@@ -133,7 +133,7 @@ def race(
     folder: Path | str = DEFAULT_FOLDER,
     progress: Progress | None = None,
     ray_address: str | None = None,
-    storage_patience: float = 300.0,
+    storage_retry_seconds: float = 300.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> StudyResult:
     """Race settings of a study at a batch, its full-scale batch if not given; the study as it is then, with a forecast.
@@ -176,7 +176,7 @@ def race(
                 folder=folder,
                 progress=progress,
                 ray=RayOptions(ray_address),
-                storage_patience=storage_patience,
+                storage_retry_seconds=storage_retry_seconds,
                 stop=lambda: holding.stopping or stop(),
             )
         except StoreError:

@@ -126,7 +126,9 @@ def read_result(
     study = store.study(name)
     spec = spec or stored_spec(study)
     runs = tuple(
-        dataclasses.replace(run, exhibits=store.exhibits(run.plan.id or 0)) if run.outcomes else run
+        dataclasses.replace(run, sample_images=store.sample_images(run.plan.id or 0))
+        if run.outcomes
+        else run
         for run in planned_runs(store, study, spec)
     )
     trials = tuple(store.trials(study.id))
@@ -331,8 +333,8 @@ def keep_outcome(
             samples_per_second=launched.samples_per_second,
         )
     )
-    if launched.exhibit is not None:
-        store.add_exhibit(kept.id, launched.exhibit)
+    if launched.sample_images is not None:
+        store.add_sample_images(kept.id, launched.sample_images)
     if launched.samples_per_second:
         store.add_throughputs(
             [_throughput(store, kept, launched.samples_per_second, launched.machine)]

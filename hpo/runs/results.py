@@ -124,12 +124,12 @@ class StudyForecast:
 class PlannedRun:
     """A plan and the outcomes of its launches so far.
 
-    ``exhibits`` holds what the trained models are shown by, by the id of the outcome; see ``trainers.loop.exhibits``.
+    ``sample_images`` holds those of the trained models, by the id of the outcome; see ``trainers.loop.sample_images``.
     """
 
     plan: Plan
     outcomes: tuple[Outcome, ...]
-    exhibits: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    sample_images: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def reached(self) -> tuple[float, ...]:
@@ -182,7 +182,7 @@ class PlannedRun:
 
     def references(self, outcome: Outcome) -> dict[str, float]:
         """The target's metric of what an outcome's model must beat, by name; empty where its workload tells none."""
-        return dict(self.exhibits.get(outcome.id, {}).get("references", {}))
+        return dict(self.sample_images.get(outcome.id, {}).get("references", {}))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

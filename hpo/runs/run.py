@@ -21,13 +21,11 @@ from hpo.planning.plan import Plan, folder_name
 from hpo.runs import repository
 from hpo.runs.checks import check_full_scale, check_workload
 from hpo.runs.exports.beside import trackers_beside
-from hpo.runs.forecasts import direct_search, forecast, with_forecast
 from hpo.runs.formatting import KIND_NAMES
 from hpo.runs.lease import HeldLease, take_lease
 from hpo.runs.losses import done, is_lost, told_end, told_losses, way_out
 from hpo.runs.notebook import progress_here
 from hpo.runs.plan_run import held_plan_run
-from hpo.runs.plans import baseline_plans, make_plan
 from hpo.runs.price import study_price
 from hpo.runs.progress import Progress
 from hpo.runs.race import plan_race
@@ -35,7 +33,9 @@ from hpo.runs.race import run_plan as run_plan_of_race
 from hpo.runs.repository import DEFAULT_FOLDER, DEFAULT_STORAGE, open_store, stored_spec
 from hpo.runs.results import StudyForecast, StudyResult, best_settings
 from hpo.runs.study_changes import starts_otherwise, told_retry
+from hpo.runs.study_forecast import direct_search, forecast, with_forecast
 from hpo.runs.study_limits import LimitWatch, StudyLimits
+from hpo.runs.study_plan import baseline_plans, make_plan
 from hpo.study.jobs import search_path, trial_folder
 from hpo.study.spec import StudySpec
 from storage.errors import StoreError
@@ -45,7 +45,7 @@ from trainers.report import ConvergencePoint
 from trainers.workloads.program.micro_batch import found_micro_batch
 
 if TYPE_CHECKING:
-    from hpo.tuning.patience import Patience
+    from hpo.tuning.retry import StorageRetry
     from hpo.tuning.tuner import RayOptions
 
 LEAST_SEEDS = 5
@@ -59,13 +59,14 @@ EVENT_SECONDS = 5.0
 class RunOptions:
     """How a study is run here.
 
-    ``folder`` takes checkpoints of trials in flight and plans. ``storage_patience`` is how many seconds a database may
-    be away. ``stop`` is asked often; once it says so, the study is left in ``stopped_state``. ``check`` looks first
-    whether the study can be run here at all. A study that takes more memory or disk than its ``limits`` fails.
+    ``folder`` takes checkpoints of trials in flight and plans. A database that is away is retried for
+    ``storage_retry_seconds``. ``stop`` is called often; once it returns true, the study is left in ``stopped_state``.
+    ``check`` tests first whether the study can run here at all. A study that takes more memory or disk than its
+    ``limits`` fails.
     """
 
     folder: Path
-    storage_patience: float
+    storage_retry_seconds: float
     ray: RayOptions
     stop: Callable[[], bool] = lambda: False
     stopped_state: StudyState = StudyState.INTERRUPTED
@@ -95,14 +96,14 @@ def run_held(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions
     :class:`storage.errors.StoreUnavailable` where the database stays away; both leave the study as it is.
     """
     from hpo.tuning.interrupt import Interrupter, WorkInterrupted
-    from hpo.tuning.patience import Patience
+    from hpo.tuning.retry import StorageRetry
 
-    patience = Patience(
-        options.storage_patience,
+    retry = StorageRetry(
+        options.storage_retry_seconds,
         options.progress.message,
         stopped=lambda: bool(held.lost) or options.stop(),
     )
-    run = _Run(spec, held, storage, options, patience)
+    run = _Run(spec, held, storage, options, retry)
     try:
         with run.watched(), Interrupter(run.must_stop) as interrupter:
             run.region = interrupter.region
@@ -131,10 +132,10 @@ class _Run:
         held: HeldLease,
         storage: str,
         options: RunOptions,
-        patience: Patience,
+        retry: StorageRetry,
     ) -> None:
         self._spec, self._held, self._storage, self._options = spec, held, storage, options
-        self._store, self._progress, self._patience = held.store, options.progress, patience
+        self._store, self._progress, self._retry = held.store, options.progress, retry
         self._ended, self._told_at = -1, time.monotonic()
         self._watch: LimitWatch | None = None
         self.region: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
@@ -168,7 +169,7 @@ class _Run:
             folder=options.folder,
             progress=self._trials,
             ray=options.ray,
-            patience=self._patience,
+            retry=self._retry,
             stop=self.must_stop,
         )
         if end.ending is Ending.STOPPED:
@@ -208,7 +209,7 @@ class _Run:
             folder=self._options.folder,
             progress=self._progress,
             ray=self._options.ray,
-            storage_patience=self._options.storage_patience,
+            storage_retry_seconds=self._options.storage_retry_seconds,
             stop=self.must_stop,
         )
         self._held.event("race", plan.message if plan.course is None else self._raced(batch))
@@ -222,16 +223,16 @@ class _Run:
         return f"{len(trials)} trainings at {batch}: {', '.join(f'{n} {state}' for state, n in sorted(states.items()))}"
 
     def _read(self) -> StudyResult:
-        return self._patience(
+        return self._retry(
             lambda: repository.read_result(self._store, self._spec.name, self._storage, self._spec)
         )
 
     def _measure_cost(self) -> None:
         """What a sample costs, for plans: in this process, so only once a trial has shown that the workload trains."""
-        trials = self._patience(lambda: self._store.trials(self._held.study.id))
+        trials = self._retry(lambda: self._store.trials(self._held.study.id))
         if any(trial.state.finished and trial.state is not TrialState.FAILED for trial in trials):
             with self.region():
-                said = self._patience(
+                said = self._retry(
                     lambda: repository.measure_cost(self._store, self._held.study, self._spec)
                 )
             if said:
@@ -255,7 +256,7 @@ class _Run:
             study = self._store.study(self._spec.name)
             return study if study.lease_worker is None and study.state is state else None
 
-        study = self._patience(lambda: self._held.release(state, message), released)
+        study = self._retry(lambda: self._held.release(state, message), released)
         self._held.event(str(state), message or f"the study is {state}")
         return study
 
@@ -280,7 +281,7 @@ class _Run:
 
     def _told_before(self) -> int:
         """How many trials of the sweep had ended when the study was taken up: -1 where none had."""
-        there = self._patience(lambda: self._store.trials(self._held.study.id))
+        there = self._retry(lambda: self._store.trials(self._held.study.id))
         return (
             sum(each.state.finished and each.purpose == TrialPurpose.SWEEP for each in there) or -1
         )
@@ -355,7 +356,7 @@ class _Run:
         return dataclasses.replace(plan, job=dataclasses.replace(plan.job, micro_batch_size=micro))
 
     def _keep_forecast(self, fitted: StudyForecast) -> StudyForecast:
-        made = self._patience(lambda: repository.keep_forecast(self._store, fitted))
+        made = self._retry(lambda: repository.keep_forecast(self._store, fitted))
         epochs, batch = made.numbers.epochs_to_target, made.global_batch_size
         best = made.numbers.best
         said = (
@@ -373,7 +374,7 @@ class _Run:
         return made
 
     def _keep_plan(self, made: StudyForecast, plan: Plan, directory: Path) -> Plan:
-        kept = self._patience(
+        kept = self._retry(
             lambda: repository.keep_plan(
                 self._store,
                 made,
@@ -401,14 +402,14 @@ class _Run:
             return {outcome.seed for outcome in self._store.outcomes(plan_id)}
 
         for seed in sorted(
-            set(range(first, first + max(LEAST_SEEDS, self._spec.seeds))) - self._patience(done)
+            set(range(first, first + max(LEAST_SEEDS, self._spec.seeds))) - self._retry(done)
         ):
             self._progress.message(
                 f"running {KIND_NAMES[plan.kind]} at {plan.global_batch_size} on {plan.workers} "
                 f"workers, seed {seed}"
             )
             with held_plan_run(self._store, plan_id, seed):
-                launched = self._patience(
+                launched = self._retry(
                     lambda seed=seed: self._launch(plan, directory, backend, seed)  # type: ignore[misc]
                 )
 
@@ -416,7 +417,7 @@ class _Run:
                 repository.keep_outcome(self._store, plan_id, seed, backend, plan.workers, launched)
                 return True
 
-            self._patience(keep, lambda seed=seed: seed in done() or None)  # type: ignore[misc]
+            self._retry(keep, lambda seed=seed: seed in done() or None)  # type: ignore[misc]
             self._held.event(
                 "outcome",
                 f"plan {plan_id}, seed {seed}: {launched.outcome.state} after "
@@ -447,7 +448,7 @@ def run_study(
     folder: Path | str = DEFAULT_FOLDER,
     progress: Progress | None = None,
     ray_address: str | None = None,
-    storage_patience: float = 300.0,
+    storage_retry_seconds: float = 300.0,
     stop_after: float | None = None,
     price_seconds: float = 0.0,
     retry_failed: bool = False,
@@ -455,8 +456,8 @@ def run_study(
     """Sweep, extrapolate, plan and, where the study asks for it, validate; goes on with a study of this name.
 
     A call that is interrupted returns a result that is not ``complete``; the same call later goes on from the
-    database. The study is held by a lease meanwhile, so that no worker runs it at the same time, and a database that
-    is away is waited for, for up to ``storage_patience`` seconds. After ``stop_after`` seconds it stops as if it were
+    database. The study is held by a lease meanwhile, so that no worker runs it at the same time. A database that is
+    away is retried for up to ``storage_retry_seconds``. After ``stop_after`` seconds the run stops as if it were
     interrupted: before the end of a slot. A study without trials is timed for at most ``price_seconds`` first, to tell
     ``progress`` its price; 0 tells none. Trials that failed are trained anew where ``spec`` starts another program than
     before, or the same one otherwise, and in any case with ``retry_failed``. Raises :class:`SpecError` for a study that
@@ -493,7 +494,7 @@ def run_study(
             storage,
             RunOptions(
                 folder=folder,
-                storage_patience=storage_patience,
+                storage_retry_seconds=storage_retry_seconds,
                 ray=RayOptions(ray_address),
                 stop=lambda: until is not None and time.monotonic() >= until,
                 progress=progress,

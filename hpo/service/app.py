@@ -18,7 +18,7 @@ from hpo.service.config import ServerConfig
 from hpo.service.context import Context
 from hpo.service.middleware import RequestMiddleware
 from hpo.service.routes import (
-    asking,
+    ask_tell,
     events,
     forecasts,
     login,
@@ -107,7 +107,7 @@ def create_app(
     for router in (
         studies.router,
         trials.router,
-        asking.router,
+        ask_tell.router,
         forecasts.router,
         plans.router,
         events.router,

@@ -15,8 +15,8 @@ from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
 from hpo.service.auth import Principal
+from hpo.service.fair_queue import FairQueue, RequestSlot
 from hpo.service.refusal import RefusedError
-from hpo.service.shares import Shares, Turn
 
 THREADS = 8
 MOST_WAITING = 100
@@ -26,25 +26,25 @@ Found = TypeVar("Found")
 class Computations:
     """A few threads of one server, for computations of one kind.
 
-    ``kind`` names them in a refusal; whose turn it is may have to wait for a thread, but at most ``patience`` seconds.
+    ``kind`` names them in a refusal; one that has a slot waits at most ``wait_seconds`` for a thread.
     """
 
     def __init__(
-        self, threads: int = THREADS, kind: str = "computations", patience: float | None = None
+        self, threads: int = THREADS, kind: str = "computations", wait_seconds: float | None = None
     ) -> None:
-        self._threads, self._kind, self._patience = threads, kind, patience
-        self._shares = Shares(threads, most=1, queue=MOST_WAITING)
+        self._threads, self._kind, self._wait_seconds = threads, kind, wait_seconds
+        self._queue = FairQueue(threads, most=1, queue=MOST_WAITING)
         self._free = asyncio.Semaphore(threads)
         self._limiter: CapacityLimiter | None = None
 
-    async def run(self, who: Principal, turn: Turn, work: Callable[[], Found]) -> Found:
+    async def run(self, who: Principal, slot: RequestSlot, work: Callable[[], Found]) -> Found:
         """The result of ``work``, for a request that steps aside until it is there.
 
         RefusedError (429) where too many of the owner wait, and (503) where no thread is free in time.
         """
         self._limiter = self._limiter or CapacityLimiter(self._threads)  # of the loop that runs
         try:
-            async with turn.aside(), self._shares.turn(who.owner), self._thread():
+            async with slot.aside(), self._queue.slot(who.owner), self._thread():
                 return await run_sync(work, limiter=self._limiter)
         except asyncio.QueueFull:
             raise RefusedError(
@@ -57,7 +57,7 @@ class Computations:
     @asynccontextmanager
     async def _thread(self) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._wait_seconds):
                 await self._free.acquire()
         except TimeoutError:
             raise RefusedError(

@@ -2,7 +2,7 @@
 
 A head must arrive within a time, counted from the connection or from the first byte of a later request, and have at
 most so many bytes. Whoever is sent an answer must take some of it within a time, which is short where many connections
-of one address take nothing: each holds a turn of its owner's. Few requests may be sent ahead of the answers that are
+of one address take nothing: each holds a slot of its owner. Few requests may be sent ahead of the answers that are
 taken. One address may have so many connections open. Bodies have their bounds in :mod:`hpo.service.middleware`.
 """
 

@@ -15,17 +15,17 @@ from fastapi import Depends, Path, Request, Security
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
 from hpo.service import fit_process
+from hpo.service.ask_tell_studies import AskTellStudies
 from hpo.service.auth import SESSION_PREFIX, Principal, Tokens
 from hpo.service.checking import PROCESSES, CheckedStudy, Checker
 from hpo.service.computations import Computations
 from hpo.service.config import ServerConfig
-from hpo.service.desks import Desks
-from hpo.service.forecasts import Forecasts
+from hpo.service.fair_queue import FairQueue, RequestSlot
+from hpo.service.forecast_cache import ForecastCache
 from hpo.service.live import Live
 from hpo.service.metrics import Metrics
 from hpo.service.rate_limit import RateLimit
 from hpo.service.refusal import RefusedError
-from hpo.service.shares import Shares, Turn
 from hpo.study import rules
 from storage.errors import NotFound, StoreUnavailable
 from storage.records import Study
@@ -37,7 +37,7 @@ SLASH = "\ue000"
 BIGGEST_ID = 2**63 - 1
 COUNT_SECONDS, MOST_COUNTED = 60.0, 10_000
 MOST_WAITING = 200
-"""Requests of one owner, or of one address without a token, that may wait for their turn."""
+"""Requests of one owner, or of one address without a token, that may wait for a slot."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\s:/@\[\]]+))(?::[0-9]{1,5})?")
 
@@ -68,17 +68,17 @@ class Context:
         self.computations = Computations()
         self._stored: dict[str, tuple[int, float]] = {}
         self.strangers = RateLimit(10, 100)  # requests of one address whose token is not known
-        self.shares = Shares(config.threads, config.limits.requests_at_once, MOST_WAITING)
+        self.fair_queue = FairQueue(config.threads, config.limits.requests_at_once, MOST_WAITING)
         self.hosts = allowed_hosts(config)
         self._suspects: CapacityLimiter | None = None
         self.metrics = Metrics()
-        self.forecasts = Forecasts()
+        self.forecasts = ForecastCache()
         self._checker = Checker(config)
         self._checks = Computations(
-            PROCESSES, "checks of submissions", patience=3 * config.limits.check_seconds
+            PROCESSES, "checks of submissions", wait_seconds=3 * config.limits.check_seconds
         )
         self.live = Live(self.open_store)
-        self.desks = Desks(self.open_store)
+        self.ask_tell_studies = AskTellStudies(self.open_store)
         self._store: Store | None = None
         self._failed: tuple[float, StoreUnavailable] | None = None
         self._lock = threading.Lock()
@@ -149,9 +149,9 @@ class Context:
             self._store.close()
             self._store = None
 
-    async def checked(self, who: Principal, turn: Turn, text: str) -> CheckedStudy:
+    async def checked(self, who: Principal, slot: RequestSlot, text: str) -> CheckedStudy:
         """The study of a text from the network; SpecError with its faults, RefusedError where that takes too long."""
-        return await self._checks.run(who, turn, lambda: self._checker.check(text))
+        return await self._checks.run(who, slot, lambda: self._checker.check(text))
 
     def check_readable(self, who: Principal, study: Study) -> Study:
         """The study, or RefusedError (404) where reading is private and it is another's."""
@@ -206,10 +206,10 @@ async def _shared(request: Request) -> Context:
     return context_of(request)
 
 
-async def _own_turn(request: Request) -> Turn:
-    """The turn that the request has."""
-    turn: Turn = request.state.turn
-    return turn
+async def _own_slot(request: Request) -> RequestSlot:
+    """The slot of the request."""
+    slot: RequestSlot = request.state.slot
+    return slot
 
 
 async def _study_name(
@@ -344,4 +344,4 @@ READS, ADMINS = Depends(requires_scope("read")), Depends(requires_scope("admin")
 """For routes that need the scope and do not ask who has it."""
 StudyName = Annotated[str, Depends(_study_name)]
 Shared = Annotated[Context, Depends(_shared)]
-OwnTurn = Annotated[Turn, Depends(_own_turn)]
+OwnSlot = Annotated[RequestSlot, Depends(_own_slot)]

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpo.errors import EvidenceError
-from hpo.runs import forecasts
+from hpo.runs import study_forecast
 from hpo.runs.results import StudyForecast, StudyResult
 from hpo.service.logs import LOG
 from trainers import lifeline
@@ -77,14 +77,14 @@ close = _pool.close
 
 
 def fit(result: StudyResult, left_out: Collection[int]) -> Posterior:
-    """The laws of a study, as :func:`hpo.runs.forecasts.fit_posterior` fits them; EvidenceError as there."""
+    """The laws of a study, as :func:`hpo.runs.study_forecast.fit_posterior` fits them; EvidenceError as there."""
     return _pool.run(_fit, result, tuple(left_out))
 
 
 def forecast(
     result: StudyResult, batch: int, posterior: Posterior, budgets: Sequence[float]
 ) -> StudyForecast:
-    """The forecast of :func:`hpo.runs.forecasts.forecast`; EvidenceError as there.
+    """The forecast of :func:`hpo.runs.study_forecast.forecast`; EvidenceError as there.
 
     It takes a fraction of a second, while a process takes seconds to start: until one has, it is made in this process.
     """
@@ -106,7 +106,7 @@ def _begin(server: str) -> None:
 
 def _fit(result: StudyResult, left_out: Collection[int]) -> Posterior:
     try:
-        return forecasts.fit_posterior(result, left_out)
+        return study_forecast.fit_posterior(result, left_out)
     except EvidenceError as error:
         raise EvidenceError(str(error)) from None
 
@@ -114,5 +114,5 @@ def _fit(result: StudyResult, left_out: Collection[int]) -> Posterior:
 def _forecast(
     result: StudyResult, batch: int, posterior: Posterior, budgets: Sequence[float]
 ) -> StudyForecast:
-    made = forecasts.forecast(result, batch, posterior, budgets=budgets)
+    made = study_forecast.forecast(result, batch, posterior, budgets=budgets)
     return dataclasses.replace(made, posterior=None, source=None)  # the server has them

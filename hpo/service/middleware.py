@@ -1,4 +1,4 @@
-"""What every request passes: an identity, a bound on its body, its turn, headers, a line in the log, a count."""
+"""What every request passes: an identity, a bound on its body, its slot, headers, a line in the log, a count."""
 
 from __future__ import annotations
 
@@ -76,18 +76,18 @@ class RequestMiddleware:
             self._tell(scope, passing)
 
     async def _answer(self, scope: Scope, receive: Receive, passing: _Passing) -> None:
-        """Have the request answered when it is its owner's turn.
+        """Have the request answered when its owner has a slot free.
 
-        A stream gives its turn back when it begins, and so does an answer to somebody who is not known: others who
+        A stream gives its slot back when it begins, and so does an answer to somebody who is not known: others who
         come from the address need not wait until it is taken.
         """
         who = scope["state"].get("principal")
         client = scope["client"][0] if scope.get("client") else ""
         owner = ("address", client) if who is None else ("owner", who.owner)
         try:
-            async with self.context.shares.turn(owner) as turn:
-                passing.on_begin, passing.begins_early = turn.end, who is None
-                scope["state"]["turn"] = turn
+            async with self.context.fair_queue.slot(owner) as slot:
+                passing.on_begin, passing.begins_early = slot.end, who is None
+                scope["state"]["slot"] = slot
                 await self.app(scope, receive, passing.send)
         except asyncio.QueueFull:
             refusal = error_reply(
@@ -233,7 +233,7 @@ class _Passing:
             if self.is_stream or self.begins_early:
                 self.on_begin()
         elif len(message.get("body", b"")) > TAKEN_AT_ONCE and not message.get("more_body"):
-            # the server waits with the next message, and so with the end of the turn, until this one is taken
+            # the server waits with the next message, and so with the end of the slot, until this one is taken
             await self._send({**message, "more_body": True})
             message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)

@@ -32,8 +32,8 @@ from hpo.runs.study_limits import StudyLimits
 from hpo.service.submission import faults_of_data
 from hpo.study.jobs import workload_data
 from hpo.study.spec import StudySpec
-from hpo.tuning.patience import PATIENCE_SECONDS
 from hpo.tuning.periodic import PeriodicThread
+from hpo.tuning.retry import RETRY_SECONDS
 from hpo.tuning.tuner import RayOptions, stop_ray
 from storage.errors import LeaseLost, StoreError, StoreUnavailable
 from storage.records import Lease, StudyState, Trial, WorkerBeat
@@ -75,7 +75,7 @@ class WorkerOptions:
     per_owner: int | None = None
     lease_seconds: float = LEASE_SECONDS
     poll_seconds: float = 1.0
-    storage_patience: float = PATIENCE_SECONDS
+    storage_retry_seconds: float = RETRY_SECONDS
     max_attempts: int = 20
     once: bool = False
     drain: bool = False
@@ -193,7 +193,7 @@ class Worker:
                 options.storage,
                 RunOptions(
                     folder=options.folder,
-                    storage_patience=options.storage_patience,
+                    storage_retry_seconds=options.storage_retry_seconds,
                     check=True,
                     ray=RayOptions(options.ray_address, options.cores, keep=True),
                     stop=self._stopping.is_set,

@@ -16,7 +16,7 @@ from hpo.study.jobs import training_job
 from hpo.study.sizes import point_of
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.strategy import Done, Wait
-from hpo.tuning.patience import Patience
+from hpo.tuning.retry import StorageRetry
 from hpo.tuning.stopping import RunningTrial
 from hpo.tuning.sweep import Sweep
 from hpo.tuning.tuner import rule_of
@@ -45,7 +45,7 @@ class AskedSweep(Sweep):
             store,
             checkpoints=Path(),
             progress=lambda trials, running: None,  # noqa: ARG005
-            patience=Patience(0),
+            retry=StorageRetry(0),
         )
         self._rule = rule_of(spec, self)
         self._asked: dict[int, RunningTrial] = {}

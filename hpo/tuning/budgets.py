@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpo.tuning.patience import Patience
+from hpo.tuning.retry import StorageRetry
 from storage.records import Study
 from storage.store import Store
 
@@ -13,15 +13,15 @@ class Budget:
     The database is asked only where the study has such a budget.
     """
 
-    def __init__(self, study: Study, store: Store, patience: Patience) -> None:
-        self._study, self._store, self._patience = study, store, patience
+    def __init__(self, study: Study, store: Store, retry: StorageRetry) -> None:
+        self._study, self._store, self._retry = study, store, retry
 
     def spent(self) -> str:
         """Which budget is spent, for people to read; empty while none is."""
         samples, hours = self._study.max_samples, self._study.max_accelerator_hours
         if samples is None and hours is None:
             return ""
-        used = self._patience(lambda: self._store.usage(self._study.id))
+        used = self._retry(lambda: self._store.usage(self._study.id))
         if samples is not None and used.samples >= samples:
             return f"the study's budget of {samples:,} samples is spent ({used.samples:,} were processed)"
         if hours is not None and used.accelerator_seconds >= 3600 * hours:

@@ -11,7 +11,7 @@ from ray.tune.schedulers import FIFOScheduler
 from ray.tune.stopper import NoopStopper
 
 from hpo.tuning.lost_machines import wait_for_notice
-from hpo.tuning.recording import Recording
+from hpo.tuning.result_handler import ResultHandler
 from hpo.tuning.stopping import CurveStopping, LadderASHA
 from hpo.tuning.trainings import Trainings
 from storage.records import TrialState
@@ -46,11 +46,11 @@ class RayScheduler(FIFOScheduler):  # type: ignore[misc]
         return f"{len(self._rule.stopped)} trials stopped"
 
 
-class RayRecording(tune.Callback):  # type: ignore[misc]
-    """Hands results and ends to the sweep's :class:`~hpo.tuning.recording.Recording`, and knows the trials' actors."""
+class RayResultCallback(tune.Callback):  # type: ignore[misc]
+    """Passes results and ends to a :class:`~hpo.tuning.result_handler.ResultHandler`, and knows the trials' actors."""
 
     def __init__(self, sweep: Trainings, rule: LadderASHA | CurveStopping) -> None:
-        self._sweep, self._recording = sweep, Recording(sweep, rule)
+        self._sweep, self._handler = sweep, ResultHandler(sweep, rule)
         self._actors: dict[str, Any] = {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -69,11 +69,11 @@ class RayRecording(tune.Callback):  # type: ignore[misc]
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         """A convergence point, or the trial's own last word."""
-        self._recording.result(trial, result)
+        self._handler.result(trial, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """The trial ended by itself, or was stopped."""
-        self._recording.end(trial)
+        self._handler.end(trial)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """The trial's process died and will be started again: not on a machine that is gone."""
@@ -105,8 +105,8 @@ class Stopping(tune.Stopper):  # type: ignore[misc]
     they are killed where they have not ended ``GRACE_SECONDS`` after the sweep was to end.
     """
 
-    def __init__(self, sweep: Trainings, recording: RayRecording) -> None:
-        self._sweep, self._recording = sweep, recording
+    def __init__(self, sweep: Trainings, handler: RayResultCallback) -> None:
+        self._sweep, self._handler = sweep, handler
         self._killing: threading.Timer | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Stopping:
@@ -125,7 +125,7 @@ class Stopping(tune.Stopper):  # type: ignore[misc]
         """Whether the sweep is to end now."""
         interrupted = self._sweep.interrupted
         if interrupted and self._killing is None:
-            self._killing = threading.Timer(GRACE_SECONDS, self._recording.kill_actors)
+            self._killing = threading.Timer(GRACE_SECONDS, self._handler.kill_actors)
             self._killing.daemon = True
             self._killing.start()
         return interrupted

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpo.tuning.generation.strategy import Done
 from hpo.tuning.interrupt import Interrupter, WorkInterrupted
-from hpo.tuning.recording import Recording
+from hpo.tuning.result_handler import ResultHandler
 from hpo.tuning.stopping import CurveStopping, LadderASHA, RunningTrial
 from hpo.tuning.trainings import Trainings
 from hpo.tuning.trial_run import TrialRun
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def train_fused(sweep: Trainings, rule: LadderASHA | CurveStopping, slots: int) -> None:
     """Train, at most ``slots`` trials at once, until the sweep has nothing left to start or is interrupted."""
-    recording, fused, number = Recording(sweep, rule), FusedRuns(), 0
+    handler, fused, number = ResultHandler(sweep, rule), FusedRuns(), 0
     running: dict[str, RunningTrial] = {}
     with Interrupter(lambda: sweep.interrupted) as interrupter:
         try:
@@ -44,29 +44,29 @@ def train_fused(sweep: Trainings, rule: LadderASHA | CurveStopping, slots: int) 
                     results = fused.advance()
                 for trial_id, found in results.items():
                     trial, result = running[trial_id], {**found, "trial_id": trial_id}
-                    if _take(trial, result, recording, rule):
+                    if _take(trial, result, handler, rule):
                         fused.end(trial_id)
                         del running[trial_id]
         except WorkInterrupted:
             pass
     for trial in running.values():  # they wait for the next run
         rule.ended(trial, trial.last_result)
-        recording.end(trial)
+        handler.end(trial)
 
 
 def _take(
     trial: RunningTrial,
     result: dict[str, Any],
-    recording: Recording,
+    handler: ResultHandler,
     rule: LadderASHA | CurveStopping,
 ) -> bool:
     """Record one evaluation, in the order of Tune's own loop; whether the trial has ended."""
     ended = bool(result.get("done")) or rule.stops(trial, result)
-    recording.result(trial, result)
+    handler.result(trial, result)
     trial.last_result = result
     if ended:
         rule.ended(trial, result)
-        recording.end(trial)
+        handler.end(trial)
     return ended
 
 

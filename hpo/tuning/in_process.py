@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hpo.tuning.generation.strategy import Done
 from hpo.tuning.interrupt import Interrupter, WorkInterrupted
-from hpo.tuning.recording import Recording
+from hpo.tuning.result_handler import ResultHandler
 from hpo.tuning.stopping import CurveStopping, LadderASHA, RunningTrial
 from hpo.tuning.trainings import Trainings
 from hpo.tuning.trial_run import TrialRun
@@ -17,7 +17,7 @@ from hpo.tuning.trial_run import TrialRun
 
 def train_all(sweep: Trainings, rule: LadderASHA | CurveStopping) -> None:
     """Train until the sweep has nothing left to start, or is interrupted."""
-    recording, run, number = Recording(sweep, rule), TrialRun(), 0
+    handler, run, number = ResultHandler(sweep, rule), TrialRun(), 0
     with Interrupter(lambda: sweep.interrupted) as interrupter:
         while True:
             config = sweep.next_config(str(number))
@@ -25,14 +25,14 @@ def train_all(sweep: Trainings, rule: LadderASHA | CurveStopping) -> None:
                 return
             assert config is not None, "a sweep waits only for trials that run, and none does"
             trial = RunningTrial(str(number), config)
-            _train(trial, run, recording, rule, sweep, interrupter)
+            _train(trial, run, handler, rule, sweep, interrupter)
             number += 1
 
 
 def _train(
     trial: RunningTrial,
     run: TrialRun,
-    recording: Recording,
+    handler: ResultHandler,
     rule: LadderASHA | CurveStopping,
     sweep: Trainings,
     interrupter: Interrupter,
@@ -52,7 +52,7 @@ def _train(
         except WorkInterrupted:
             break
         ended = bool(result.get("done")) or rule.stops(trial, result)
-        recording.result(trial, result)
+        handler.result(trial, result)
         trial.last_result = result
     rule.ended(trial, trial.last_result)
-    recording.end(trial)
+    handler.end(trial)

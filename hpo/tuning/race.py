@@ -10,7 +10,7 @@ from typing import Any
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.race import Course, epochs_left, first_seed, next_entry, next_seed
 from hpo.tuning.generation.strategy import Done, Wait, explorations
-from hpo.tuning.patience import Patience
+from hpo.tuning.retry import StorageRetry
 from hpo.tuning.trainings import Progress, Trainings
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial, Study, Trial, TrialPurpose
@@ -35,7 +35,7 @@ class Race(Trainings):
         *,
         checkpoints: Path,
         progress: Progress,
-        patience: Patience | None = None,
+        retry: StorageRetry | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.course, self._reserved = course, dict[int, float]()
@@ -45,7 +45,7 @@ class Race(Trainings):
             store,
             checkpoints=checkpoints,
             progress=progress,
-            patience=patience,
+            retry=retry,
             stop=stop,
         )
 

@@ -27,7 +27,7 @@ from hpo.tuning.generation.strategy import (
     next_of_all,
     next_seed,
 )
-from hpo.tuning.patience import Patience
+from hpo.tuning.retry import StorageRetry
 from hpo.tuning.trainings import Progress, Trainings
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial, Study, Trial, TrialPurpose
@@ -47,7 +47,7 @@ class Sweep(Trainings):
         *,
         checkpoints: Path,
         progress: Progress,
-        patience: Patience | None = None,
+        retry: StorageRetry | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._budgets = point_budgets(spec)
@@ -58,7 +58,7 @@ class Sweep(Trainings):
             store,
             checkpoints=checkpoints,
             progress=progress,
-            patience=patience,
+            retry=retry,
             stop=stop,
         )
 
@@ -69,7 +69,7 @@ class Sweep(Trainings):
 
     def _take_up(self) -> None:
         spec, earlier = self._spec, len(self._trials)
-        imported = self._patience(
+        imported = self._retry(
             lambda: self._store.trials(self._study.id, purpose=TrialPurpose.IMPORTED)
         )
         known = [*imported, *self._trials.values()]

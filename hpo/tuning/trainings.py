@@ -22,8 +22,8 @@ from hpo.study.jobs import training_job, trial_folder
 from hpo.study.spec import StudySpec
 from hpo.tuning.budgets import Budget
 from hpo.tuning.generation.strategy import Done
-from hpo.tuning.patience import Patience
-from hpo.tuning.recorder import Recorder
+from hpo.tuning.retry import StorageRetry
+from hpo.tuning.trial_writer import TrialWriter
 from search_spaces.settings import TrainingSettings
 from storage.errors import StoreError
 from storage.records import ConvergencePoint, NewTrial, Study, Trial, TrialState
@@ -63,7 +63,7 @@ class Ending(StrEnum):
 class Trainings:
     """One study's trainings of one purpose in this process; creating it takes up what the database holds.
 
-    ``stop`` is asked often, and ends the trainings once it says so; ``patience`` waits for a database that is away.
+    ``stop`` is asked often, and ends the trainings once it says so; ``retry`` waits for a database that is away.
     """
 
     purpose: ClassVar[str]
@@ -77,15 +77,15 @@ class Trainings:
         *,
         checkpoints: Path,
         progress: Progress,
-        patience: Patience | None = None,
+        retry: StorageRetry | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._spec, self._study, self._store = spec, study, store
         self._checkpoints, self._progress, self._stop = checkpoints, progress, stop
-        self._patience = patience or Patience()
-        self._recorder, self._budget = (
-            Recorder(store, self._patience),
-            Budget(study, store, self._patience),
+        self._retry = retry or StorageRetry()
+        self._writer, self._budget = (
+            TrialWriter(store, self._retry),
+            Budget(study, store, self._retry),
         )
         self._trials: dict[int, Trial] = {}
         self._ids: dict[str, int] = {}
@@ -107,7 +107,7 @@ class Trainings:
 
     def _queue_again(self) -> None:
         """Queue the trials that were in flight when an earlier run died."""
-        self._patience(lambda: self._store.requeue_running(self._study.id))
+        self._retry(lambda: self._store.requeue_running(self._study.id))
 
     def _take_up(self) -> None:
         """Learn from the trials of earlier runs, before anything starts."""
@@ -143,7 +143,7 @@ class Trainings:
 
     def points(self, trial: Trial) -> list[ConvergencePoint]:
         """The stored convergence points of a trial."""
-        return self._patience(lambda: self._store.points(trial.id))
+        return self._retry(lambda: self._store.points(trial.id))
 
     def check(self) -> None:
         """Raise :class:`TuningError` where the first trials all failed, but for those that were pruned."""
@@ -211,7 +211,7 @@ class Trainings:
             return
         try:
             for point in result.get("points", ()):
-                written = self._recorder.point(trial_id, point) or written
+                written = self._writer.point(trial_id, point) or written
                 self._points[trial_id] = point
             if written:
                 self.spent = self.spent or self._budget.spent()
@@ -227,7 +227,7 @@ class Trainings:
         if self.failure is not None:
             return
         try:
-            trial = self._recorder.finish(self._trials[trial_id], state, outcome, reason)
+            trial = self._writer.finish(self._trials[trial_id], state, outcome, reason)
             self.spent = self.spent or self._budget.spent()
         except StoreError as error:
             self.failure = error
@@ -256,8 +256,8 @@ class Trainings:
         if self.failure is not None:
             return
         try:
-            self._recorder.flush()
-            self._patience(lambda: self._store.requeue_running(self._study.id))
+            self._writer.flush()
+            self._retry(lambda: self._store.requeue_running(self._study.id))
         except StoreError as error:
             self.failure = error
 
@@ -266,14 +266,14 @@ class Trainings:
         return trial_folder(self._checkpoints.parents[1], self._study.id, trial.number)
 
     def _stored(self) -> list[Trial]:
-        return self._patience(lambda: self._store.trials(self._study.id, purpose=self.purpose))
+        return self._retry(lambda: self._store.trials(self._study.id, purpose=self.purpose))
 
     def _add(self, new: NewTrial) -> Trial:
         def added() -> Trial | None:
             queued = self._store.trials(self._study.id, [TrialState.QUEUED], self.purpose)
             return next((trial for trial in queued if trial.id not in self._trials), None)
 
-        trial = self._patience(lambda: self._store.add_trials(self._study.id, [new])[0], added)
+        trial = self._retry(lambda: self._store.add_trials(self._study.id, [new])[0], added)
         self._trials[trial.id] = trial
         self._make_room(trial)
         return trial
@@ -293,7 +293,7 @@ class Trainings:
                 self._store.trial(self._study.id, trial.number).state is TrialState.RUNNING or None
             )
 
-        self._patience(start, started)
+        self._retry(start, started)
 
     def _job(self, trial: Trial) -> dict[str, Any]:
         settings = TrainingSettings.from_record(trial.settings)

@@ -24,8 +24,8 @@ from hpo.study.jobs import search_path
 from hpo.study.samplers import SAMPLERS
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.race import Course
-from hpo.tuning.patience import Patience
 from hpo.tuning.race import Race
+from hpo.tuning.retry import StorageRetry
 from hpo.tuning.stopping import FAR_BEHIND, CurveStopping, LadderASHA
 from hpo.tuning.sweep import Sweep
 from hpo.tuning.trainings import Ending, Progress, Trainings
@@ -82,7 +82,7 @@ def run_sweep(
     folder: Path,
     progress: Progress,
     ray: RayOptions | None = None,
-    patience: Patience | None = None,
+    retry: StorageRetry | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> SweepEnd:
     """Train what is left of the study's budget.
@@ -90,7 +90,7 @@ def run_sweep(
     A sweep that stopped, because ``stop`` said so or by Ctrl-C, has stored everything finished, and the same call goes
     on from there. ``folder`` takes the checkpoints of trials in flight; on a cluster it must be shared by its machines.
     Raises :class:`TuningError` where Ray cannot be started or fails as a whole, and the store's own errors where the
-    database stays away for longer than ``patience`` allows or the study's lease is lost.
+    database stays away for longer than ``retry`` allows or the study's lease is lost.
     """
     sweep = Sweep(
         spec,
@@ -98,7 +98,7 @@ def run_sweep(
         store,
         checkpoints=_checkpoints(folder, study),
         progress=progress,
-        patience=patience,
+        retry=retry,
         stop=stop,
     )
     end = _run(spec, sweep, lambda: rule_of(spec, sweep), _checkpoints(folder, study), ray)
@@ -114,7 +114,7 @@ def run_race(
     folder: Path,
     progress: Progress,
     ray: RayOptions | None = None,
-    patience: Patience | None = None,
+    retry: StorageRetry | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> SweepEnd:
     """Train what is left of a race; everything else is as in :func:`run_sweep`."""
@@ -125,7 +125,7 @@ def run_race(
         course,
         checkpoints=_checkpoints(folder, study),
         progress=progress,
-        patience=patience,
+        retry=retry,
         stop=stop,
     )
     end = _run(
@@ -251,7 +251,7 @@ def _tune(
     import ray
     from ray import tune
 
-    from hpo.tuning.callbacks import RayRecording, RayScheduler, Stopping
+    from hpo.tuning.callbacks import RayResultCallback, RayScheduler, Stopping
     from hpo.tuning.resources import TrialResources, check_shares, machines_of_ray
     from hpo.tuning.searcher import SweepSearcher
     from hpo.tuning.trainable import TrialTrainable
@@ -261,8 +261,8 @@ def _tune(
     check_shares(resources)
     concurrent = resources.concurrent(machines)
     sweep.resources = dataclasses.asdict(resources)
-    recording = RayRecording(sweep, rule)
-    stopping = Stopping(sweep, recording)
+    handler = RayResultCallback(sweep, rule)
+    stopping = Stopping(sweep, handler)
     # `tune.run`, not `Tuner`: the latter pickles searcher and callbacks, which hold the open database.
     try:
         tune.run(
@@ -274,7 +274,7 @@ def _tune(
             reuse_actors=True,
             max_concurrent_trials=concurrent,
             max_failures=RESTARTS,
-            callbacks=[recording],
+            callbacks=[handler],
             stop=stopping,
             storage_path=str(scratch),
             name="sweep",

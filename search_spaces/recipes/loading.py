@@ -144,9 +144,9 @@ def _check(made: Recipe) -> None:
                 f"remembered.{name} must be one of {', '.join(CONFIDENCE)}, but got {confidence!r}"
             )
     defaults = TrainingSettings().to_dict()
-    stand_in = {name: defaults[name] for name in made.unknown}
+    filled = {name: defaults[name] for name in made.unknown}
     for batch in made.table or (made.global_batch_size,):
-        made.settings_at(batch, **stand_in)
+        made.settings_at(batch, **filled)
 
 
 def _section(kind: Any, values: Any, where: str) -> Any:

@@ -28,9 +28,9 @@ from hpo.dashboard.view import StudyView, load_view
 from hpo.errors import EvidenceError
 from hpo.extrapolation.forecast import epochs_band, setting_band
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.runs.forecasts import with_forecast
 from hpo.runs.formatting import interval, number, with_unit
 from hpo.runs.results import StudyResult
+from hpo.runs.study_forecast import with_forecast
 from storage.records import CalibrationRow, PlanKind, TrialState, Trust
 from storage.store import Store
 

@@ -20,7 +20,7 @@ from hpo.runs.formatting import number, percent
 from hpo.service.app import create_app
 from hpo.service.auth import create_token
 from hpo.service.config import ServerConfig
-from hpo.service.forecasts import Forecasts
+from hpo.service.forecast_cache import ForecastCache
 from storage.records import TrialState
 from storage.store import Store
 from tests.dashboard.dashboard_samples import (
@@ -246,7 +246,7 @@ def test_a_server_that_is_started_again_takes_forecast_and_laws_from_the_databas
 
     for name in (
         "hpo.service.fit_process.fit",
-        "hpo.runs.forecasts.fit_posterior",
+        "hpo.runs.study_forecast.fit_posterior",
         "hpo.service.fit_process.forecast",  # nor a forecast made, nor a figure drawn, of laws that are there
         "hpo.dashboard.figures.ladder",
         "hpo.runs.repository.read_result",
@@ -274,13 +274,15 @@ def test_an_answer_is_kept_for_the_study_as_it_is(tmp_path: Path) -> None:
         study = store.study("kept")
 
         def kept() -> bytes | None:  # as a server that has just started
-            return Forecasts().kept(store, study, "forecast", make)
+            return ForecastCache().kept(store, study, "forecast", make)
 
         assert [kept(), kept()] == [b"1", b"1"]
-        assert Forecasts().kept(store, study, "figure ladder ", lambda: None) is None
+        assert ForecastCache().kept(store, study, "figure ladder ", lambda: None) is None
         add_trial(store, study_id, 16, 0.1, 1, ended(TrialState.DIVERGED, 1.0))
         assert kept() == b"2"
-        with mock.patch("hpo.service.forecasts.version", return_value="0.0.0"):  # another release
+        with mock.patch(
+            "hpo.service.forecast_cache.version", return_value="0.0.0"
+        ):  # another release
             assert kept() == b"3"
 
 

@@ -1,4 +1,4 @@
-"""Plans of a training of seconds, and a folder of stand-in programs for the path."""
+"""Plans of a training of seconds, and a folder of fake programs for the path."""
 
 import importlib
 import os
@@ -13,19 +13,19 @@ from storage.records import PlanKind
 from trainers import Target, TrainingJob
 
 ROOT = Path(__file__).parents[2]
-STAND_INS = Path(__file__).parent / "stand_ins"
-SUBMISSIONS = {  # how a person submits a script to each scheduler with a stand-in
+FAKES = Path(__file__).parent / "fakes"
+SUBMISSIONS = {  # how a person submits a script to each scheduler with a fake
     name: ["bash", "-c", f"{' '.join(its.program)} < launch.sh"]
     if its.reads_script
     else [*its.program, "launch.sh"]
     for name, its in SCHEDULERS.items()
-    if (STAND_INS / f"{name}.py").exists()
+    if (FAKES / f"{name}.py").exists()
 }
 
 
-def stand_in(scheduler):
-    """The module of a scheduler's stand-ins."""
-    return importlib.import_module(f"tests.planning.stand_ins.{scheduler}")
+def fake(scheduler):
+    """The module of a scheduler's fakes."""
+    return importlib.import_module(f"tests.planning.fakes.{scheduler}")
 
 
 def small_job(folder, *, batch=32, target=0.95, epochs=40, **data):
@@ -64,12 +64,12 @@ def small_plan(job, *, machine="summit", launcher="slurm", nodes=2, ranks=2, **c
     )
 
 
-def stand_in_path(folder, scheduler, **programs):
+def fake_path(folder, scheduler, **programs):
     """An environment in which the scheduler's programs, and more by name and text, go before all others."""
     programs = {
         **{
-            name: f'exec "{sys.executable}" -m tests.planning.stand_ins.{scheduler} {name} "$@"'
-            for name in stand_in(scheduler).PROGRAMS
+            name: f'exec "{sys.executable}" -m tests.planning.fakes.{scheduler} {name} "$@"'
+            for name in fake(scheduler).PROGRAMS
         },
         **programs,
     }
@@ -83,5 +83,5 @@ def stand_in_path(folder, scheduler, **programs):
         "PATH": path,
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
-        "STAND_IN_SPOOL": str(folder / "spool"),
+        "FAKE_SPOOL": str(folder / "spool"),
     }

@@ -59,5 +59,5 @@ class Mortal(Workload):
             "accuracy": (answer.argmax(1) == batch[1]).float(),
         }
 
-    def exhibit(self, model):
+    def sample_images(self, model):
         return {"title": "points", "references": {"majority class": 0.55}}

@@ -11,16 +11,16 @@ from hpo.cli.main import main
 from hpo.errors import LaunchError
 from hpo.planning.launchers.launch import write_plan
 from hpo.planning.launchers.submit import submit
-from tests.planning.launch_samples import small_job, small_plan, stand_in_path
+from tests.planning.launch_samples import fake_path, small_job, small_plan
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder `plan`, and stand-ins for Slurm's commands with a trainer that does nothing but end."""
+    """A folder `plan`, and fakes for Slurm's commands with a trainer that does nothing but end."""
     write_plan(
         small_plan(small_job(tmp_path), machine="superpod"), tmp_path / "plan", backend="torch"
     )
-    environment = stand_in_path(
+    environment = fake_path(
         tmp_path / "bin", "slurm", python='echo "{\\"outcome\\": {}}" >> outcome.jsonl'
     )
     for name, value in environment.items():

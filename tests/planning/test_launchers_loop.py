@@ -7,12 +7,12 @@ import sys
 import pytest
 
 from hpo.planning.launchers.launch import write_plan
-from tests.planning.launch_samples import SUBMISSIONS, small_job, small_plan, stand_in_path
+from tests.planning.launch_samples import SUBMISSIONS, fake_path, small_job, small_plan
 
 
 @pytest.fixture
 def slot(tmp_path):
-    """Runs the script of a small plan under the stand-in of a scheduler, by a trainer that behaves as told."""
+    """Runs the script of a small plan under the fake of a scheduler, by a trainer that behaves as told."""
 
     def run(*behaviour, launcher="slurm", data=None, **variables):
         plan = small_plan(
@@ -20,10 +20,10 @@ def slot(tmp_path):
         )
         write_plan(plan, tmp_path / "plan", backend="torch")
         (tmp_path / "plan" / "behaviour").write_text("\n".join(behaviour))
-        environment = stand_in_path(
+        environment = fake_path(
             tmp_path / "bin",
             launcher,
-            python=f'shift 3; exec "{sys.executable}" -m tests.planning.stand_ins.trainer "$@"',
+            python=f'shift 3; exec "{sys.executable}" -m tests.planning.fakes.trainer "$@"',
         )
         done = subprocess.run(
             SUBMISSIONS[launcher],
@@ -90,7 +90,7 @@ def test_what_does_not_begin_is_not_repeated(slot):
 
 
 def test_the_end_of_the_slot_stops_the_training_and_asks_for_another(slot):
-    done = slot("wait", "reach", STAND_IN_NOTICE_POINTS="1", HPO_ACCOUNT="physics")
+    done = slot("wait", "reach", FAKE_NOTICE_POINTS="1", HPO_ACCOUNT="physics")
     assert done.statuses == [0, 0]
     assert done.jobs[1]["options"]["--dependency"] == "afterany:1"
     assert done.jobs[1]["options"]["--account"] == "physics"
@@ -109,12 +109,12 @@ def test_where_nobody_gives_notice_the_script_keeps_the_time(slot, launcher, opt
 
 
 def test_lsf_gives_notice_by_a_signal(slot):
-    done = slot("wait", "reach", launcher="lsf", STAND_IN_NOTICE_POINTS="1")
+    done = slot("wait", "reach", launcher="lsf", FAKE_NOTICE_POINTS="1")
     assert done.statuses == [0, 0] and done.jobs[1]["options"]["-w"] == "ended(1)"
 
 
 def test_the_slots_are_bounded(slot):
-    done = slot("wait", "reach", STAND_IN_NOTICE_POINTS="1", HPO_MAX_SLOTS="1")
+    done = slot("wait", "reach", FAKE_NOTICE_POINTS="1", HPO_MAX_SLOTS="1")
     assert done.statuses == [1] and "slot 1 of 1 is over" in done.log
 
 

@@ -18,10 +18,10 @@ from hpo.planning.schedulers import SCHEDULERS, SchedulerDescription
 from hpo.testing import SchedulerContract
 from tests.planning.launch_samples import (
     SUBMISSIONS,
+    fake,
+    fake_path,
     small_job,
     small_plan,
-    stand_in,
-    stand_in_path,
 )
 
 BACKENDS = ("horovod", "torch")
@@ -198,7 +198,7 @@ def test_every_launcher_has_a_usual_backend(launcher):
 
 
 @pytest.mark.parametrize("launcher", SUBMISSIONS)
-def test_the_stand_ins_refuse_what_schedulers_would(tmp_path, launcher):
+def test_the_fakes_refuse_what_schedulers_would(tmp_path, launcher):
     write_plan(
         small_plan(small_job(tmp_path), machine="superpod", launcher=launcher),
         tmp_path / "plan",
@@ -206,7 +206,7 @@ def test_the_stand_ins_refuse_what_schedulers_would(tmp_path, launcher):
     )
     script = tmp_path / "plan" / "launch.sh"
     good = script.read_text()
-    for right, wrong, said in stand_in(launcher).FAULTS:
+    for right, wrong, said in fake(launcher).FAULTS:
         assert right in good, right
         script.write_text(good.replace(right, wrong, 1))
         done = subprocess.run(
@@ -215,7 +215,7 @@ def test_the_stand_ins_refuse_what_schedulers_would(tmp_path, launcher):
             capture_output=True,
             text=True,
             check=False,
-            env=stand_in_path(tmp_path / "bin", launcher),
+            env=fake_path(tmp_path / "bin", launcher),
             timeout=60,
         )
         assert done.returncode == 1 and said in done.stderr, (wrong, done.stderr)
@@ -223,10 +223,10 @@ def test_the_stand_ins_refuse_what_schedulers_would(tmp_path, launcher):
 
 
 WITHOUT = {"grid_engine"}
-"""Schedulers for whose commands there is no stand-in."""
+"""Schedulers for whose commands there is no fake."""
 
 
-def test_every_scheduler_that_is_submitted_to_has_a_stand_in():
+def test_every_scheduler_that_is_submitted_to_has_a_fake():
     assert {name for name, its in SCHEDULERS.items() if its.program} - WITHOUT == {*SUBMISSIONS}
 
 

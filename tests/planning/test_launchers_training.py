@@ -1,4 +1,4 @@
-"""Scripts that train for real: submitted to stand-ins of the schedulers, on two hosts that are both this machine."""
+"""Scripts that train for real: submitted to fakes of the schedulers, on two hosts that are both this machine."""
 
 import json
 import subprocess
@@ -8,12 +8,12 @@ import pytest
 from hpo.planning.launchers.launch import read_launched, write_plan
 from hpo.planning.launchers.local import has_horovod
 from hpo.planning.schedulers import SCHEDULERS
-from tests.planning.launch_samples import SUBMISSIONS, small_job, small_plan, stand_in_path
+from tests.planning.launch_samples import SUBMISSIONS, fake_path, small_job, small_plan
 from trainers.report import read_points
 
 
 def submit(folder, launcher, *, backend, ranks=1, variables=None, **data):
-    """What a run reported, and the jobs that the stand-in ran for it."""
+    """What a run reported, and the jobs that the fake ran for it."""
     plan = small_plan(small_job(folder, **data), machine="superpod", launcher=launcher, ranks=ranks)
     write_plan(plan, folder / "plan", backend=backend)
     done = subprocess.run(
@@ -22,7 +22,7 @@ def submit(folder, launcher, *, backend, ranks=1, variables=None, **data):
         capture_output=True,
         text=True,
         check=False,
-        env={**stand_in_path(folder / "bin", launcher), **(variables or {})},
+        env={**fake_path(folder / "bin", launcher), **(variables or {})},
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
@@ -44,7 +44,7 @@ def test_slurm_and_torchrun_through_a_killed_rank_and_the_end_of_a_slot(tmp_path
         deaths=1,
         dies_at=12,
         delay=0.05,
-        variables={"STAND_IN_NOTICE_POINTS": "1"},
+        variables={"FAKE_NOTICE_POINTS": "1"},
     )
     assert (run.outcome.state, run.restarts, run.workers, run.nodes) == ("reached", 2, 4, 2)
     assert [job["options"].get("--dependency") for job in jobs] == [None, "afterany:1"]

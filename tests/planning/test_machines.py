@@ -273,7 +273,7 @@ def test_this_machine_counts_its_cores_and_says_what_is_assumed():
 
 @pytest.fixture
 def nvidia_smi(tmp_path, monkeypatch):
-    """A function that puts a stand-in for nvidia-smi into the path, which prints these lines."""
+    """A function that puts a fake for nvidia-smi into the path, which prints these lines."""
 
     def put(*lines):
         program = tmp_path / "bin" / "nvidia-smi"

@@ -1,4 +1,4 @@
-"""Launch scripts of a program, run through stand-ins of the schedulers on two hosts that are both this machine."""
+"""Launch scripts of a program, run through fakes of the schedulers on two hosts that are both this machine."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ import pytest
 from hpo.errors import LaunchError, PlanError
 from hpo.planning.launchers import script_of
 from hpo.planning.launchers.launch import backend_of, choose_backend, read_launched, write_plan
-from tests.planning.launch_samples import SUBMISSIONS, small_job, small_plan, stand_in_path
+from tests.planning.launch_samples import SUBMISSIONS, fake_path, small_job, small_plan
 from trainers.report import read_points
 
 PROGRAM = """
@@ -57,7 +57,7 @@ def submit(folder, plan, **variables):
         capture_output=True,
         text=True,
         check=False,
-        env={**stand_in_path(folder / "bin", plan.launcher), **variables},
+        env={**fake_path(folder / "bin", plan.launcher), **variables},
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
@@ -73,7 +73,7 @@ def submit(folder, plan, **variables):
 @pytest.mark.slow
 def test_a_program_runs_on_every_node_through_a_crash_and_the_end_of_a_slot(tmp_path):
     plan = plan_of(tmp_path, *EVERY, "crash", launcher="slurm", ranks=2)
-    run, jobs, seen = submit(tmp_path, plan, STAND_IN_NOTICE_POINTS="10")
+    run, jobs, seen = submit(tmp_path, plan, FAKE_NOTICE_POINTS="10")
     assert (run.outcome.state, run.outcome.epochs_to_target) == ("reached", 19.0)
     assert (run.restarts, run.workers, run.nodes) == (2, 4, 2)
     assert len(jobs) == 2  # the slot ended, and the next one went on from the program's checkpoint

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from benchmarks.rehearsal.simulation import simulate, slowest_of
+from benchmarks.simulated_machine.simulation import simulate, slowest_of
 from hpo.planning.timing.failures import Failures
 
 

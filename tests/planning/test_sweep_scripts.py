@@ -1,4 +1,4 @@
-"""Sweeps on schedulers: a script that goes on from slot to slot, and arrays of agents, under the strict stand-ins."""
+"""Sweeps on schedulers: a script that goes on from slot to slot, and arrays of agents, under the strict fakes."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from hpo.planning.schedulers import SCHEDULERS
 from hpo.service.auth import create_token
 from storage.records import StudyState
 from storage.store import Store
-from tests.planning.launch_samples import ROOT, SUBMISSIONS, stand_in_path
+from tests.planning.launch_samples import ROOT, SUBMISSIONS, fake_path
 
 STUDY = """\
 name: paced
@@ -52,12 +52,12 @@ def write(folder, on, *more, trials=6, seconds=0.0):
 
 
 def submit(folder, on, command=(), **variables):
-    """Hand the written script to the stand-in of its scheduler; the jobs that came of it, and their logs."""
+    """Hand the written script to the fake of its scheduler; the jobs that came of it, and their logs."""
     programs = {
-        "ray": f'exec "{sys.executable}" -m tests.planning.stand_ins.symmetric_ray "$@"',
+        "ray": f'exec "{sys.executable}" -m tests.planning.fakes.symmetric_ray "$@"',
         "hpo": f'exec "{sys.executable}" -m hpo.cli.main "$@"',
     }
-    environment = stand_in_path(folder / "bin", on, **{**programs, **variables.pop("programs", {})})
+    environment = fake_path(folder / "bin", on, **{**programs, **variables.pop("programs", {})})
     done = subprocess.run(
         command or SUBMISSIONS[on],
         cwd=folder / f"paced-{on}",
@@ -76,7 +76,7 @@ def submit(folder, on, command=(), **variables):
 @pytest.mark.parametrize("on", ["slurm", pytest.param("lsf", marks=pytest.mark.slow)])
 def test_a_sweep_goes_on_from_slot_to_slot_until_it_has_ended(folder, on):
     write(folder, on, "--nodes", "2", trials=10)
-    bounded = f'exec "{sys.executable}" -m tests.planning.stand_ins.bounded_run "$@"'
+    bounded = f'exec "{sys.executable}" -m tests.planning.fakes.bounded_run "$@"'
     jobs, log = submit(folder, on, programs={"hpo": bounded})
     assert [job["status"] for job in jobs] == [0, 0, 0], log
     assert "the sweep has ended" in log and "slot 3 of 20: 2 of 2 hosts" in log
@@ -148,8 +148,8 @@ def test_an_array_of_agents_trains_a_study_of_a_server(folder, on):
 def test_hpo_submits_an_array_with_its_account(folder, on, monkeypatch):
     """What is handed to the scheduler's own command, as that hears it."""
     monkeypatch.setattr("hpo.client.client.Client.submit", lambda self, spec, for_agents: None)
-    environment = stand_in_path(folder / "bin", on, hpo="exit 0")
-    for name in ("PATH", "PYTHONPATH", "STAND_IN_SPOOL"):
+    environment = fake_path(folder / "bin", on, hpo="exit 0")
+    for name in ("PATH", "PYTHONPATH", "FAKE_SPOOL"):
         monkeypatch.setenv(name, environment[name])
     (folder / "study.yaml").write_text(STUDY.format(trials=6, seconds=0))
     server = ["--server", "http://127.0.0.1:1", "--token", "lb_x", "--account", "physics"]

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from stand_in_samples import StandInSamples
+from fake_samples import FakeSamples
 
 from search_spaces.settings import TrainingSettings
 from trainers import DataError, JobError
@@ -17,7 +17,7 @@ SETTINGS = TrainingSettings(normalization_batch_size=4, learning_rate=0.1)
 @pytest.fixture
 def workload(monkeypatch):
     def build(samples=None, **data):
-        monkeypatch.setattr(task, "open_samples", lambda data: samples or StandInSamples())
+        monkeypatch.setattr(task, "open_samples", lambda data: samples or FakeSamples())
         return SegmentationWorkload({"model": "deeplabv3plus_small", "model_width": 4, **data})
 
     return build
@@ -29,7 +29,7 @@ def test_its_metrics_are_known_by_name():
 
 def test_data_options_reach_the_samples_and_model_options_the_model(monkeypatch):
     seen = []
-    monkeypatch.setattr(task, "open_samples", lambda data: seen.append(data) or StandInSamples())
+    monkeypatch.setattr(task, "open_samples", lambda data: seen.append(data) or FakeSamples())
     data = {
         "source": "generated",
         "width": 20,
@@ -90,7 +90,7 @@ def job(**changes):
 
 @pytest.mark.parametrize("name", ["deeplabv3plus_small", "tiramisu_small"])
 def test_training_a_few_samples_lowers_the_loss_and_raises_the_iou(workload, name):
-    work = workload(StandInSamples(train_samples=16), model=name)
+    work = workload(FakeSamples(train_samples=16), model=name)
     training = Training(job(epochs=20, evaluations_per_epoch=0.5), SingleProcess(), workload=work)
     points = []
     while not training.finished:

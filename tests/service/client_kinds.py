@@ -1,4 +1,4 @@
-"""Both kinds of client behind one face, so that one test holds both to the same behaviour."""
+"""Both kinds of client behind one interface, so that one test holds both to the same behaviour."""
 
 import contextlib
 import inspect

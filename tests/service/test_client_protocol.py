@@ -252,7 +252,7 @@ def waiting(*came, timeout=None, on_event=None, check=True):
             RetryPolicy(),
             "digits",
             timeout=timeout,
-            patience=WaitPolicy(0.5),
+            policy=WaitPolicy(0.5),
             on_event=on_event,
             check=check,
         ),

@@ -12,7 +12,7 @@ from hpo.errors import LaunchError
 from hpo.runs.lease import HeldLease
 from hpo.runs.run import RunOptions, run_held
 from hpo.study.spec import parse_study
-from hpo.tuning.patience import Patience
+from hpo.tuning.retry import StorageRetry
 from hpo.tuning.tuner import RayOptions
 from storage.errors import StoreUnavailable
 from storage.records import StudyState
@@ -25,8 +25,8 @@ class Clock:
     def __init__(self):
         self.now, self.told = 0.0, []
 
-    def patience(self, seconds, stopped=lambda: False):
-        return Patience(
+    def retry(self, seconds, stopped=lambda: False):
+        return StorageRetry(
             seconds, self.told.append, stopped, sleep=self.sleep, clock=lambda: self.now
         )
 
@@ -48,16 +48,16 @@ def fails(times, result="done", cause="connection refused"):
 
 def test_a_call_is_repeated_until_the_database_is_back():
     clock = Clock()
-    assert clock.patience(60)(fails(5)) == "done"
+    assert clock.retry(60)(fails(5)) == "done"
     assert clock.now == pytest.approx(0.2 + 0.4 + 0.8 + 1.6 + 3.2)
     assert "connection refused" in clock.told[0] and "up to 60 s" in clock.told[0]
     assert clock.told[1:] == ["the database is back after 6.2 s; nothing was lost"]
 
 
-def test_patience_ends_with_the_error_itself():
+def test_retries_end_with_the_error_itself():
     clock = Clock()
     with pytest.raises(StoreUnavailable, match="connection refused"):
-        clock.patience(20)(fails(1000))
+        clock.retry(20)(fails(1000))
     assert 20 <= clock.now < 25 and "gave up after 20 s" in clock.told[-1]
 
 
@@ -67,14 +67,14 @@ def test_patience_ends_with_the_error_itself():
 def test_nobody_waits_for_what_does_not_come_back(cause):
     clock = Clock()
     with pytest.raises(StoreUnavailable, match=cause):
-        clock.patience(60)(fails(1, cause=cause))
+        clock.retry(60)(fails(1, cause=cause))
     assert clock.now == 0
 
 
 def test_a_worker_that_is_stopped_does_not_wait():
     clock = Clock()
     with pytest.raises(StoreUnavailable):
-        clock.patience(60, stopped=lambda: clock.now > 1)(fails(1000))
+        clock.retry(60, stopped=lambda: clock.now > 1)(fails(1000))
     assert clock.now < 3
 
 
@@ -85,7 +85,7 @@ def test_a_write_that_was_committed_is_not_repeated():
         written.append(1)
         raise StoreUnavailable("x.db", "connection lost", "start the server")
 
-    assert Clock().patience(60)(write, lambda: "stored" if written else None) == "stored"
+    assert Clock().retry(60)(write, lambda: "stored" if written else None) == "stored"
     assert len(written) == 1
 
 
@@ -102,7 +102,7 @@ def test_a_plan_that_finds_no_room_on_the_disk_is_written_when_there_is_some(err
                 raise LaunchError(f"cannot write the plan to x: {cause}") from cause
         return "written"
 
-    assert clock.patience(60)(write) == "written"
+    assert clock.retry(60)(write) == "written"
     assert len(tries) == 4 and clock.told[1] == "there is room after 1.4 s; nothing was lost"
 
 
@@ -118,7 +118,7 @@ def test_an_error_that_waiting_does_not_mend_is_raised_at_once():
             raise error
 
         with pytest.raises(type(error)):
-            clock.patience(60)(fail)
+            clock.retry(60)(fail)
     assert clock.now == 0 and clock.told == []
 
 
@@ -165,7 +165,7 @@ def test_a_sweep_over_an_unreliable_connection_stores_what_a_reliable_one_does(
     tmp_path, monkeypatch, seed
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hpo.tuning.patience.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("hpo.tuning.retry.FIRST_PAUSE", 0.0)
     stored = {}
     for kind in ("reliable", "unreliable"):
         with Store.open(f"sqlite:///{tmp_path}/{kind}.db") as store:
@@ -178,7 +178,7 @@ def test_a_sweep_over_an_unreliable_connection_stores_what_a_reliable_one_does(
                     parse_study(study.spec),
                     held,
                     store.url,
-                    RunOptions(folder=tmp_path / kind, storage_patience=60, ray=RayOptions()),
+                    RunOptions(folder=tmp_path / kind, storage_retry_seconds=60, ray=RayOptions()),
                 )
                 assert kind == "reliable" or held.store.broken >= 3
             assert store.study("a study").state is StudyState.FINISHED

@@ -137,6 +137,6 @@ def test_a_run_that_lost_its_lease_writes_nothing_even_before_it_knows(store, ur
             parse_study(study.spec),
             held,
             url,
-            RunOptions(folder=tmp_path / ".hpo", storage_patience=0, ray=RayOptions()),
+            RunOptions(folder=tmp_path / ".hpo", storage_retry_seconds=0, ray=RayOptions()),
         )
     assert (store.trials(study.id), store.study("stale")) == before

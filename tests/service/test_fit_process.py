@@ -13,8 +13,8 @@ import pytest
 from hpo.errors import EvidenceError
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.runs import fits
-from hpo.runs.forecasts import evidence_of, fit_posterior, forecast
 from hpo.runs.results import StudyResult
+from hpo.runs.study_forecast import evidence_of, fit_posterior, forecast
 from hpo.service import fit_process
 from tests.dashboard.dashboard_samples import full_view
 

@@ -1,4 +1,4 @@
-"""What a database holds besides trials' ends changes a forecast as its rule says, the same from every face."""
+"""What a database holds besides trials' ends changes a forecast as its rule says, the same through every interface."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 from api_server import path_of, served, spec_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_api_asking import BOWL, about, ask, point  # type: ignore[import-not-found]
+from test_api_ask_tell import BOWL, about, ask, point  # type: ignore[import-not-found]
 
 from storage.figures import LEAST, MOST, MOST_SAMPLES, MOST_WHOLE
 from storage.records import StudyState

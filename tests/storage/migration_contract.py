@@ -83,7 +83,7 @@ class MigrationContract:
                 None,
                 "",
             )
-            assert store.exhibits(plan.id) == (
+            assert store.sample_images(plan.id) == (
                 {outcome.id: {"title": "old"}} if released >= "0002" else {}
             )
 

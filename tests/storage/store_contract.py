@@ -16,8 +16,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 from columns_contract import ColumnsContract
-from exhibit_contract import ExhibitContract
 from queue_contract import QueueContract
+from sample_images_contract import SampleImagesContract
 from service_contract import ServiceContract
 from sqlalchemy import event, func, select
 from store_samples import (
@@ -69,7 +69,7 @@ CENSORED = TrialResult(state=TrialState.CENSORED, epochs=40.0)
 
 
 class StoreContract(
-    ExhibitContract, QueueContract, TrialLeaseContract, ServiceContract, ColumnsContract
+    SampleImagesContract, QueueContract, TrialLeaseContract, ServiceContract, ColumnsContract
 ):
     @pytest.fixture
     def store(self, url):
@@ -548,7 +548,7 @@ class StoreContract(
             (trial,) = make_trials(store, owner, 16)
             store.record({trial.id: make_points(2)})
             plan = store.add_plan(forecast_plan(owner, make_forecast(store, owner)))
-            store.add_exhibit(store.add_outcome(new_outcome(plan.id)).id, {"title": "shown"})
+            store.add_sample_images(store.add_outcome(new_outcome(plan.id)).id, {"title": "shown"})
             store.add_event(owner.id, "started", "it started")
             store.keep_cost(owner.id, COST)
             store.keep_fit(owner.id, "f", "laws")

@@ -54,7 +54,7 @@ def fill(url):
         )
         plan = store.add_plan(forecast_plan(study, make_forecast(store, study)))
         outcome = store.add_outcome(new_outcome(plan.id))
-        store.add_exhibit(outcome.id, {"references": {"majority": 0.5}})
+        store.add_sample_images(outcome.id, {"references": {"majority": 0.5}})
         store.add_event(study.id, "submitted", "submitted", {"by": "ann"})
         store.add_token(
             NewToken(

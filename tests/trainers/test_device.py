@@ -1,4 +1,4 @@
-"""Which device a worker takes, and what it sets there; CUDA is a stand-in, as most machines of tests have none."""
+"""Which device a worker takes, and what it sets there; CUDA is a fake, as most machines of tests have none."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ OWN_TEXT = {
     "hpo/client/calls.py": "a key is made of it",
     "hpo/service/logs.py": "a log line holds anything",
     "hpo/service/reference.py": "a page shows it",
-    "trainers/loop/exhibits.py": "NaN is refused there, and the size counted",
+    "trainers/loop/sample_images.py": "NaN is refused there, and the size counted",
     "trainers/staging/local_folder.py": "a journal of names and sizes",
     "trainers/staging/nodes.py": "names and sizes, sent between nodes",
     "trainers/staging/__main__.py": "seconds and bytes, counted",

@@ -23,7 +23,7 @@ class Bounded(Small):
         samples = len(batch[0])
         self.tried.append(samples)
         if samples > self.holds:
-            raise torch.OutOfMemoryError("the stand-in's memory is full")
+            raise torch.OutOfMemoryError("the fake's memory is full")
         return super().loss(model, batch, settings)
 
 

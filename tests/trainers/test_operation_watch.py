@@ -1,4 +1,4 @@
-"""The watch over operations of a GPU, with stand-ins for them, and with real ones of gloo that a lost worker holds."""
+"""The watch over operations of a GPU, with fakes for them, and with real ones of gloo that a lost worker holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Operation:
 
 
 class Watched:
-    """A watch with a patience of 0.4 s, and what it ended with."""
+    """A watch with a timeout of 0.4 s, and what it ended with."""
 
     def __init__(self, found=None):
         self.errors, self.over, self.found = [], threading.Event(), found
@@ -50,7 +50,7 @@ def test_operations_that_come_to_their_end_are_forgotten():
     watched = Watched()
     for _ in range(50):
         watched.watch.add(Operation(after=0.01))
-        time.sleep(0.02)  # together longer than the patience
+        time.sleep(0.02)  # together longer than the timeout
     assert not watched.over.is_set()
     watched.watch.close()
     assert not watched.watch._pending or watched.watch._pending[0][1].is_completed()

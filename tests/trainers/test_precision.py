@@ -223,19 +223,19 @@ def test_class_weights_are_refused_where_classes_are_balanced():
         Training(digits_job(class_weighting="inverse_sqrt"), SingleProcess())
 
 
-def test_what_a_workload_exhibits_is_computed_in_the_precision_of_the_training():
+def test_sample_images_are_computed_in_the_precision_of_the_training():
     training = Training(
         digits_job(precision="bf16", reduced_weights=True), SingleProcess(torch.device("cpu"))
     )
-    assert training.exhibit() is None
+    assert training.sample_images() is None
     batch = training.workload.evaluation_batch(torch.arange(4))
     images = training.workload.prepare(batch)[0]
 
-    def exhibit(model):
+    def sample_images(model):
         return {"classes": model(images).argmax(1).tolist(), "training": model.training}
 
-    training.workload.exhibit = exhibit
-    shown = training.exhibit()
+    training.workload.sample_images = sample_images
+    shown = training.sample_images()
     assert len(shown["classes"]) == 4 and shown["training"] is False
 
 

@@ -82,8 +82,8 @@ def test_tune_waits_before_it_starts_a_trial_again_and_not_where_the_sweep_ends(
     waited = []
     monkeypatch.setattr(callbacks, "wait_for_notice", lambda: waited.append(1))
     for interrupted in (False, True):
-        recording = callbacks.RayRecording(SimpleNamespace(interrupted=interrupted), None)
-        recording.on_trial_recover(0, [], None)
+        handler = callbacks.RayResultCallback(SimpleNamespace(interrupted=interrupted), None)
+        handler.on_trial_recover(0, [], None)
     assert waited == [1]
 
 
@@ -101,7 +101,7 @@ def test_what_tune_gives_up_with_restarts_left_begins_anew_while_the_sweep_says_
     trial = SimpleNamespace(
         trial_id="a", max_failures=2, run_metadata=SimpleNamespace(num_failures=failures)
     )
-    callbacks.RayRecording(sweep, None).on_trial_error(0, [], trial)
+    callbacks.RayResultCallback(sweep, None).on_trial_error(0, [], trial)
     assert (bool(ended), bool(waited)) == (ends, not ends)
 
 

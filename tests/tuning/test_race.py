@@ -14,8 +14,8 @@ import hpo
 from hpo.errors import EvidenceError
 from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
 from hpo.extrapolation.inference.posterior import fit
-from hpo.runs.forecasts import direct_search
 from hpo.runs.race import plan_race
+from hpo.runs.study_forecast import direct_search
 from hpo.tuning.generation.race import (
     FINALISTS,
     FIRST_SEED,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hpo
-from hpo.runs.forecasts import evidence_of
+from hpo.runs.study_forecast import evidence_of
 from hpo.study.sizes import point_budgets, point_of
 from hpo.study.spec import StudySpec
 from storage.records import TrialState

@@ -18,9 +18,9 @@ from trainers.distributed.communicator import Communicator
 from trainers.distributed.single import SingleProcess
 from trainers.errors import JobError
 from trainers.job import TrainingJob
-from trainers.loop.exhibits import exhibit_of
 from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate
+from trainers.loop.sample_images import sample_images_of
 from trainers.report import ConvergencePoint
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
 from trainers.workloads import Workload
@@ -97,9 +97,9 @@ class AsynchronousTraining(TrainingRun):
             self._actors.close()
             self._actors = None
 
-    def exhibit(self) -> dict[str, Any] | None:
-        """What the workload shows of the model as it is now; see :mod:`trainers.loop.exhibits`."""
-        return exhibit_of(self.replica)
+    def sample_images(self) -> dict[str, Any] | None:
+        """What the workload shows of the model as it is now; see :mod:`trainers.loop.sample_images`."""
+        return sample_images_of(self.replica)
 
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         actors = self._started()

@@ -59,8 +59,8 @@ class HorovodCommunicator(BucketedCommunicator):
             os.environ["HOROVOD_FUSION_THRESHOLD"] = str(round(fusion_megabytes * 2**20))
         if cycle_milliseconds is not None:
             os.environ["HOROVOD_CYCLE_TIME"] = str(cycle_milliseconds)
-        self._patience_seconds = timeout_seconds - finding_seconds(timeout_seconds)
-        seconds = str(max(1, round(self._patience_seconds)))
+        self._timeout_seconds = timeout_seconds - finding_seconds(timeout_seconds)
+        seconds = str(max(1, round(self._timeout_seconds)))
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", seconds)
         os.environ.setdefault(
             "HOROVOD_STALL_CHECK_TIME_SECONDS", str(min(60, int(seconds)))
@@ -151,13 +151,13 @@ class HorovodCommunicator(BucketedCommunicator):
         Horovod 0.28.1 waited for ever for a worker that lived but did not come, with its stall check and shutdown
         on. Its own wait, too, looks once in a millisecond.
         """
-        deadline = time.monotonic() + self._patience_seconds
+        deadline = time.monotonic() + self._timeout_seconds
         while not self._hvd.poll(handle):
             if self._monitor is not None:
                 self._monitor.check()
             if time.monotonic() > deadline:
                 raise self._lost(
-                    TimeoutError(f"waited {self._patience_seconds:.3g} s for the other workers")
+                    TimeoutError(f"waited {self._timeout_seconds:.3g} s for the other workers")
                 )
             time.sleep(0.0005)
         return self._hvd.synchronize(handle)

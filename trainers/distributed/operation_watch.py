@@ -34,7 +34,7 @@ class WaitedFor(Protocol):
 
 
 class OperationWatch:
-    """Looks every ``look_seconds`` at the oldest operation; one older than ``patience_seconds`` is lost.
+    """Looks every ``look_seconds`` at the oldest operation; one older than ``timeout_seconds`` is lost.
 
     ``find`` makes the error that names the lost worker, ``check`` raises where a survivor has found it already, and
     ``end`` is called with the error, by the watching thread.
@@ -42,14 +42,14 @@ class OperationWatch:
 
     def __init__(
         self,
-        patience_seconds: float,
+        timeout_seconds: float,
         look_seconds: float,
         *,
         find: Callable[[BaseException], CommunicationError],
         check: Callable[[], None],
         end: Callable[[CommunicationError], object] | None = None,
     ) -> None:
-        self._patience_seconds, self._look_seconds = patience_seconds, look_seconds
+        self._timeout_seconds, self._look_seconds = timeout_seconds, look_seconds
         self._find, self._check, self._end = find, check, end or end_process
         self._pending: deque[tuple[float, WaitedFor]] = deque()
         self._lock = threading.Lock()
@@ -86,8 +86,8 @@ class OperationWatch:
         if began is None:
             return
         self._check()
-        if time.monotonic() - began > self._patience_seconds:
-            raise RuntimeError(f"an operation has not ended for {self._patience_seconds:.3g} s")
+        if time.monotonic() - began > self._timeout_seconds:
+            raise RuntimeError(f"an operation has not ended for {self._timeout_seconds:.3g} s")
 
 
 def end_process(error: CommunicationError) -> NoReturn:

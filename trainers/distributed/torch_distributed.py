@@ -115,7 +115,7 @@ class TorchCommunicator(BucketedCommunicator):
         )
         on_gpu = self.device.type == "cuda"
         finding = finding_seconds(timeout_seconds)  # NCCL's watchdog comes after ours
-        patience = timedelta(seconds=timeout_seconds + (finding if on_gpu else -finding))
+        longest = timedelta(seconds=timeout_seconds + (finding if on_gpu else -finding))
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
         try:
             dist.init_process_group(
@@ -123,7 +123,7 @@ class TorchCommunicator(BucketedCommunicator):
                 store=store,
                 rank=self.rank,
                 world_size=self.size,
-                timeout=patience,
+                timeout=longest,
             )
         except RuntimeError as error:
             raise monitor.lost(error) from error

@@ -19,11 +19,11 @@ from search_spaces.settings import TrainingSettings
 from trainers.distributed.communicator import Communicator
 from trainers.errors import JobError
 from trainers.job import TrainingJob
-from trainers.loop.exhibits import exhibit_of
 from trainers.loop.gradients import Gradients, MeasuredNorms
 from trainers.loop.memory_limit import limited_by_memory
 from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate
+from trainers.loop.sample_images import sample_images_of
 from trainers.schedules.adascale import AdaScale
 from trainers.schedules.learning_rate import learning_rate, learning_rate_by
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
@@ -70,10 +70,10 @@ class Training(TrainingRun):
         """The model that is trained."""
         return self.replica.model
 
-    def exhibit(self) -> dict[str, Any] | None:
-        """What the workload shows of the model as it is now; see :mod:`trainers.loop.exhibits`."""
+    def sample_images(self) -> dict[str, Any] | None:
+        """What the workload shows of the model as it is now; see :mod:`trainers.loop.sample_images`."""
         with self.optimizer.evaluation():
-            return exhibit_of(self.replica)
+            return sample_images_of(self.replica)
 
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         started = time.perf_counter()

@@ -88,8 +88,8 @@ class AnyTraining(ABC):
     def close(self) -> None:  # noqa: B027 - most have started nothing
         """End what the training has started, wherever it stands."""
 
-    def exhibit(self) -> dict[str, Any] | None:
-        """What the workload shows of its model as it is now (``trainers.loop.exhibits``); None if nothing."""
+    def sample_images(self) -> dict[str, Any] | None:
+        """What the workload shows of its model as it is now (``trainers.loop.sample_images``); None if nothing."""
         return None
 
     @property

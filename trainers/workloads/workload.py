@@ -92,8 +92,8 @@ class Workload(AnyWorkload):
         of ``build_model`` move with the width, by the beginnings of parameters' names, where they are not PyTorch's
         (:func:`~trainers.numerics.parametrization.maximal_update_`). The others are those of every workload.
 
-    A workload may also define ``exhibit(model) -> dict``: what a report shows of the trained model, as plain values
-    that JSON holds (pictures, predictors to compare with). The model is in evaluation mode, without gradients.
+    A workload may also define ``sample_images(model) -> dict``: pictures of its predictions for the report, and
+    predictors to compare with, as plain JSON values. The model is in evaluation mode, without gradients.
     """
 
     evaluation_samples: int

@@ -39,16 +39,16 @@ def plan(
 ) -> None:
     """Plan a STUDY's full-scale run: placement, settings, epochs, time, cost, and the script that launches it."""
     from hpo import api
-    from hpo.cli.output import plans
-    from hpo.planning.launchers.surroundings import Surroundings
+    from hpo.cli.output import plan_text
+    from hpo.planning.launchers.job_setup import JobSetup
 
-    surroundings = Surroundings.of(modules, container, prefix)
+    setup = JobSetup.of(modules, container, prefix)
     result = api.read_study(study, storage)
     made, planned = api.plan_study(result, **asked)
-    planned = surroundings.put_into(planned)
+    planned = setup.put_into(planned)
     folder = output or Path("plans") / api.folder_name(planned)
     kept = api.store_plan(made, planned, folder)
-    options.show(kept.to_dict, lambda: plans.show_plan(kept, folder), as_json)
+    options.show(kept.to_dict, lambda: plan_text.show_plan(kept, folder), as_json)
 
 
 @click.command()

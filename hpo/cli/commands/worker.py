@@ -80,7 +80,9 @@ BYTES = _Bytes()
     help="After so long without a sign of this worker, another takes its study over.",
 )
 @click.option(
-    "--storage-patience",
+    "--storage-retry",
+    "--storage-patience",  # the name in earlier releases
+    "storage_retry_seconds",
     type=click.FloatRange(min=0),
     default=300.0,
     show_default=True,

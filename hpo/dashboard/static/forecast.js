@@ -87,7 +87,7 @@ function sensitivityText(row) {
   return `${row.what}: ${factor(row.time)} the time, ${factor(row.accelerator_hours)} the accelerator hours`.replaceAll("the same the", "the same");
 }
 
-function rehearsalText(row) {
+function pilotRunText(row) {
   return `${number(row.steps)} updates on ${number(row.nodes)} ${row.nodes === 1 ? "node" : "nodes"} at batch ${number(row.global_batch_size)} check ${words(row.checks)}: `
     + `expect ${words(row.quantity)} ${interval(row.expected)}; ${row.overturned_by} would overturn the plan`;
 }
@@ -107,7 +107,7 @@ async function draw(found) {
   byId("tiles").replaceChildren(...tiles(found));
   byId("prospects").replaceChildren(...found.prospects.flatMap(([title, text]) => [el("dt", {}, title), el("dd", {}, text)]));
   byId("sensitivity").replaceChildren(list(found.plan?.details?.sensitivity, sensitivityText, found.plan ? "The machine has one node only." : "Without a plan there is no machine to change."));
-  byId("rehearsal").replaceChildren(list(found.plan?.details?.rehearsal, rehearsalText, found.plan ? "Nothing is left open that a short run could tell." : "Without a plan there is nothing to rehearse."));
+  byId("pilot_runs").replaceChildren(list(found.plan?.details?.pilot_runs, pilotRunText, found.plan ? "Nothing is left open that a short run could tell." : "Without a plan there is nothing to try."));
   byId("settings").replaceChildren(...settings(found.forecast));
   byId("keep").disabled = !found.plan;
   byId("pictures").hidden = !found.figures;

@@ -28,7 +28,7 @@ from trainers import report
 from trainers.errors import WorkloadError
 from trainers.json_text import json_text
 from trainers.lifeline import LAUNCHER, name_of_this_process
-from trainers.loop.exhibits import check_exhibit
+from trainers.loop.sample_images import check_sample_images
 from trainers.private_files import make_folder, open_private, write_text
 from trainers.report import ConvergencePoint, TrainingOutcome, TrainingStart
 from trainers.workloads.program.files import without_launcher
@@ -55,7 +55,7 @@ class Launched:
     """
 
     outcome: TrainingOutcome
-    exhibit: dict[str, Any] | None = None
+    sample_images: dict[str, Any] | None = None
     restarts: int = 0
     workers: int = 0
     nodes: int = 0
@@ -65,7 +65,7 @@ class Launched:
     @property
     def references(self) -> dict[str, float]:
         """The target's metric of what its model must beat, by name; empty where its workload tells none."""
-        return dict((self.exhibit or {}).get("references", {}))
+        return dict((self.sample_images or {}).get("references", {}))
 
 
 def write_plan(
@@ -211,8 +211,8 @@ def _run_in(
 def read_launched(path: Path) -> Launched:
     """What a launched plan reported in a file; :class:`LaunchError` where it holds no outcome."""
     try:
-        outcome, exhibit = report.read_outcome(path), report.read_exhibit(path)
-        exhibit = None if exhibit is None else check_exhibit(exhibit)
+        outcome, images = report.read_outcome(path), report.read_sample_images(path)
+        images = None if images is None else check_sample_images(images)
         starts, points = report.read_starts(path), report.read_points(path)
     except (OSError, ValueError, TypeError, KeyError, WorkloadError) as error:
         raise LaunchError(f"cannot read {path} as the report of a run: {error}") from error
@@ -223,7 +223,7 @@ def read_launched(path: Path) -> Launched:
     last = starts[-1] if starts else TrainingStart(0, 0, 0)
     return Launched(
         outcome,
-        exhibit,
+        images,
         restarts=max(0, len(starts) - 1),
         workers=last.workers,
         nodes=last.nodes,

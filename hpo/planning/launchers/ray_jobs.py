@@ -12,9 +12,9 @@ from pathlib import Path
 
 from hpo.errors import LaunchError, PlanError
 from hpo.planning.launchers.environment import all_reduce_argument
+from hpo.planning.launchers.job_setup import JobSetup
 from hpo.planning.launchers.run import FILES, Run
 from hpo.planning.launchers.script import header
-from hpo.planning.launchers.surroundings import Surroundings
 
 SCRIPT = "launch.py"
 ADDRESS = "http://127.0.0.1:8265"
@@ -135,7 +135,7 @@ def script(run: Run) -> str:
             f"with Ray Jobs the ranks are started by torchrun; use --backend torch, not {run.backend} (for a program "
             "another launcher)"
         )
-    if Surroundings.of_plan(run.plan) != Surroundings():
+    if JobSetup.of_plan(run.plan) != JobSetup():
         raise PlanError(
             "Ray starts the ranks in the environment of its own nodes: start Ray inside the container and with the "
             "modules, and leave them out of the plan"

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hpo.planning.launchers.environment import all_reduce_argument
+from hpo.planning.launchers.job_setup import JobSetup
 from hpo.planning.launchers.run import FILES, Run, duration, durations
-from hpo.planning.launchers.surroundings import Surroundings
 from hpo.study.program import PROGRAM
 
 WIDTH = 110
@@ -228,7 +228,7 @@ def _environment(run: Run) -> str:
     )
     return f"""\
 {section("The environment of every rank")}
-{Surroundings.of_plan(run.plan).lines(gpus=run.accelerators > 0)}
+{JobSetup.of_plan(run.plan).lines(gpus=run.accelerators > 0)}
 environment=${{HPO_ENVIRONMENT:-}}      # YOURS: the virtual environment that holds this package, if it is not active
 if [[ -n $environment ]]; then
   # shellcheck disable=SC1091

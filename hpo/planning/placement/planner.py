@@ -1,4 +1,4 @@
-"""A placement, chosen and explained: what it costs, what limits it, the alternatives, and how to rehearse it."""
+"""A placement, chosen and explained: what it costs, what limits it, the alternatives, and its pilot runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from hpo.errors import PlanError
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.planning.placement import bottlenecks, feasibility, pareto, rehearsal
+from hpo.planning.placement import bottlenecks, feasibility, pareto, pilot_run
 from hpo.planning.placement.candidates import HOUR, Candidate, PlanningContext
 from hpo.planning.placement.optimise import PlanConstraints, PlanSelection, candidates, choose
 from hpo.planning.placement.placements import Memory, Placement
@@ -50,7 +50,7 @@ def explained(
     """The explanation of a plan, as plain values that JSON holds.
 
     ``front`` is the Pareto front of time against accelerator hours over all nodes of the machine, the fastest first;
-    ``shares`` is how the time is spent; ``rate`` the throughput and its source; ``sensitivity`` and ``rehearsal`` are
+    ``shares`` is how the time is spent; ``rate`` the throughput and its source; ``sensitivity`` and ``pilot_runs`` are
     lists; ``supported_batches`` the ends of what the evidence supports; ``failures`` what they were taken to cost;
     ``evaluation`` the seconds of one and the share of the training's time that all take, None where not counted.
     """
@@ -68,7 +68,7 @@ def explained(
         "sensitivity": [
             each.to_dict() for each in bottlenecks.sensitivity(context, constraints, best)
         ],
-        "rehearsal": [each.to_dict() for each in rehearsal.rehearsals(context, best)],
+        "pilot_runs": [each.to_dict() for each in pilot_run.pilot_runs(context, best)],
         "supported_batches": list(context.law.supported),
         "notes": list(notes),
         "memory": _memory(context.memory, best.placement),

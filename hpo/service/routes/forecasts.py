@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 
 from hpo.runs.results import StudyForecast
 from hpo.service.answers import Answer
-from hpo.service.context import OwnTurn, Reader, Shared, StudyName
+from hpo.service.context import OwnSlot, Reader, Shared, StudyName
 from hpo.service.refusal import RefusedError
 from hpo.service.routes.common import BIGGEST_BATCH, refusals
 from hpo.service.study_facts import study_facts
@@ -73,7 +73,7 @@ class ForecastsAnswer(Answer):
 async def forecast(
     who: Reader,
     context: Shared,
-    turn: OwnTurn,
+    slot: OwnSlot,
     name: StudyName,
     at: Annotated[
         list[Annotated[int, Field(ge=1, le=BIGGEST_BATCH)]] | None,
@@ -119,7 +119,7 @@ async def forecast(
     if answer is None:
         context.check_computation(who)
         answer = await context.computations.run(
-            who, turn, lambda: forecasts.kept(store, study, "forecast", make) if of_page else make()
+            who, slot, lambda: forecasts.kept(store, study, "forecast", make) if of_page else make()
         )
     return Response(answer, media_type="application/json")
 

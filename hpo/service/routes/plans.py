@@ -30,11 +30,11 @@ from hpo.planning.plan import Plan, folder_name
 from hpo.planning.request import PlanRequest
 from hpo.planning.timing.costs import MAY_BE_0, cost_names
 from hpo.runs import repository
-from hpo.runs.plans import plan_as_asked
 from hpo.runs.results import PlannedRun
+from hpo.runs.study_plan import plan_as_asked
 from hpo.service.answers import Answer
 from hpo.service.auth import Principal
-from hpo.service.context import READS, Context, OwnTurn, Reader, Shared, StudyName, Submitter
+from hpo.service.context import READS, Context, OwnSlot, Reader, Shared, StudyName, Submitter
 from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import BIGGEST_NUMBER, download, refusals
@@ -150,7 +150,7 @@ class MachinesAnswer(Answer):
 async def make(
     who: Submitter,
     context: Shared,
-    turn: OwnTurn,
+    slot: OwnSlot,
     name: StudyName,
     body: Annotated[PlanBody | None, Body()] = None,
 ) -> Response:
@@ -162,7 +162,7 @@ async def make(
     asked = {} if body is None else dict(body)
     backend = asked.pop("backend", None)
     request = _request_of(asked)
-    run = await context.computations.run(who, turn, lambda: _make(context, study, backend, request))
+    run = await context.computations.run(who, slot, lambda: _make(context, study, backend, request))
     return reply(_run_values(run), status=201)
 
 

@@ -14,7 +14,7 @@ from hpo.runs.study_changes import renamed_text, starts_otherwise, told_retry
 from hpo.service.answers import StudiesAnswer, StudyDetail, plain, study_values
 from hpo.service.auth import Principal
 from hpo.service.checking import CheckedStudy
-from hpo.service.context import BIGGEST_ID, Context, OwnTurn, Reader, Shared, StudyName, Submitter
+from hpo.service.context import BIGGEST_ID, Context, OwnSlot, Reader, Shared, StudyName, Submitter
 from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import After, Limit, Words, refusals
@@ -85,22 +85,22 @@ class Renaming(BaseModel):
 
 
 async def _submitted(
-    who: Submitter, context: Shared, turn: OwnTurn, body: Submission
+    who: Submitter, context: Shared, slot: OwnSlot, body: Submission
 ) -> CheckedStudy:
-    return await context.checked(who, turn, body.spec)
+    return await context.checked(who, slot, body.spec)
 
 
 async def _resumed(
     who: Submitter,
     context: Shared,
-    turn: OwnTurn,
+    slot: OwnSlot,
     name: StudyName,
     body: Annotated[Resumption | None, Body()] = None,
 ) -> CheckedStudy | None:
     if body is None or body.spec is None:
         return None
     await run_sync(_to_change, context, who, name)
-    return await context.checked(who, turn, body.spec)
+    return await context.checked(who, slot, body.spec)
 
 
 @router.post(

@@ -283,8 +283,8 @@ def _watch(
         _reap(process)
         if died_at is not None:
             others, since = _others(matcher), time.monotonic() - died_at
-            patience = LAST_MATCHES_SECONDS if busy else LAST_OUTPUT_SECONDS
-            if not others and (not open_output or since > patience):
+            longest = LAST_MATCHES_SECONDS if busy else LAST_OUTPUT_SECONDS
+            if not others and (not open_output or since > longest):
                 break
             if others and since > ORPHAN_SECONDS:
                 _signal(others, signal.SIGKILL)

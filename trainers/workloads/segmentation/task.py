@@ -19,12 +19,12 @@ from trainers.numerics.normalization import GhostBatchNorm
 from trainers.workloads.segmentation.blocks import Norm
 from trainers.workloads.segmentation.data import OPTION_NAMES, open_samples
 from trainers.workloads.segmentation.deeplab import UNITS, DeepLab
-from trainers.workloads.segmentation.exhibit import exhibit
 from trainers.workloads.segmentation.loss import (
     class_weights,
     intersection_over_union,
     pixel_losses,
 )
+from trainers.workloads.segmentation.sample_images import sample_images
 from trainers.workloads.segmentation.tiramisu import LAYERS, Tiramisu
 from trainers.workloads.workload import Batch, Workload, check_options
 
@@ -127,9 +127,9 @@ class SegmentationWorkload(Workload):
             "loss": pixel_losses(scores, labels).mean((1, 2)),
         }
 
-    def exhibit(self, model: nn.Module) -> dict[str, Any]:
-        """What a report shows of a trained model, as plain JSON values; see :mod:`.exhibit`."""
-        return exhibit(model, self.samples)
+    def sample_images(self, model: nn.Module) -> dict[str, Any]:
+        """What a report shows of a trained model, as plain JSON values; see :mod:`.sample_images`."""
+        return sample_images(model, self.samples)
 
 
 def start_at_shares(classifier: nn.Conv2d, frequencies: Sequence[float]) -> None:

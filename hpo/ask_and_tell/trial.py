@@ -1,0 +1,335 @@
+"""AskedTrial: a trial in the hands of whoever trains it, and the study that it was asked of.
+
+::
+
+    with hpo.ask_tell("study.yaml") as study:
+        while (trial := study.ask()) is not None:
+            for epoch, top1, loss in my_training(trial.settings, trial.global_batch_size, trial.seed):
+                trial.report(epochs=epoch, metric=top1, loss=loss, steps=...)
+                if trial.should_stop:
+                    break
+            trial.tell()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from hpo.ask_and_tell.messages import LEASE_SECONDS, QUEUED, RUNNING, Asked, Channel, Verdict
+from hpo.errors import TrialLostError, TuningError
+from search_spaces.settings import TrainingSettings
+from trainers.job import TrainingJob
+from trainers.report import ConvergencePoint, TrainingOutcome
+
+SEND_SECONDS = 0.2
+"""Reports that come faster are gathered: what a training of milliseconds says goes in one message."""
+
+BACKGROUND_SECONDS = 1.0
+"""The same for reports that are sent in the background, of which many may reach one server."""
+
+BEATS = 4.0
+"""Signs of life within the time of a lease."""
+
+
+class AskedTrial:
+    """One trial, held under a lease that a thread renews until the trial is told or given back.
+
+    As a context manager it is told at the end of the block; an exception there makes it a failed trial, and
+    KeyboardInterrupt gives it back. With ``background`` the thread sends the reports too, so that a training never
+    waits for a server, and hears what came of a report with one of the next.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        key: str,
+        asked: Asked,
+        lease_seconds: float,
+        *,
+        background: bool = False,
+    ) -> None:
+        if asked.number is None or asked.job is None:
+            raise TuningError("there is no trial in this answer")
+        self.number: int = asked.number
+        self.job: TrainingJob = asked.job
+        self._channel, self._key, self._seconds = channel, key, lease_seconds
+        self._began_at = self._sent_at = time.monotonic()
+        self._unsent: list[ConvergencePoint] = []
+        self._last: ConvergencePoint | None = None
+        self._verdict, self._reached, self._state = Verdict(), False, RUNNING
+        self._error: TrialLostError | None = None
+        self._background = background
+        self._pause = BACKGROUND_SECONDS if background else SEND_SECONDS
+        self._lock, self._sending = threading.Lock(), threading.Lock()
+        self._over, self._wake = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._beat, name=f"trial {self.number}", daemon=True)
+        self._thread.start()
+
+    @property
+    def settings(self) -> TrainingSettings:
+        """What to train with: every setting, tuned or fixed."""
+        return self.job.settings
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per update, over all workers."""
+        return self.job.global_batch_size
+
+    @property
+    def seed(self) -> int:
+        """Of the initial weights and the order of the samples."""
+        return self.job.seed
+
+    @property
+    def state(self) -> str:
+        """``running`` until it is told; then how it ended, or ``queued`` where it went back into the queue."""
+        return self._state
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether there is nothing more to train: the target is reached, the budget of epochs is spent, the loss has
+        diverged, others are better, or the trial is no longer ours.
+        """
+        last = self._last
+        spent = last is not None and (
+            last.epochs >= self.job.epochs * (1 - 1e-9) or not math.isfinite(last.metric)
+        )
+        return self._error is not None or self._verdict.stop or self._reached or spent
+
+    @property
+    def stop_reason(self) -> str:
+        """Why it was stopped from outside; empty where it was not."""
+        return str(self._error) if self._error else self._verdict.reason
+
+    def report(
+        self,
+        *,
+        epochs: float,
+        metric: float,
+        steps: int,
+        loss: float = math.nan,
+        train_loss: float = math.nan,
+        seconds: float | None = None,
+        learning_rate: float | None = None,
+        samples: int | None = None,
+        gradient_noise_scale: float | None = None,
+    ) -> bool:
+        """One evaluation, after ``steps`` updates and ``epochs`` epochs; returns whether to go on.
+
+        ``metric`` is the study's; what was not measured is NaN. ``seconds`` count from the begin of the trial, and
+        ``samples`` are the updates times the batch, where they are not given. Raises :class:`TuningError` for
+        evaluations that go backwards, :class:`TrialLostError` where another has the trial by now.
+        """
+        last = self._last
+        if last is not None and (steps <= last.step or epochs < last.epochs):
+            raise TuningError(
+                f"evaluations must go forward, but got step {steps} and epoch {epochs:g} after step {last.step} and "
+                f"epoch {last.epochs:g}"
+            )
+        if steps < 1 or not 0 < epochs < math.inf:
+            raise TuningError(
+                f"an evaluation comes after at least one step and above 0 epochs, but got {steps} and {epochs:g}"
+            )
+        rate = self.settings.learning_rate if learning_rate is None else learning_rate
+        return self.report_point(
+            ConvergencePoint(
+                step=steps,
+                samples=steps * self.global_batch_size if samples is None else samples,
+                epochs=float(epochs),
+                seconds=time.monotonic() - self._began_at if seconds is None else seconds,
+                train_loss=float(train_loss),
+                loss=float(loss),
+                metric=float(metric),
+                learning_rate=float(rate),
+                global_batch_size=self.global_batch_size,
+                gradient_noise_scale=gradient_noise_scale,
+            )
+        )
+
+    def report_point(self, *points: ConvergencePoint) -> bool:
+        """As :meth:`report`, for points that a trainer made."""
+        self._check()
+        with self._lock:
+            for point in points:
+                if self._unsent and self._unsent[-1].step >= point.step:  # it was started again
+                    self._unsent = [each for each in self._unsent if each.step < point.step]
+                self._unsent.append(point)
+                self._last = point
+                self._reached = self._reached or self.job.target.reached(point.metric)
+        if self._background:
+            self._wake.set()
+        elif time.monotonic() - self._sent_at >= self._pause:
+            self._send()
+        return not self.should_stop
+
+    def report_last(self, *points: ConvergencePoint) -> None:
+        """Points that go with the end, which is told next."""
+        self._check()
+        with self._lock:
+            self._unsent += points
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was stopped from outside: others are better, or its study was cancelled."""
+        return self._verdict.stop
+
+    def abandon(self) -> None:
+        """Give no more signs of life, and say nothing: another has the trial."""
+        self._finish()
+
+    def tell(
+        self,
+        state: str | None = None,
+        *,
+        reason: str = "",
+        outcome: TrainingOutcome | None = None,
+    ) -> str:
+        """End the trial; returns how it ended.
+
+        Its points say whether it reached the target, diverged, or is censored, unless ``state`` or a trainer's
+        ``outcome`` does: ``failed`` for a training that crashed. A trial that was stopped from outside has ended
+        already. Raises :class:`TrialLostError` where another has the trial by now.
+        """
+        self._finish()
+        self._check()
+        if not self._verdict.stop:
+            self._state = self._channel.end(
+                self.number, self._key, self._unsent, outcome=outcome, state=state, reason=reason
+            )
+            self._unsent = []
+        return self._state
+
+    def release(self) -> None:
+        """Give the trial back: it goes into the queue, and somebody trains it from its last checkpoint or its begin."""
+        self._finish()
+        if self._error is None and self._state == RUNNING:
+            self._channel.release(self.number, self._key)
+            self._state = QUEUED
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._state != RUNNING or self._error is not None or self._verdict.stop:
+            self._finish()
+        elif error is None:
+            self.tell()
+        elif isinstance(error, Exception):
+            self.tell("failed", reason=f"{type(error).__name__}: {error}")
+        else:
+            self.release()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._state != RUNNING and not self._verdict.stop:
+            raise TuningError(f"trial {self.number} was told already, as {self._state!r}")
+
+    def _send(self) -> None:
+        """Send what was not sent yet, or a sign of life; one message at a time, in order."""
+        with self._sending:
+            if self._verdict.stop or self._error is not None:
+                return
+            with self._lock:
+                points, self._unsent = self._unsent, []
+            self._sent_at = time.monotonic()
+            try:
+                verdict = self._channel.report(self.number, self._key, points, self._seconds)
+            except TrialLostError as error:
+                self._error = error
+                raise
+            except BaseException:
+                with self._lock:
+                    self._unsent = [*points, *self._unsent]
+                raise
+            if verdict.stop:
+                self._state, self._verdict = verdict.state, verdict
+
+    def _beat(self) -> None:
+        """The body of the thread: signs of life and, in the background, reports."""
+        while not self._over.is_set():
+            reported = self._wake.wait(self._seconds / BEATS)
+            if reported and self._over.wait(self._sent_at + self._pause - time.monotonic()):
+                return
+            self._wake.clear()
+            if not self._over.is_set():
+                # the next report, or the end, meets the same error and says so
+                with contextlib.suppress(Exception):
+                    self._send()
+
+    def _finish(self) -> None:
+        self._over.set()
+        self._wake.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+class AskTell:
+    """A study of which trials are asked: :meth:`ask` until it returns None. Threads and processes may share a study.
+
+    ``message``, ``ended`` and ``wait_seconds`` are what the last answer said: why there was no trial, whether the study
+    has ended, and when to ask again.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        holder: str,
+        *,
+        lease_seconds: float = LEASE_SECONDS,
+        background: bool = False,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._channel, self._holder, self._seconds = channel, holder, lease_seconds
+        self._background, self._close = background, close
+        self.message, self.ended, self.wait_seconds = "", False, 0.0
+
+    def ask(
+        self, *, wait: bool = True, stopped: Callable[[], bool] = lambda: False
+    ) -> AskedTrial | None:
+        """The next trial, or None when the study has ended; its ``message`` then says how.
+
+        Waits while every trial that is left depends on others that run; with ``wait`` off, or once ``stopped`` says so,
+        it returns None then too.
+        """
+        while not stopped():
+            key = uuid.uuid4().hex
+            asked = self._channel.ask(key, self._holder, self._seconds)
+            self.message, self.ended = asked.message, asked.ended
+            self.wait_seconds = asked.wait_seconds
+            if asked.number is not None:
+                return AskedTrial(
+                    self._channel, key, asked, self._seconds, background=self._background
+                )
+            if asked.ended or not wait:
+                return None
+            _sleep(asked.wait_seconds, stopped)
+        return None
+
+    def close(self) -> None:
+        """Give back the database."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _sleep(seconds: float, stopped: Callable[[], bool]) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0 and not stopped():
+        time.sleep(min(left, 0.2))

@@ -1,0 +1,82 @@
+"""The set-up of a job, its prolog: modules to load, a container, a command before each rank."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpo.errors import PlanError
+from hpo.planning.plan import Plan
+
+DETAIL, OLD_DETAIL = "job_setup", "surroundings"
+"""The key of a plan's details under which it is kept; plans of earlier releases have the old one."""
+_MODULE = re.compile(r"[A-Za-z0-9][\w.+/-]*")
+
+
+@dataclass(frozen=True)
+class JobSetup:
+    """``modules`` are loaded in this order, ``container`` is an image of Apptainer, ``prefix`` the words of a command.
+
+    Raises :class:`PlanError` for a module or an image whose name no such thing can have.
+    """
+
+    modules: tuple[str, ...] = ()
+    container: str = ""
+    prefix: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for module in self.modules:
+            if not _MODULE.fullmatch(module):
+                raise PlanError(
+                    f"a module must be a name as `module load` takes it, such as cuda/12.4, but got {module!r}"
+                )
+        if self.container.startswith("-") or not self.container.isprintable():
+            raise PlanError(
+                f"a container must be the path or the address of an image, but got {self.container!r}"
+            )
+
+    @classmethod
+    def of(cls, modules: Sequence[str], container: str | None, prefix: str | None) -> JobSetup:
+        """From what a person types; ``prefix`` is split as a shell would."""
+        try:
+            words = shlex.split(prefix or "")
+        except ValueError as error:
+            raise PlanError(
+                f"a prefix must be words of a shell, but got {prefix!r}: {error}"
+            ) from None
+        return cls(tuple(modules), container or "", tuple(words))
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> JobSetup:
+        """The set-up of a plan; an empty one where it says nothing."""
+        details = plan.details or {}
+        kept = details.get(DETAIL) or details.get(OLD_DETAIL) or {}
+        return cls(
+            tuple(kept.get("modules", ())), kept.get("container", ""), tuple(kept.get("prefix", ()))
+        )
+
+    def put_into(self, plan: Plan) -> Plan:
+        """The plan, with this set-up in its script."""
+        if self == JobSetup():
+            return plan
+        return dataclasses.replace(
+            plan, details={**(plan.details or {}), DETAIL: dataclasses.asdict(self)}
+        )
+
+    def lines(self, *, gpus: bool) -> str:
+        """The part of the script that loads the modules and defines ``inside``, the words before a rank's command."""
+        prefix = " ".join(map(shlex.quote, self.prefix))
+        image = shlex.quote(self.container) if self.container else ""
+        return f"""\
+modules=${{HPO_MODULES:-{" ".join(self.modules)}}}  # YOURS: as your site calls them, such as python cuda nccl
+for each in $modules; do
+  module load "$each" || exit 1
+done
+container=${{HPO_CONTAINER:-{image}}}  # YOURS: an image of Apptainer, in which ranks run
+inside=({prefix})  # what stands before the command of every rank
+if [[ -n $container ]]; then
+  inside+=(apptainer exec {"--nv " if gpus else ""}--bind "$PWD" "$container")
+fi"""

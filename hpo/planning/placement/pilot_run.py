@@ -1,0 +1,183 @@
+"""Which short runs on fewer nodes would check what a plan's time depends on most."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hpo.extrapolation.inference.intervals import Interval
+from hpo.planning.placement.candidates import HOUR, RATE_VALUES, Candidate, PlanningContext
+from hpo.planning.placement.epochs import END_OF_INTERVAL, quantiles
+from hpo.planning.placement.placements import Placement, PlacementSpace
+
+MOST_RUNS = 3
+LEAST_SHARE = 0.05  # of the variance: below it a run is not worth its time
+STEPS = 200  # updates after which a throughput is known to a few per cent
+
+
+@dataclass(frozen=True)
+class PilotRun:
+    """One run: what it checks, where and for how many steps, what should come out and what would overturn the plan.
+
+    ``share`` is that of the variance of the plan's log time that depends on what is checked. ``quantity`` is
+    ``epochs to target`` or ``samples per second``; ``spread_after`` the factor between the ends of the plan's 90 %
+    interval of time once the run has come out as expected.
+    """
+
+    checks: str
+    placement: Placement
+    steps: int
+    quantity: str
+    expected: Interval
+    overturned_by: str
+    share: float
+    spread_after: float
+    accelerator_hours: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        place = self.placement
+        return {
+            "checks": self.checks,
+            "nodes": place.nodes,
+            "ranks_per_node": place.ranks_per_node,
+            "global_batch_size": place.global_batch_size,
+            "local_batch_size": place.local_batch_size,
+            "micro_batch_size": place.micro_batch_size,
+            "steps": self.steps,
+            "quantity": self.quantity,
+            "expected": self.expected.to_dict(),
+            "overturned_by": self.overturned_by,
+            "share_of_variance": self.share,
+            "spread_after": self.spread_after,
+            "accelerator_hours": self.accelerator_hours,
+        }
+
+
+def pilot_runs(context: PlanningContext, candidate: Candidate) -> list[PilotRun]:
+    """At most MOST_RUNS runs, that which checks the riskiest assumption first; always one, unless nothing is left open.
+
+    The variance of log time is that of the log epochs and of the log throughput, which are independent; of the
+    latter, a single node's is told apart from what comes with the scale.
+    """
+    found = sorted(_runs(context, candidate), key=lambda run: -run.share)
+    return [run for run in found if run.share >= LEAST_SHARE][:MOST_RUNS]
+
+
+def _runs(context: PlanningContext, candidate: Candidate) -> Iterator[PilotRun]:
+    epochs, rate = (
+        float(np.var(np.log(candidate.epochs.values))),
+        _variance(candidate.rate.samples_per_second),
+    )
+    whole = epochs + rate
+    if not whole:
+        return
+    place = candidate.placement
+    alone = dataclasses.replace(place, nodes=1)
+    node = (
+        rate if place.nodes == 1 else min(rate, _variance(context.rates(alone).samples_per_second))
+    )
+    yield _of_epochs(context, candidate, epochs, rate)
+    if node:
+        yield _of_rate("throughput of one node", context, alone, node / whole, whole - node)
+    if rate > node:
+        what = "input at scale" if candidate.rate.limited_by == "input" else "throughput at scale"
+        fewer = dataclasses.replace(place, nodes=_fewer(place.nodes))
+        yield _of_rate(what, context, fewer, (rate - node) / whole, whole - (rate - node))
+
+
+def _of_rate(
+    what: str, context: PlanningContext, placement: Placement, share: float, left: float
+) -> PilotRun:
+    """STEPS updates with the plan's own share of each worker."""
+    rate = context.rates(placement).samples_per_second
+    seconds = STEPS * placement.global_batch_size / rate.median
+    return PilotRun(
+        what,
+        placement,
+        STEPS,
+        "samples per second",
+        rate,
+        f"fewer than {rate.low:,.4g} samples a second",
+        share,
+        _spread(left),
+        context.accelerators(placement) * seconds / HOUR,
+    )
+
+
+def _of_epochs(
+    context: PlanningContext, candidate: Candidate, epochs: float, rate: float
+) -> PilotRun:
+    """One training to the target, at the batch size that tells most about the plan's per sample trained."""
+    batch = candidate.placement.global_batch_size
+    after = {
+        tried: context.law.spread_after(tried, batch)
+        for tried in _smaller_batches(context, candidate)
+    }
+    seen = max(
+        after,
+        key=lambda tried: max(epochs - after[tried] ** 2, 0.0) / context.law.near(tried).expected,
+    )
+    run = context.candidate(_placement_of(seen, context, candidate.placement), exact=True)
+    expected = run.epochs.interval
+    steps = math.ceil(expected.median * context.train_samples / run.placement.global_batch_size)
+    return PilotRun(
+        "epochs to target",
+        run.placement,
+        steps,
+        "epochs to target",
+        expected,
+        f"more than {expected.high:.4g} epochs",
+        epochs / (epochs + rate),
+        _spread(min(after[seen] ** 2, epochs) + rate),
+        run.expected_hours,
+    )
+
+
+def _smaller_batches(context: PlanningContext, candidate: Candidate) -> list[int]:
+    """The plan's batch halved again and again, down to the largest that was swept; its own where none is between."""
+    batch, unit, found = candidate.placement.global_batch_size, context.unit, []
+    half = batch // 2
+    while half > context.law.swept and half >= unit:
+        found.append(max(unit, half // unit * unit))
+        half //= 2
+    return found or [batch]
+
+
+def _placement_of(batch: int, context: PlanningContext, plan: Placement) -> Placement:
+    """As many nodes as give a worker what it gets in the plan; fewer ranks where the batch has too few groups."""
+    groups = batch // context.unit
+    nodes = max(1, round(plan.nodes * batch / plan.global_batch_size))
+    if nodes == plan.nodes and nodes > 1:
+        nodes = _fewer(nodes)
+    workers = min(nodes * plan.ranks_per_node, groups)
+    while groups % workers or (workers > plan.ranks_per_node and workers % plan.ranks_per_node):
+        workers -= 1
+    ranks = min(workers, plan.ranks_per_node)
+    space = PlacementSpace(
+        (1, nodes),
+        (1, plan.ranks_per_node),
+        (batch, batch),
+        context.unit,
+        min(context.largest_micro_batch, plan.micro_batch_size),
+    )
+    return space.placement(workers // ranks, ranks, batch // workers)
+
+
+def _fewer(nodes: int) -> int:
+    """An eighth of the nodes, but at least two: on one node nothing crosses the network."""
+    return max(2, nodes // 8)
+
+
+def _variance(rate: Interval) -> float:
+    return float(np.var(np.log(quantiles(rate, RATE_VALUES))))
+
+
+def _spread(variance: float) -> float:
+    """High over low of the 90 % interval of a log-normal quantity."""
+    return math.exp(2 * END_OF_INTERVAL * math.sqrt(max(variance, 0.0)))

@@ -1,0 +1,343 @@
+"""Ask and tell for a study in the database: gives its trials to clients that ask, and stores their results.
+
+A trial is held under a lease of its own (``storage.statements.trial_leases``). Its holder reports while it trains, and
+may vanish at any moment. Then the trial goes back into the queue, and the next client that asks trains it, from its
+checkpoint where that can be read. After ``MOST_VANISHED`` holders the trial counts as failed, because it may be what
+kills them. The database is the only truth: several processes may serve one study, and one that is restarted goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from hpo.ask_and_tell.ending import outcome_of
+from hpo.ask_and_tell.messages import QUEUED, Asked, Verdict
+from hpo.errors import FigureError, TrialLostError, TuningError
+from hpo.runs.repository import stored_spec
+from hpo.study.samplers import SAMPLERS
+from hpo.tuning.asked_sweep import AskedSweep, Suggested
+from hpo.tuning.generation.strategy import Done
+from hpo.tuning.trial_writer import result_of
+from storage.errors import LeaseLost
+from storage.figures import fault_of_points, fault_of_reached
+from storage.records import ConvergencePoint, Study, StudyState, Trial, TrialLease, TrialState
+from storage.store import Store
+from trainers.report import ConvergencePoint as ReportedPoint
+from trainers.report import TrainingOutcome
+
+MOST_VANISHED = 5
+"""Holders of a trial that may stop responding before it counts as failed."""
+
+WAIT_SECONDS = 1.0
+"""When to ask again while all that is left depends on running trials."""
+
+LOOK_SECONDS = 1.0
+"""Seconds at least between two looks for holders that stopped responding."""
+
+EVENT_SECONDS = 5.0
+"""Seconds at least between two events of a study's log that count its trials."""
+
+ATTEMPTS = 8
+"""How often an ask looks again where others were quicker."""
+
+
+class AskTellStudy:
+    """One study in ask-and-tell mode; threads may share it. The store's errors are raised as they are."""
+
+    def __init__(self, store: Store, study: Study) -> None:
+        self._store, self.study = store, study
+        self._spec = stored_spec(study)
+        self._sweep = AskedSweep(self._spec, study, store)
+        self._lock = threading.RLock()
+        # holders could not renew their leases while nobody listened: they get the time of a lease to come back
+        held = store.leased_trials(study.id)
+        self._expiring_from = time.monotonic() + max((each.seconds for each in held), default=0.0)
+        self._looked_at = self._told_at = 0.0
+        self._told: Counter[str] = Counter()
+
+    def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
+        """A trial under a lease; the same again for the same key. Raises :class:`storage.errors.Conflict` where a
+        worker runs the study or it was cancelled, :class:`TuningError` where its first trials all failed.
+        """
+        with self._lock:
+            study = self._store.study_by_id(self.study.id)
+            again = self._store.leased_trial(self.study.id, key)
+            if again is not None and not again.trial.state.finished:
+                return self._asked(again)
+            if study.state is StudyState.FINISHED:
+                return self._ended(study)
+            self._expire()
+            for _ in range(ATTEMPTS):
+                answer = self._try(key, holder, lease_seconds)
+                if answer is not None:
+                    return answer
+        return Asked(wait_seconds=WAIT_SECONDS, message="others were quicker")
+
+    def report(
+        self, number: int, key: str, points: Sequence[ReportedPoint], lease_seconds: float
+    ) -> Verdict:
+        """Store points and hold the trial for longer; whether it is to go on."""
+        stored = [_stored(point) for point in points]
+        if stored:
+            self._check(number, key, stored)
+        with _lost():
+            held = self._store.renew_trial(
+                self.study.id, number, key, lease_seconds=lease_seconds, points=stored
+            )
+        with self._lock:
+            reason = self._sweep.judge(held.trial, stored) if stored else ""
+            if reason:
+                trial = self._end(held, [], None, TrialState.PRUNED, reason)
+                return Verdict(str(trial.state), trial.reason)
+            study = self._store.study_by_id(self.study.id)
+            if study.state is not StudyState.RUNNING or self._sweep.spent:
+                self.release(number, key)
+                return Verdict(
+                    QUEUED, self._sweep.spent or f"study {study.name!r} is {study.state}"
+                )
+        return Verdict()
+
+    def end(
+        self,
+        number: int,
+        key: str,
+        points: Sequence[ReportedPoint] = (),
+        *,
+        outcome: TrainingOutcome | None = None,
+        state: str | None = None,
+        reason: str = "",
+    ) -> Trial:
+        """Store a trial's last points and its end: by the outcome, the state, or its points; what was said first holds.
+
+        Raises :class:`TuningError` for a state that is no end or contradicts the points, and for an end without any
+        evaluation.
+        """
+        held = self._store.leased_trial(self.study.id, key)
+        if held is None or held.trial.number != number:
+            raise TrialLostError(
+                f"trial {number} is no longer yours: it went back into the queue; ask for another"
+            )
+        if held.trial.state.finished:
+            return held.trial
+        chosen = None if state is None else _end_state(state)
+        stored = [_stored(point) for point in points]
+        if stored:
+            self._check(number, key, stored)
+        return self._end(held, stored, outcome, chosen, reason)
+
+    def release(self, number: int, key: str) -> Trial:
+        """Put a trial back into the queue."""
+        with _lost():
+            trial = self._store.release_trial(self.study.id, number, key)
+        with self._lock:
+            if not trial.state.finished:
+                self._sweep.gone(trial)
+        return trial
+
+    def _check(self, number: int, key: str, points: Sequence[ConvergencePoint]) -> None:
+        """Raise :class:`TuningError` for points that go on from no curve of this trial."""
+        held = self._store.leased_trial(self.study.id, key)
+        if held is None or held.trial.number != number:
+            return  # what writes them says so
+        before = self._store.point_before(held.trial.id, points[0].step)
+        changing = self._spec.program is not None or (
+            held.trial.settings["batch_control"] != "constant"
+        )
+        batch = None if changing else held.trial.global_batch_size
+        if fault := fault_of_points(points, before=before, global_batch_size=batch):
+            raise FigureError(f"trial {number}: {fault}")
+
+    def _try(self, key: str, holder: str, lease_seconds: float) -> Asked | None:
+        """One attempt to answer who asks; None where another was quicker."""
+        self._sweep.look()
+        if self._sweep.spent:
+            return self._spent()
+        what = self._next()
+        if what is None or isinstance(what, Done):
+            ended = None if what is None else self._conclude()
+            return ended or Asked(wait_seconds=WAIT_SECONDS, message=_WAITING)
+        held = self._lease(what, key, holder, lease_seconds)
+        return None if held is None else self._asked(held)
+
+    def _end(
+        self,
+        held: TrialLease,
+        points: Sequence[ConvergencePoint],
+        outcome: TrainingOutcome | None,
+        state: TrialState | None,
+        reason: str,
+    ) -> Trial:
+        stored = {point.step: point for point in self._store.points(held.trial.id)}
+        curve = [point for _, point in sorted({**stored, **{p.step: p for p in points}}.items())]
+        if outcome is None and state is None:
+            outcome = outcome_of(curve, self._spec.target)
+            if outcome is None:
+                raise TuningError(
+                    f"trial {held.trial.number} has no evaluation: report at least one, or tell that it failed"
+                )
+        if outcome is not None and outcome.state == TrialState.REACHED:
+            self._check_reached(held.trial, outcome, curve)
+        last = curve[-1] if curve else None
+        resolution = last.epochs - (curve[-2].epochs if len(curve) > 1 else 0.0) if last else None
+        result = result_of(
+            state or TrialState(outcome.state if outcome else ""),
+            outcome.to_dict() if outcome else None,
+            last,
+            resolution,
+            reason,
+        )
+        with _lost():
+            trial = self._store.finish_leased_trial(
+                self.study.id, held.trial.number, held.key, result, points
+            )
+        with self._lock:
+            self._sweep.ended(trial, curve)
+            self._count()
+            if self._sweep.complete:
+                self._conclude()
+        return trial
+
+    def _check_reached(
+        self, trial: Trial, outcome: TrainingOutcome, curve: Sequence[ConvergencePoint]
+    ) -> None:
+        """Raise :class:`FigureError` where no evaluation of the trial is the one that is told to be at the target."""
+        at = outcome.epochs_to_target or 0.0
+        if fault := fault_of_reached(at, outcome.epochs):
+            raise FigureError(f"trial {trial.number}: {fault}")
+        if not any(
+            math.isclose(point.epochs, at, rel_tol=1e-6) and self._spec.target.reached(point.metric)
+            for point in curve
+        ):
+            raise FigureError(
+                f"trial {trial.number}: epochs_to_target is that of an evaluation at the target, and none of its "
+                f"{len(curve)} evaluations after {at:g} epochs is: report it first"
+            )
+
+    def _next(self) -> Trial | Suggested | Done | None:
+        try:
+            return self._sweep.next()
+        except TuningError as error:
+            self._store.set_study_state(self.study.id, StudyState.FAILED, str(error))
+            self._store.add_event(self.study.id, "failed", str(error))
+            raise
+
+    def _lease(
+        self, what: Trial | Suggested, key: str, holder: str, lease_seconds: float
+    ) -> TrialLease | None:
+        suggested = what if isinstance(what, Suggested) else None
+        held = None
+        try:
+            held = self._store.lease_trial(
+                self.study.id,
+                what.new if isinstance(what, Suggested) else what.number,
+                known=len(self._sweep.trials),
+                key=key,
+                holder=holder,
+                lease_seconds=lease_seconds,
+            )
+        finally:
+            new = held is not None and held.trial.id not in {each.id for each in self._sweep.trials}
+            if suggested is not None and not new:
+                self._sweep.forget(suggested)
+        if held is not None and not held.trial.state.finished:
+            self._sweep.began(held.trial, suggested if new else None)
+        return held
+
+    def _asked(self, held: TrialLease) -> Asked:
+        return Asked(number=held.trial.number, job=self._sweep.job(held.trial))
+
+    def _expire(self) -> None:
+        """Take back the trials of those who stopped responding."""
+        now = time.monotonic()
+        if now < self._expiring_from or now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        for trial in self._store.expire_trial_leases(self.study.id, MOST_VANISHED):
+            self._store.add_event(
+                self.study.id,
+                "vanished",
+                f"whoever trained trial {trial.number} stopped responding: it is {trial.state} now",
+                {"trial": trial.number},
+            )
+            if trial.state.finished:
+                self._sweep.ended(trial, self._store.points(trial.id))
+            else:
+                self._sweep.gone(trial)
+
+    def _ended(self, study: Study) -> Asked:
+        return Asked(ended=True, message=study.message or f"study {study.name!r} is {study.state}")
+
+    def _spent(self) -> Asked:
+        """The study's samples or hours are spent: trials in flight go back into the queue with their next report."""
+        if not any(trial.state is TrialState.RUNNING for trial in self._sweep.trials):
+            self._finish(self._sweep.spent)
+        return Asked(ended=True, message=self._sweep.spent)
+
+    def _conclude(self) -> Asked | None:
+        """The end of the study, where all of its trials have ended."""
+        if not self._sweep.complete:
+            return None
+        batch = self._spec.race_batch
+        race = (
+            ""
+            if batch is None or SAMPLERS[self._spec.sampler].chooses_rung
+            else f"; no race at {batch}, which is `hpo run`'s with the study's file, or `hpo forecast --race`"
+        )
+        self._finish(
+            f"all {len(self._sweep.trials)} trials have ended; `hpo forecast` and `hpo plan` go on from them{race}"
+        )
+        return self._ended(self._store.study_by_id(self.study.id))
+
+    def _finish(self, message: str) -> None:
+        if self._store.study_by_id(self.study.id).state is StudyState.RUNNING:
+            self._count(always=True)
+            self._store.set_study_state(self.study.id, StudyState.FINISHED, message)
+            self._store.add_event(self.study.id, "finished", message)
+
+    def _count(self, *, always: bool = False) -> None:
+        now = time.monotonic()
+        if not always and now - self._told_at < EVENT_SECONDS:
+            return
+        self._told_at = now
+        states = Counter(str(trial.state) for trial in self._sweep.finished_trials)
+        if states == self._told:
+            return
+        self._told = states
+        of_them = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        self._store.add_event(
+            self.study.id,
+            "trials",
+            f"{self._spec.budget.counted(states.total())} have ended"
+            f"{f': {of_them}' if of_them else ''}",
+            dict(states),
+        )
+
+
+_WAITING = "every trial that is left depends on those that run"
+
+
+def _stored(point: ReportedPoint) -> ConvergencePoint:
+    return ConvergencePoint(**dataclasses.asdict(point))
+
+
+def _end_state(state: str) -> TrialState:
+    ends = [TrialState.CENSORED, TrialState.DIVERGED, TrialState.FAILED]
+    if state not in ends:
+        raise TuningError(
+            f"a trial is told as {', '.join(ends)}, or by its points alone, but got {state!r}"
+        )
+    return TrialState(state)
+
+
+@contextmanager
+def _lost() -> Iterator[None]:
+    try:
+        yield
+    except LeaseLost as error:
+        raise TrialLostError(str(error)) from error

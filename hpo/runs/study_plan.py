@@ -1,0 +1,330 @@
+"""From a forecast to a plan for a machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Unpack
+
+from hpo.errors import PlanError
+from hpo.extrapolation.trust import VERY_FAR
+from hpo.planning.launchers.run import STAGING_SECONDS, STARTUP_SECONDS
+from hpo.planning.machines import Machine, load_machine, machine_names
+from hpo.planning.placement.candidates import HOUR, PlanningContext, scaled
+from hpo.planning.placement.epochs import EpochsLaw, EvenLaw, IntervalLaw, PosteriorLaw
+from hpo.planning.placement.feasibility import check_layout
+from hpo.planning.placement.optimise import PlanConstraints, PlanSelection
+from hpo.planning.placement.placements import memory_needs
+from hpo.planning.placement.planner import plan_placement, plan_untimed
+from hpo.planning.placement.rates import (
+    ModelledRates,
+    Rates,
+    SweepRates,
+    measured_rates,
+    seconds_to_target,
+    step_options,
+)
+from hpo.planning.plan import Plan, planned_job
+from hpo.planning.request import PlanOptions, PlanRequest
+from hpo.planning.timing.costs import cost_of
+from hpo.planning.timing.failures import Failures
+from hpo.runs.results import StudyForecast, StudyResult, best_settings
+from hpo.runs.study_forecast import forecast, forecast_at
+from hpo.study.spec import StudySpec
+from search_spaces.scaling_rules import SCALING_RULES
+from storage.records import PlanKind, Throughput
+from trainers.cost import WorkloadCost
+
+BASELINES = {
+    PlanKind.LINEAR_SCALING: "linear",
+    PlanKind.SQRT_SCALING: "sqrt",
+    PlanKind.NO_SCALING: "none",
+}
+"""What a validated forecast is compared with: the best swept settings, moved by these scaling rules."""
+
+
+def make_plan(
+    forecast: StudyForecast,
+    machine: str | Machine | None = "local",
+    nodes: int | None = None,
+    workers: int | None = None,
+    **options: Unpack[PlanOptions],
+) -> Plan:
+    """The best launchable plan for a forecast; what is None is chosen. ``options`` are those of :class:`PlanRequest`.
+
+    Raises :class:`PlanError` for an option that there is not, with the nearest that there is, for a machine or cost
+    that is not known, and for a plan that cannot be, with the nearest that can.
+    """
+    return choose_plan(
+        forecast, PlanRequest.of(machine=machine, nodes=nodes, workers=workers, **options)
+    )[1]
+
+
+def choose_plan(
+    made: StudyForecast, asked: PlanRequest, notes: Sequence[str] = ()
+) -> tuple[StudyForecast, Plan]:
+    """The forecast at the batch of the best plan, and the plan, which tells the ``notes`` too."""
+    machine, nodes, workers = asked.machine or "local", asked.nodes, asked.workers
+    target = machine if isinstance(machine, Machine) else load_machine(machine)
+    if (
+        isinstance(asked.global_batch_size, int)
+        and asked.global_batch_size != made.global_batch_size
+    ):
+        made = forecast_at(made, asked.global_batch_size)
+    if asked.global_batch_size != "best":
+        check_layout(
+            planned_job(made.spec, made.settings, made.global_batch_size, None),
+            target,
+            nodes,
+            workers,
+        )
+    constraints = _constraints(asked, made.global_batch_size)
+    figures = cost_of(made.source.cost if made.source else None, asked.cost)
+    memory = (
+        None
+        if figures is None or (target.name == "local" and target.computes_on_cores)
+        else memory_needs(figures, made.settings, target.accelerator.memory_bytes)
+    )
+    rates = _rates(made, target, figures, asked.cost)
+    context = PlanningContext(
+        target,
+        law_of(made),
+        rates or SweepRates(1.0),
+        made.train_samples,
+        made.settings.normalization_batch_size,
+        memory,
+        _overhead(made.spec, target),
+        Failures(asked.node_failure_hours) if asked.node_failure_hours is not None else None,
+        made.spec.budget.evaluations_per_epoch,
+    )
+    selection = None if rates is None else plan_placement(context, constraints, notes)
+    place = selection.best.placement if selection else plan_untimed(context, constraints)
+    if place.global_batch_size != made.global_batch_size:
+        made = forecast_at(made, place.global_batch_size)
+    job = planned_job(made.spec, made.settings, made.global_batch_size, made.epochs_to_target)
+    if memory or constraints.micro_batch_size:
+        job = dataclasses.replace(job, micro_batch_size=place.micro_batch_size)
+    plan = Plan(
+        study=made.spec.name,
+        kind=PlanKind.FORECAST,
+        machine=target.name,
+        nodes=place.nodes,
+        workers=place.workers,
+        job=job,
+        epochs=made.epochs_to_target,
+        seconds=None,
+        trust=made.trust,
+        reason=made.reason,
+        ranks_per_node=place.ranks_per_node,
+        slot_seconds=constraints.slot_seconds,
+        launcher=asked.launcher or target.scheduler,
+        best=made.numbers.best,
+    )
+    plan = plan if selection is None else _timed(plan, made, selection)
+    if plan.seconds is not None and not math.isfinite(plan.seconds.median + plan.seconds.high):
+        raise PlanError(
+            f"node_failure_hours must be so large that a run on {plan.nodes} nodes comes to its end between failures, "
+            f"but got {asked.node_failure_hours:g}; use fewer nodes, or nodes that fail less often"
+        )
+    own_file = (
+        None
+        if isinstance(machine, Machine) or machine in machine_names()
+        else str(Path(machine).absolute())
+    )
+    return made, dataclasses.replace(
+        plan, details={**(plan.details or {}), "machine_file": own_file}
+    ) if own_file else plan
+
+
+def plan_study(
+    result: StudyResult,
+    machine: str | Machine | None = None,
+    nodes: int | None = None,
+    workers: int | None = None,
+    **options: Unpack[PlanOptions],
+) -> tuple[StudyForecast, Plan]:
+    """The best plan for a study, after its forecast; what is None comes from the study's full scale, or is chosen.
+
+    ``options`` are those of :class:`PlanRequest`. The batch is the study's full-scale batch where none is asked for,
+    unless it is too small for the nodes. Raises :class:`PlanError` as :func:`make_plan`, and :class:`EvidenceError`
+    without a forecast.
+    """
+    return plan_as_asked(
+        result, PlanRequest.of(machine=machine, nodes=nodes, workers=workers, **options)
+    )
+
+
+def plan_as_asked(result: StudyResult, request: PlanRequest) -> tuple[StudyForecast, Plan]:
+    """As :func:`plan_study`, for a request that is made already."""
+    full, notes = result.spec.full_scale, list[str]()
+    if request.machine is None:
+        request = dataclasses.replace(request, machine=full.machine if full else "local")
+    if (
+        full
+        and full.machine == request.machine
+        and request.nodes is request.workers is request.ranks_per_node is None
+    ):
+        request = dataclasses.replace(request, nodes=full.nodes, workers=full.workers)
+    at = full.global_batch_size if full else 2 * max(result.spec.ladder)
+    made = forecast(
+        result, request.global_batch_size if isinstance(request.global_batch_size, int) else at
+    )
+    unit = made.settings.normalization_batch_size
+    too_small = (request.nodes or 0) * (request.ranks_per_node or 1) * unit > at
+    if request.global_batch_size is None and (full is None or too_small):
+        request = dataclasses.replace(request, global_batch_size="best")
+        notes = (
+            [
+                f"the study's full-scale batch of {at} is too small for {request.nodes} nodes in normalization "
+                f"batches of {unit}: another was chosen"
+            ]
+            if full
+            else []
+        )
+    return choose_plan(made, request, notes)
+
+
+def _constraints(asked: PlanRequest, global_batch_size: int) -> PlanConstraints:
+    """The same in seconds, as the optimiser takes it; the batch is that given unless the best is asked for."""
+    deadline, slot = (
+        None if hours is None else hours * HOUR
+        for hours in (asked.deadline_hours, asked.slot_hours)
+    )
+    return PlanConstraints(
+        minimise=asked.minimise,
+        nodes=asked.nodes,
+        workers=asked.workers,
+        ranks_per_node=asked.ranks_per_node,
+        global_batch_size=None if asked.global_batch_size == "best" else global_batch_size,
+        micro_batch_size=asked.micro_batch_size,
+        deadline_seconds=deadline,
+        slot_seconds=slot,
+        chance=asked.chance,
+    )
+
+
+def law_of(made: StudyForecast) -> EpochsLaw:
+    """The epochs over all batch sizes, or at that of the forecast alone where the fitted laws are not at hand.
+
+    A fixed budget is the same at all of those that the evidence tells of.
+    """
+    if made.numbers.best is not None:
+        batches = made.posterior.evidence.batches if made.posterior else [made.global_batch_size]
+        return EvenLaw(
+            made.numbers.best.epochs,
+            divergence=made.numbers.divergence or 0.0,
+            supported=(int(batches[0]), int(VERY_FAR * batches[-1])),
+            swept=int(batches[-1]),
+        )
+    if made.posterior is None:
+        return IntervalLaw(
+            made.global_batch_size, made.epochs_to_target, made.numbers.divergence or 0.0
+        )
+    return PosteriorLaw(made.posterior, made.numbers.calibration.scale)
+
+
+def _timed(plan: Plan, made: StudyForecast, selection: PlanSelection) -> Plan:
+    """The plan with what it costs. Where nothing but the ends of the rate are known, as for the cores of this machine,
+    they are taken together with those of the epochs; else the time has the quantiles of its joint distribution.
+    """
+    candidate, seconds = selection.best, selection.best.seconds
+    if plan.machine == "local" and plan.epochs:
+        seconds = seconds_to_target(
+            plan.epochs, made.train_samples, candidate.rate.samples_per_second
+        )
+    hours = scaled(seconds, candidate.accelerators / HOUR)
+    watts = candidate.power_watts
+    return dataclasses.replace(
+        plan,
+        seconds=seconds,
+        accelerator_hours=hours,
+        energy_kwh=None if watts is None else scaled(hours, watts / 1000),
+        chance_in_slot=None
+        if plan.slot_seconds is None
+        else candidate.chance_within(plan.slot_seconds),
+        limited_by=selection.limited_by,
+        details=dict(selection.details),
+    )
+
+
+def _rates(
+    made: StudyForecast,
+    machine: Machine,
+    figures: WorkloadCost | None,
+    cost: str | WorkloadCost | None,
+) -> Rates | None:
+    """What was measured on the machine with this workload, else the time model; here what the sweep measured."""
+    if machine.name == "local":
+        if not made.samples_per_second:
+            return None
+        host = figures.host_seconds_per_sample if figures else 0.0
+        return SweepRates(made.samples_per_second, host, made.spec.resources.cpus_per_worker)
+    rows = [
+        row
+        for row in (made.source.throughputs if made.source else ())
+        if row.machine == machine.name
+        and row.precision in ("", made.settings.precision)
+        and _is_of(row, made.spec, cost)
+    ]
+    modelled = ModelledRates(machine, figures, step_options(made.settings)) if figures else None
+    return measured_rates(rows, machine, modelled) or modelled
+
+
+def _is_of(row: Throughput, spec: StudySpec, cost: str | WorkloadCost | None) -> bool:
+    """Whether a throughput is of the cost's workload, or else of the study's, in which no other study's outcome counts.
+
+    Studies of one workload may train models of different sizes.
+    """
+    if cost is not None:
+        return row.workload == cost
+    return row.workload == spec.workload and (
+        not row.source.startswith("outcome ") or row.source.endswith(f", {spec.name}")
+    )
+
+
+def _overhead(spec: StudySpec, machine: Machine) -> float:
+    """Seconds of a slot before the first update, as the launch scripts assume them; none on this machine."""
+    if machine.name == "local":
+        return 0.0
+    stages = machine.node_storage is not None and "path" in spec.data
+    return float(STARTUP_SECONDS + (STAGING_SECONDS if stages else 0))
+
+
+def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:
+    """The same run as ``plan`` by rules of thumb: the best settings of the largest rung below it, moved by each rule.
+
+    One that gives the settings of ``plan`` is left out; there are none where nothing smaller was trained.
+    """
+    smaller = [trial for trial in result.swept if trial.global_batch_size < plan.global_batch_size]
+    best = best_settings(smaller, result.spec.question)
+    if best is None:
+        return []
+    plans = []
+    for kind, rule in BASELINES.items():
+        settings = SCALING_RULES[rule](
+            best.settings, best.global_batch_size, plan.global_batch_size
+        )
+        job = planned_job(result.spec, settings, plan.global_batch_size, None)
+        if job.settings == plan.job.settings:
+            continue
+        plans.append(
+            dataclasses.replace(
+                plan,
+                kind=kind,
+                job=job,
+                epochs=None,
+                best=None,
+                seconds=None,
+                trust="",
+                reason="",
+                slot_seconds=None,
+                chance_in_slot=None,
+                limited_by="",
+                accelerator_hours=None,
+                energy_kwh=None,
+                details=None,
+            )
+        )
+    return plans

@@ -1,0 +1,114 @@
+"""Fair queuing: an equal share of the server's threads for each owner, so that no owner keeps the others waiting.
+
+A few threads answer all requests. One owner who sends expensive requests over many connections could occupy all of
+them, even within the limits of :mod:`hpo.service.rate_limit`. So each owner has a share of the threads. Requests beyond
+it wait in that owner's queue, first come, first served: processor sharing between owners
+(Kleinrock, 1967, doi:10.1145/321386.321388), in whole requests.
+
+With *n* owners who have requests in progress, each may have ``threads // (n + 1)`` of them, at least one: a part of the
+threads stays free for whoever comes next, and is served at once.
+
+A request that waits for something other than a thread, such as a fit, gives its slot to the next one of its owner
+meanwhile (:meth:`RequestSlot.aside`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass
+class _Owner:
+    in_progress: int = 0
+    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+
+
+class FairQueue:
+    """A fair queue of requests, for one event loop: each owner has an equal share of the threads.
+
+    ``threads`` is how many requests can be worked on at one time, ``most`` how many of one owner even where nobody
+    else asks, ``queue`` how many of one owner may wait.
+    """
+
+    def __init__(self, threads: int, most: int, queue: int) -> None:
+        self._threads, self._most, self._queue = threads, most, queue
+        self._owners: dict[Hashable, _Owner] = {}
+
+    @property
+    def share(self) -> int:
+        """Requests that one owner may have in progress now."""
+        return max(1, min(self._most, self._threads // (len(self._owners) + 1)))
+
+    @asynccontextmanager
+    async def slot(self, owner: Hashable) -> AsyncIterator[RequestSlot]:
+        """The slot of a request, once the owner's share allows it; asyncio.QueueFull where too many wait."""
+        waiter = self._owners.get(owner)
+        if waiter is not None and len(waiter.waiting) >= self._queue:
+            raise asyncio.QueueFull
+        await self.begin(owner)
+        slot = RequestSlot(self, owner)
+        try:
+            yield slot
+        finally:
+            slot.end()
+
+    async def begin(self, owner: Hashable, *, first: bool = False) -> None:
+        """Count a request as in progress when the share allows; ``first`` is before the owner's others that wait."""
+        waiter = self._owners.setdefault(owner, _Owner())
+        if waiter.in_progress < self.share and (first or not waiter.waiting):
+            waiter.in_progress += 1
+            return
+        slot = asyncio.get_running_loop().create_future()
+        (waiter.waiting.appendleft if first else waiter.waiting.append)(slot)
+        try:
+            await slot
+        except asyncio.CancelledError:
+            if not slot.cancelled():  # it had been given, and is handed on
+                self.end(owner)
+            elif slot in waiter.waiting:
+                waiter.waiting.remove(slot)
+            raise
+
+    def end(self, owner: Hashable) -> None:
+        """Count a request as ended, and let those begin that may now: one of each owner after the other."""
+        ended = self._owners[owner]
+        ended.in_progress -= 1
+        if not ended.in_progress and not ended.waiting:
+            del self._owners[owner]
+        share, begun = self.share, True
+        while begun:
+            begun = False
+            for each in self._owners.values():
+                if each.waiting and each.in_progress < share:
+                    slot, begun = each.waiting.popleft(), True
+                    if not slot.cancelled():
+                        slot.set_result(None)
+                        each.in_progress += 1
+
+
+class RequestSlot:
+    """One request in progress; it ends once, with the request or before."""
+
+    def __init__(self, queue: FairQueue, owner: Hashable) -> None:
+        self._queue, self._owner, self._ended = queue, owner, False
+
+    @asynccontextmanager
+    async def aside(self) -> AsyncIterator[None]:
+        """Give it back for as long as the context lasts, and have it again before the owner's other requests.
+
+        It stays given back where the context fails: a refusal needs no thread.
+        """
+        self.end()
+        yield
+        await self._queue.begin(self._owner, first=True)
+        self._ended = False
+
+    def end(self) -> None:
+        """Give it back."""
+        if not self._ended:
+            self._ended = True
+            self._queue.end(self._owner)

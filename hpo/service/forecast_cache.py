@@ -1,0 +1,160 @@
+"""A cache of forecasts: laws are fitted once for the trials that a study has, then remembered.
+
+A fit takes seconds of a processor. So everyone who asks for the same study meanwhile gets its result. What the page of
+a study shows of its laws is kept in the database too, as it was answered: after a restart of the server it is there
+without a fit, and without what it takes to make a forecast of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from hpo.runs import repository
+from hpo.runs.fits import find_fit, keep_fit
+from hpo.runs.results import StudyForecast, StudyResult
+from hpo.runs.study_forecast import evidence_of
+from hpo.service import fit_process
+from hpo.service.study_facts import study_facts
+from storage.errors import StoreError
+from storage.records import Study
+from storage.store import Store
+
+if TYPE_CHECKING:
+    from hpo.extrapolation.inference.posterior import Posterior
+
+FORM = 1
+"""Counts up with every change of what is kept of an answer."""
+LARGEST = 2_000_000
+"""Characters of an answer that is kept."""
+MOST_STUDIES = 16
+MOST_FORECASTS = 256  # of one state of one study
+
+
+@dataclass
+class Fitted:
+    """A study, the laws fitted to it, and the forecasts that were made from them.
+
+    For a batch size that was launched the laws are fitted without those launches: a forecast is compared with them.
+    """
+
+    result: StudyResult
+    posteriors: dict[int | None, Posterior] = field(default_factory=dict)
+    made: dict[Hashable, StudyForecast] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class ForecastCache:
+    """Remembers the fits of the studies that were last asked for."""
+
+    def __init__(self) -> None:
+        self._fitted: OrderedDict[Hashable, Fitted] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def remembered(
+        self, store: Store, study: Study, batches: Sequence[int], budgets: Sequence[float]
+    ) -> list[StudyForecast] | None:
+        """The forecasts, where all of them were made already; cheap."""
+        with self._lock:
+            fitted = self._fitted.get(_state(store, study))
+        found = [fitted.made.get((batch, *budgets)) for batch in batches] if fitted else []
+        return [each for each in found if each] if found and all(found) else None
+
+    def make(
+        self, store: Store, study: Study, batches: Sequence[int], budgets: Sequence[float] = ()
+    ) -> list[StudyForecast]:
+        """The forecasts at these batch sizes; EvidenceError where the trials allow none. May take seconds."""
+        fitted = self.fitted(store, study)
+        forecasts = []
+        for batch in batches:
+            key = (batch, *budgets)
+            if key not in fitted.made:
+                if len(fitted.made) >= MOST_FORECASTS:
+                    fitted.made.clear()
+                posterior = _posterior(store, fitted, batch)
+                fitted.made[key] = fit_process.forecast(fitted.result, batch, posterior, budgets)
+            forecasts.append(fitted.made[key])
+        return forecasts
+
+    def kept(
+        self,
+        store: Store,
+        study: Study,
+        what: str,
+        make: Callable[[], bytes | None] = lambda: None,
+    ) -> bytes | None:
+        """An answer, JSON, that was kept in the database for the study as it is now; else as ``make`` makes it.
+
+        What is made is kept. ``what`` names the answer among those of a study. A database that does not keep it costs
+        the next reader the making, and nothing else.
+        """
+        text = f"{FORM} {version('largebatch')} {what} {_state(store, study)}"
+        key = hashlib.sha256(text.encode()).hexdigest()
+        found = store.fit(study.id, key)
+        if found is not None:
+            return found.encode()
+        made = make()
+        if made is not None and len(made) <= LARGEST:
+            with contextlib.suppress(StoreError):
+                store.keep_fit(study.id, key, made.decode())
+        return made
+
+    def fitted(self, store: Store, study: Study) -> Fitted:
+        """The study with what was fitted to it."""
+        state = _state(store, study)
+        with self._lock:
+            found = self._fitted.get(state)
+            if found is not None:
+                self._fitted.move_to_end(state)
+                return found
+        result = repository.read_result(store, study.name, store.url)
+        made = Fitted(result)
+        with self._lock:
+            self._fitted[state] = made
+            while len(self._fitted) > MOST_STUDIES:
+                self._fitted.popitem(last=False)
+        return made
+
+    def laws(self, store: Store, study: Study) -> tuple[StudyResult, Posterior]:
+        """A study and its laws, without what was launched at its full-scale batch; EvidenceError. May take seconds."""
+        fitted = self.fitted(store, study)
+        batch = study_facts(study.spec).full_scale_batch or 0
+        return fitted.result, _posterior(store, fitted, batch)
+
+
+def _posterior(store: Store, fitted: Fitted, batch: int) -> Posterior:
+    launched = any(
+        run.outcomes and run.plan.global_batch_size == batch for run in fitted.result.runs
+    )
+    left_out = batch if launched else None
+    with fitted.lock:  # a page asks for several figures at once: they wait for one fit
+        if left_out not in fitted.posteriors:
+            batches = [] if left_out is None else [left_out]
+            evidence = evidence_of(fitted.result, batches)
+            found = find_fit(store, fitted.result.study.id, evidence)
+            if found is None:
+                found = fit_process.fit(fitted.result, batches)
+                keep_fit(store, fitted.result.study.id, found)
+            fitted.posteriors[left_out] = found
+        return fitted.posteriors[left_out]
+
+
+def _state(store: Store, study: Study) -> Hashable:
+    """What a forecast depends on: the study's file, its finished trials, and what became of earlier plans."""
+    finished = tuple(
+        sorted(
+            (batch, str(state), count)
+            for batch, states in store.counts(study.id).items()
+            for state, count in states.items()
+            if state.finished
+        )
+    )
+    past = tuple((row.plan_id, row.runs, row.reached) for row in store.calibration())
+    file = hashlib.sha256(f"{study.folder} {study.spec}".encode()).hexdigest()
+    return study.id, file, finished, past

@@ -1,0 +1,240 @@
+"""Ask and tell: trials that are trained by whoever asks for them, wherever that is.
+
+Every call may be sent again, for what arrives twice counts once: the key that the asker makes up for each trial tells
+its calls from all others, and fences off whoever held the trial before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from hpo.errors import FigureError, TrialLostError, TuningError
+from hpo.runs.ask_tell_study import AskTellStudy
+from hpo.service.answers import AskAnswer, TrialAnswer, VerdictAnswer, trial_values
+from hpo.service.auth import Principal
+from hpo.service.context import Context, Shared, StudyName, Submitter
+from hpo.service.refusal import RefusedError
+from hpo.service.reply import reply
+from hpo.service.routes.common import BIGGEST_BATCH, refusals
+from hpo.service.routes.trials import Number
+from storage.figures import BYTES_OF_A_POINT, LEAST, MOST, MOST_AMOUNT, MOST_SAMPLES
+from trainers.report import ConvergencePoint, TrainingOutcome
+
+router = APIRouter(prefix="/studies/{name}/trials", tags=["trials"])
+
+Measured = Annotated[float | None, Field(description="null where it is no finite number.")]
+Key = Annotated[
+    str,
+    Field(
+        min_length=16,
+        max_length=64,
+        pattern=r"^[0-9A-Za-z_-]+$",
+        description="A text that the asker makes up for this one trial, such as a UUID, and tells nobody.",
+        examples=["5f0c1a6e9b3d4c7f8a2e6d1b0c9f8e7d"],
+    ),
+]
+LeaseSeconds = Annotated[
+    float,
+    Field(
+        gt=0,
+        le=86_400,
+        description="After so long without a sign of the asker, the trial is given to another.",
+    ),
+]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class AskBody(_Body):
+    """Who asks for a trial."""
+
+    key: Key
+    holder: str = Field("", max_length=200, description="Who asks, for people to read.")
+    lease_seconds: LeaseSeconds = 60.0
+
+
+class PointBody(_Body):
+    """One evaluation of a training."""
+
+    step: int = Field(ge=1, le=MOST, description="Updates so far.")
+    samples: int = Field(ge=0, le=MOST_SAMPLES, description="Training samples so far.")
+    epochs: float = Field(ge=0, le=MOST)
+    seconds: float = Field(ge=0, le=MOST)
+    metric: Measured = None
+    loss: Measured = None
+    train_loss: Measured = None
+    learning_rate: float = Field(ge=0, le=MOST_AMOUNT, description="That of the last update.")
+    global_batch_size: int = Field(ge=1, le=BIGGEST_BATCH)
+    gradient_noise_scale: float | None = None
+
+
+class ReportBody(_Body):
+    """Evaluations of a running trial, or none: a sign of life."""
+
+    key: Key
+    points: list[PointBody] = Field(default_factory=list, max_length=10_000)
+    lease_seconds: LeaseSeconds = 60.0
+
+
+class OutcomeBody(_Body):
+    """How a training ended, as its trainer says."""
+
+    state: Literal["reached", "censored", "diverged"]
+    epochs_to_target: float | None = Field(None, ge=LEAST, le=MOST)
+    epochs: float = Field(ge=0, le=MOST)
+    steps: int = Field(ge=0, le=MOST)
+    seconds: float = Field(ge=0, le=MOST)
+    best_metric: Measured = None
+    final_metric: Measured = None
+    reason: str = Field("", max_length=10_000)
+
+
+class EndBody(_Body):
+    """The end of a trial: by a trainer's outcome, by a state, or else by its points and the study's target."""
+
+    key: Key
+    points: list[PointBody] = Field(default_factory=list, max_length=10_000)
+    outcome: OutcomeBody | None = None
+    state: Literal["censored", "diverged", "failed"] | None = None
+    reason: str = Field("", max_length=10_000)
+
+
+class ReleaseBody(_Body):
+    """Who gives a trial back."""
+
+    key: Key
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=AskAnswer,
+    summary="Ask for a trial",
+    responses={
+        200: {"model": AskAnswer, "description": "There is no trial now; the answer says why."},
+        **refusals(404, 409),
+    },
+)
+def ask(who: Submitter, context: Shared, name: StudyName, body: AskBody) -> Response:
+    """The next trial of the study, under a lease: report while it trains, then end it, or give it back.
+
+    From the first ask on, the study is for those who ask, and no worker takes it. The same key gets the same trial.
+    """
+    asked = _tried(
+        lambda: _study(context, who, name).ask(body.key, body.holder, body.lease_seconds)
+    )
+    trial = None
+    if asked.number is not None:
+        store = context.open_store()
+        trial = trial_values(store.trial(store.study(name).id, asked.number))
+    document = {
+        "trial": trial,
+        "job": None if asked.job is None else asked.job.to_dict(),
+        "ended": asked.ended,
+        "wait_seconds": asked.wait_seconds,
+        "message": asked.message,
+    }
+    return reply(document, status=200 if trial is None else 201)
+
+
+@router.post(
+    "/{number}/points",
+    response_model=VerdictAnswer,
+    summary="Report on a trial",
+    responses=refusals(404, 409),
+)
+def report(
+    who: Submitter, context: Shared, name: StudyName, number: Number, body: ReportBody
+) -> Response:
+    """Store evaluations and renew the lease; the answer says whether to go on."""
+    points = [_point(each) for each in body.points]
+    verdict = _tried(
+        lambda: _study(context, who, name, points).report(
+            number, body.key, points, body.lease_seconds
+        )
+    )
+    return reply({"state": verdict.state, "reason": verdict.reason})
+
+
+@router.post(
+    "/{number}/end",
+    response_model=TrialAnswer,
+    summary="End a trial",
+    responses=refusals(404, 409),
+)
+def end(
+    who: Submitter, context: Shared, name: StudyName, number: Number, body: EndBody
+) -> Response:
+    """Store the last evaluations and how the trial ended. What was said first holds."""
+    outcome = None if body.outcome is None else _outcome(body.outcome)
+    points = [_point(each) for each in body.points]
+    ended = _tried(
+        lambda: _study(context, who, name, points).end(
+            number,
+            body.key,
+            points,
+            outcome=outcome,
+            state=body.state,
+            reason=body.reason,
+        )
+    )
+    return reply(trial_values(ended))
+
+
+@router.post(
+    "/{number}/release",
+    response_model=TrialAnswer,
+    summary="Give a trial back",
+    responses=refusals(404, 409),
+)
+def release(
+    who: Submitter, context: Shared, name: StudyName, number: Number, body: ReleaseBody
+) -> Response:
+    """Put the trial back into the queue of its study, for somebody else; one that has ended stays as it is."""
+    return reply(trial_values(_tried(lambda: _study(context, who, name).release(number, body.key))))
+
+
+def _study(
+    context: Context, who: Principal, name: str, points: Sequence[ConvergencePoint] = ()
+) -> AskTellStudy:
+    """The ask-and-tell study, if the client may change it, where its owner may store these points too."""
+    study = context.check_changeable(who, context.read_study(who, name))
+    if points:
+        context.check_stored(study.owner, BYTES_OF_A_POINT * len(points))
+    return context.ask_tell_studies.of(study)
+
+
+def _tried(call: Any) -> Any:
+    try:
+        return call()
+    except TrialLostError as error:
+        raise RefusedError(409, str(error), kind="trial_lost") from error
+    except FigureError as error:
+        raise RefusedError(422, str(error), kind="figure") from error
+    except TuningError as error:
+        raise RefusedError(409, str(error)) from error
+
+
+def _point(body: PointBody) -> ConvergencePoint:
+    values = body.model_dump()
+    unknown = ("metric", "loss", "train_loss")
+    return ConvergencePoint(
+        **{**values, **{name: math.nan for name in unknown if values[name] is None}}
+    )
+
+
+def _outcome(body: OutcomeBody) -> TrainingOutcome:
+    if (body.state == "reached") != (body.epochs_to_target is not None):
+        raise RefusedError(
+            422,
+            "outcome.epochs_to_target must be given exactly where outcome.state is reached, but got "
+            f"{body.state} and {body.epochs_to_target}",
+        )
+    return TrainingOutcome.from_dict(body.model_dump())

@@ -1,0 +1,36 @@
+"""Passes the results of a trial to its sweep, and its end with the true reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpo.tuning.stopping import CurveStopping, LadderASHA, RunningTrial
+from hpo.tuning.trainings import Trainings
+from storage.records import TrialState
+
+
+class ResultHandler:
+    """Handles each result and each end of the trials of a sweep, whichever process trains them."""
+
+    def __init__(self, sweep: Trainings, rule: LadderASHA | CurveStopping) -> None:
+        self._sweep, self._rule = sweep, rule
+
+    def result(self, trial: RunningTrial, result: dict[str, Any]) -> None:
+        """A convergence point, or the trial's own last word."""
+        self._sweep.result(trial.trial_id, result)
+
+    def end(self, trial: RunningTrial) -> None:
+        """The trial ended by itself, or the rule stopped it."""
+        last = trial.last_result
+        if self._sweep.interrupted and last.get("state", "running") == "running":
+            return  # it has not ended: it waits for the next run
+        if trial.trial_id in self._rule.stopped:
+            reason = self._rule.reason(trial.trial_id, last["epochs"])
+            self._sweep.end(trial.trial_id, TrialState.PRUNED, None, reason)
+        else:
+            self._sweep.end(
+                trial.trial_id,
+                TrialState(last["state"]),
+                last.get("outcome"),
+                last.get("reason", ""),
+            )

@@ -1,0 +1,374 @@
+"""Ask and tell on a storage of one's own: the trials of a sweep, each ended once, whoever vanishes."""
+
+import math
+import sys
+import threading
+
+import pytest
+
+import hpo
+from hpo.ask_and_tell.ending import outcome_of
+from hpo.ask_and_tell.messages import Asked
+from hpo.ask_and_tell.trial import AskedTrial
+from hpo.client.agent import AgentOptions, TrialAgent
+from hpo.errors import TrialLostError, TuningError
+from hpo.runs import ask_tell_study
+from hpo.runs.ask_tell_study import AskTellStudy
+from hpo.runs.repository import enter_study
+from hpo.study.spec import parse_study
+from storage.records import NewStudy, StudyState, TrialState
+from storage.store import Store
+from trainers.begin import begin_training
+from trainers.report import ConvergencePoint
+
+SPEC = """\
+name: bowl
+workload: noisy_quadratic
+data: {modes: 20, noise_scale: 0.5, train_samples: 512}
+target: {metric: loss, at_most: 0.05}
+ladder: [32, 64]
+search:
+  learning_rate: {log_uniform: [0.01, 2], role: scaled}
+  weight_decay: 0
+budget: {trials: 12, epochs_per_trial: 30}
+seeds: 2
+"""
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/hpo.db"
+
+
+@pytest.fixture
+def store(url):
+    with Store.open(url) as store:
+        yield store
+
+
+def ask_tell_study_of(store, text=SPEC):
+    return AskTellStudy(store, enter_study(store, parse_study(text)))
+
+
+def train(trial):
+    training = begin_training(trial.job)
+    while not training.finished and trial.report_point(training.advance()):
+        pass
+    return trial.tell(outcome=training.outcome if training.finished else None)
+
+
+def results(url, name="bowl"):
+    return [
+        (
+            t.number,
+            t.global_batch_size,
+            t.seed,
+            t.settings["learning_rate"],
+            t.state,
+            t.epochs_to_target,
+        )
+        for t in hpo.read_study(name, url).trials
+    ]
+
+
+def test_one_that_asks_trains_the_very_trials_of_the_sweep(url, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "hpo.ask_and_tell.trial.SEND_SECONDS", 0.0
+    )  # each evaluation is judged, as in a sweep
+    with hpo.ask_tell(parse_study(SPEC), url) as study:
+        while (trial := study.ask()) is not None:
+            train(trial)
+        assert "all 12 trials have ended" in study.message
+    swept = f"sqlite:///{tmp_path}/swept.db"
+    hpo.run_study(parse_study(SPEC), swept)
+    assert results(url) == results(swept)
+    assert {each[4] for each in results(url)} >= {TrialState.REACHED, TrialState.PRUNED}
+    assert hpo.read_study("bowl", url).study.state is StudyState.FINISHED
+
+
+def test_a_study_that_would_be_raced_says_that_nobody_who_asks_races(url):
+    full = "full_scale: {global_batch_size: 256, machine: local}\nsampler: tpe\n"
+    small = SPEC.replace("trials: 12", "trials: 2").replace("seeds: 2\n", full)
+    for name, race, said in (("raced", "", True), ("bowl", ", race: 0", False)):
+        text = small.replace("name: bowl", f"name: {name}")
+        text = text.replace("epochs_per_trial: 30}", f"epochs_per_trial: 30{race}}}")
+        with hpo.ask_tell(parse_study(text), url) as study:
+            while (trial := study.ask()) is not None:
+                train(trial)
+            assert ("no race at 256, which is `hpo run`'s" in study.message) is said
+        assert {t.global_batch_size for t in hpo.read_study(name, url).trials} == {32, 64}
+
+
+def test_a_study_that_is_opened_anew_before_every_call_changes_nothing(store, url):
+    """What a server that restarts between any two calls does: the database holds all there is."""
+    enter_study(store, parse_study(SPEC))
+    ended = 0
+    while True:
+        asked = ask_tell_study_of(store).ask(f"key {ended}", "me", 60)
+        if asked.number is None:
+            break
+        training = begin_training(asked.job)
+        while not training.finished:
+            points = [training.advance()]
+            if ask_tell_study_of(store).report(asked.number, f"key {ended}", points, 60).stop:
+                break
+        else:
+            for _ in range(2):  # the first answer was lost
+                ask_tell_study_of(store).end(asked.number, f"key {ended}", outcome=training.outcome)
+        ended += 1
+    trials = store.trials(1)
+    assert ended == len(trials) == 12 and all(trial.state.finished for trial in trials)
+    assert {trial.global_batch_size for trial in trials} == {32, 64}
+    repeated = [trial.settings_key for trial in trials]
+    assert len(set(repeated)) < len(repeated)  # repetitions of the best
+
+
+def test_a_study_of_ones_own_loop(url):
+    with hpo.ask_tell(parse_study(SPEC.replace("trials: 12", "trials: 4")), url) as study:
+        with study.ask() as trial:
+            assert trial.settings.weight_decay == 0 and trial.global_batch_size == 32
+            assert trial.report(epochs=1, steps=16, metric=0.4)
+            assert not trial.report(epochs=2, steps=32, metric=0.04, loss=0.04)
+            assert trial.should_stop
+        with study.ask() as trial:
+            assert trial.report(epochs=1, steps=16, metric=0.4)
+        with study.ask() as trial:
+            assert not trial.report(epochs=1, steps=16, metric=math.nan)
+        with pytest.raises(ZeroDivisionError), study.ask() as trial:
+            raise ZeroDivisionError("of ours")
+        assert study.ask() is None
+    reached, censored, diverged, failed = hpo.read_study("bowl", url).trials
+    assert (reached.state, reached.epochs_to_target, reached.epochs) == (TrialState.REACHED, 2, 2)
+    assert reached.samples == 1024 and reached.resolution_epochs == 1.0
+    assert (censored.state, censored.epochs) == (TrialState.CENSORED, 1)
+    assert "before the target" in censored.reason
+    assert diverged.state is TrialState.DIVERGED
+    assert (failed.state, failed.reason) == (TrialState.FAILED, "ZeroDivisionError: of ours")
+
+
+def test_what_cannot_be_told(url):
+    with hpo.ask_tell(parse_study(SPEC), url) as study:
+        trial = study.ask()
+        with pytest.raises(TuningError, match="no evaluation: report at least one"):
+            trial.tell()
+        with pytest.raises(TuningError, match="at least one step"):
+            trial.report(epochs=0, steps=0, metric=1.0)
+        trial = study.ask()
+        trial.report(epochs=2, steps=2, metric=1.0)
+        with pytest.raises(TuningError, match="must go forward"):
+            trial.report(epochs=1, steps=3, metric=1.0)
+        with pytest.raises(TuningError, match="'reached'"):
+            trial.tell("reached")
+        trial = study.ask()
+        trial.report(epochs=2, steps=2, metric=1.0)
+        assert trial.tell() == "censored"
+        with pytest.raises(TuningError, match="told already"):
+            trial.report(epochs=3, steps=3, metric=1.0)
+
+
+def test_a_trial_goes_to_another_when_its_holder_fell_silent_and_ends_once(store, monkeypatch):
+    monkeypatch.setattr(ask_tell_study, "LOOK_SECONDS", 0.0)
+    study = ask_tell_study_of(store)
+    first = study.ask("first", "one", 0.05)
+    point = ConvergencePoint(1, 32, 0.1, 1.0, 1.0, 1.0, 1.0, 0.1, 32)
+    study.report(first.number, "first", [point], 0.05)
+    threading.Event().wait(0.1)
+    second = study.ask("second", "two", 60)
+    assert (second.number, second.job) == (first.number, first.job)
+    with pytest.raises(TrialLostError, match="no longer yours"):
+        study.report(first.number, "first", [point], 60)
+    with pytest.raises(TrialLostError):
+        study.end(first.number, "first", [point])
+    assert study.end(second.number, "second", state="failed", reason="mine").reason == "mine"
+    assert study.end(second.number, "second", [point]).reason == "mine"
+    assert any(event.kind == "vanished" for event in store.events(study_id=1))
+
+
+def test_a_new_desk_gives_holders_the_time_to_come_back(store, monkeypatch):
+    monkeypatch.setattr(ask_tell_study, "LOOK_SECONDS", 0.0)
+    held = ask_tell_study_of(store).ask("first", "one", 0.4)
+    threading.Event().wait(0.5)  # the server was away for longer than the lease
+    study = ask_tell_study_of(store)
+    assert study.ask("second", "two", 60).number != held.number
+    assert not study.report(held.number, "first", [], 60).stop
+    threading.Event().wait(0.5)
+    assert study.ask("third", "three", 60).number not in (held.number, None)
+
+
+def test_asking_waits_for_those_that_run_and_two_desks_keep_the_budget(store, url):
+    with Store.open(url) as other_store:
+        study, other = ask_tell_study_of(store), ask_tell_study_of(other_store)
+        asked = [(study, other)[n % 2].ask(f"key {n}", "me", 60) for n in range(30)]
+        held = [each.number for each in asked if each.number is not None]
+        # the repetitions of a rung depend on its explorations
+        assert sorted(held) == list(range(len(held))) and 8 <= len(held) < 12
+        waiting = asked[-1]
+        assert not waiting.ended and waiting.wait_seconds > 0 and "depends" in waiting.message
+        for n, each in enumerate(asked):
+            if each.number is not None:
+                (other, study)[n % 2].end(each.number, f"key {n}", state="censored")
+        while (more := other.ask(f"more {len(held)}", "me", 60)).number is not None:
+            held.append(more.number)
+            study.end(more.number, f"more {len(held) - 1}", state="censored")
+        assert more.ended and sorted(held) == list(range(12))
+
+
+def test_a_study_that_is_cancelled_stops_its_trials(store):
+    study = ask_tell_study_of(store)
+    asked = study.ask("first", "one", 60)
+    store.request_cancel(1)
+    verdict = study.report(asked.number, "first", [], 60)
+    assert (verdict.state, verdict.stop) == ("queued", True) and "cancelled" in verdict.reason
+    assert store.trial(1, asked.number).state is TrialState.QUEUED
+    with pytest.raises(Exception, match="is cancelled: its trials cannot be asked for"):
+        study.ask("second", "one", 60)
+
+
+def test_trials_that_all_fail_end_the_study(store):
+    study = ask_tell_study_of(store)
+    for number in range(4):
+        asked = study.ask(f"key {number}", "me", 60)
+        study.end(asked.number, f"key {number}", state="failed", reason="no data")
+    with pytest.raises(TuningError, match=r"first 4 trials all failed.*no data"):
+        study.ask("key 4", "me", 60)
+    assert store.study("bowl").state is StudyState.FAILED
+
+
+def test_a_budget_of_samples_ends_the_study(store):
+    spec = parse_study(SPEC)
+    made = store.submit_study(
+        NewStudy(
+            name="bowl",
+            workload=spec.workload,
+            metric="loss",
+            threshold=0.05,
+            higher_is_better=False,
+            spec=SPEC,
+            max_samples=100,
+            for_agents=True,
+        )
+    )
+    study = AskTellStudy(store, made.study)
+    first, second = study.ask("first", "me", 60), study.ask("second", "me", 60)
+    point = ConvergencePoint(4, 128, 0.25, 1.0, 1.0, 1.0, 1.0, 0.1, 32)
+    study.end(first.number, "first", [point])
+    assert study.ask("third", "me", 60).ended
+    verdict = study.report(second.number, "second", [], 60)
+    assert verdict.stop and "100 samples is spent" in verdict.reason
+    assert study.ask("fourth", "me", 60).ended
+    assert store.study("bowl").state is StudyState.FINISHED
+
+
+def test_a_run_of_the_study_waits_for_those_who_train_and_then_fences_them_off(store, url):
+    study = ask_tell_study_of(store)
+    asked = study.ask("first", "me", 0.3)
+    with pytest.raises(TuningError, match="running study 'bowl' already"):
+        hpo.run_study(parse_study(SPEC), url)
+    threading.Event().wait(0.4)
+    assert hpo.run_study(parse_study(SPEC), url).complete
+    with pytest.raises(TrialLostError):
+        study.report(asked.number, "first", [], 60)
+
+
+class _Channel:
+    """Counts signs of life."""
+
+    def __init__(self):
+        self.beats, self.lost = 0, False
+
+    def report(self, number, key, points, lease_seconds):
+        from hpo.ask_and_tell.messages import Verdict
+
+        self.beats += 1
+        if self.lost:
+            raise TrialLostError("lost")
+        return Verdict()
+
+    def end(self, *args, **kwargs):
+        raise AssertionError("a lost trial is not told")
+
+
+def job():
+    from hpo.study.jobs import training_job
+    from search_spaces.settings import TrainingSettings
+
+    return training_job(parse_study(SPEC), TrainingSettings(normalization_batch_size=1), 32, 0)
+
+
+def test_the_lease_lasts_while_an_evaluation_takes_long_and_a_loss_is_told():
+    channel = _Channel()
+    trial = AskedTrial(channel, "key", Asked(number=0, job=job()), lease_seconds=0.2)
+    threading.Event().wait(0.5)
+    assert channel.beats >= 4 and not trial.should_stop
+    channel.lost = True
+    threading.Event().wait(0.2)
+    assert trial.should_stop and trial.stop_reason == "lost"
+    with pytest.raises(TrialLostError):
+        trial.report(epochs=1, steps=1, metric=1.0)
+    with pytest.raises(TrialLostError):
+        trial.tell()
+    beats = channel.beats
+    threading.Event().wait(0.2)
+    assert channel.beats == beats
+
+
+@pytest.mark.parametrize(
+    ("metrics", "state", "epochs_to_target"),
+    [
+        ([0.5, 0.04, 0.6], "reached", 2.0),
+        ([0.5, 0.4], "censored", None),
+        ([0.5, math.nan, 0.04], "diverged", None),
+        ([0.04, math.inf], "reached", 1.0),
+    ],
+)
+def test_how_points_end_a_training(metrics, state, epochs_to_target):
+    target = parse_study(SPEC).target
+    points = [
+        ConvergencePoint(n, 32 * n, float(n), 0.1 * n, 0, 0, metric, 0.1, 32)
+        for n, metric in enumerate(metrics, 1)
+    ]
+    outcome = outcome_of(points, target)
+    assert (outcome.state, outcome.epochs_to_target) == (state, epochs_to_target)
+    assert outcome.best_metric == min(each for each in metrics if math.isfinite(each))
+    assert outcome_of([], target) is None
+
+
+PROGRAM = """\
+import math, sys, hpo
+speed = 1 / (1 + math.log(float(sys.argv[1]) / 0.1) ** 2)
+if sys.argv[2] == "exits":
+    raise SystemExit("no such data set")
+for epoch in range(1, 31):
+    hpo.report(epochs=epoch, top1=1 - math.exp(-epoch * speed))
+    if hpo.should_stop():
+        break
+"""
+OF_A_PROGRAM = """\
+name: programs
+workload: program
+program:
+  command: ["{python}", train.py, "{{learning_rate}}", "{{fault}}", --seed, "{{seed}}", "{{global_batch_size}}"]
+  train_samples: 640
+  report: {{metrics: {{top1: true}}}}
+target: {{metric: top1, at_least: 0.95}}
+ladder: [16, 32]
+search:
+  learning_rate: {{log_uniform: [0.01, 1.0], role: scaled}}
+  fault: {{choice: [none, exits], role: shared}}
+budget: {{trials: 6, epochs_per_trial: 30}}
+seeds: 2
+"""
+
+
+def test_a_program_is_trained_by_the_same_calls(url, tmp_path):
+    """With a setting of its own, which a repetition has as well; a program that fails is a failed trial."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "study.yaml").write_text(OF_A_PROGRAM.format(python=sys.executable))
+    with hpo.ask_tell(tmp_path / "study.yaml", url) as study:
+        done = TrialAgent(study, "programs", AgentOptions(tmp_path / ".hpo")).run()
+    trials = hpo.read_study("programs", url).trials
+    assert done.trials == len(trials) == 6 and done.ended.get("reached", 0) >= 1
+    assert {t.state for t in trials if t.settings["fault"] == "exits"} <= {TrialState.FAILED}
+    assert any("exit code 1" in t.reason for t in trials if t.state is TrialState.FAILED) or all(
+        t.settings["fault"] == "none" for t in trials
+    )
