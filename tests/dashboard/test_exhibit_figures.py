@@ -10,11 +10,11 @@ import pytest
 from dashboard_samples import add_plans, fill, make_study, url_of
 from exhibit_samples import CLASSES, make_exhibit
 
-from hpo import api
 from hpo.cli.output import tables
 from hpo.dashboard import figures
 from hpo.dashboard.exhibit_figures import CLASS_COLOURS, class_colour
 from hpo.dashboard.report import write_report
+from hpo.runs import api
 from storage.store import Store
 
 

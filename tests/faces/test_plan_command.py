@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 import hpo
-from hpo import api
 from hpo.cli.main import main
 from hpo.errors import PlanError
 from hpo.planning.schedulers import SCHEDULERS
+from hpo.runs import api
 from storage.records import NewThroughput
 from storage.store import Store
 

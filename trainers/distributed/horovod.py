@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.device import choose_device, claim
 from trainers.distributed.adasum import adasum_
 from trainers.distributed.all_reduce import sum_of_parts
 from trainers.distributed.background import Background
 from trainers.distributed.bucketed import BucketedCommunicator
 from trainers.distributed.communicator import Work
+from trainers.distributed.device import choose_device, claim
 from trainers.distributed.listening import serve_store
 from trainers.distributed.monitor import Monitor, beat_seconds, finding_seconds
 from trainers.errors import CommunicationError
