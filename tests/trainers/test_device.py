@@ -11,7 +11,7 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from search_spaces.settings import SettingError, TrainingSettings
-from trainers import device as device_module
+from trainers.distributed import device as device_module
 from trainers.distributed import connect
 from trainers.distributed.device import (
     DEVICE_VARIABLE,
