@@ -11,8 +11,8 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from search_spaces.settings import SettingError, TrainingSettings
-from trainers.distributed import device as device_module
 from trainers.distributed import connect
+from trainers.distributed import device as device_module
 from trainers.distributed.device import (
     DEVICE_VARIABLE,
     choose_device,

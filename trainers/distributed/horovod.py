@@ -104,8 +104,9 @@ class HorovodCommunicator(BucketedCommunicator):
 
     def _start_broadcast_(self, flat: Tensor, root: int) -> Work:
         self._begin()
+        bits = _bits(flat)
         return self._started(
-            "broadcast", flat, partial(self._hvd.broadcast_async_, flat, root_rank=root)
+            "broadcast", bits, partial(self._hvd.broadcast_async_, bits, root_rank=root)
         )
 
     def _choose(self, all_reduce: str) -> None:
@@ -226,7 +227,7 @@ class _HorovodExchange:
         )
 
     def _moved(self, flat: Tensor, operation: Callable[..., int], kind: str) -> Tensor:
-        as_bits = flat.view(torch.int16) if flat.dtype == torch.bfloat16 else flat
+        as_bits = _bits(flat)
         handle = operation(
             as_bits.contiguous(), name=f"background.{kind}.{as_bits.dtype}.{len(flat)}"
         )
@@ -235,6 +236,11 @@ class _HorovodExchange:
             moved[0] if isinstance(moved, tuple) else moved
         )  # beside the sizes of the parts
         return received.view(flat.dtype)
+
+
+def _bits(flat: Tensor) -> Tensor:
+    """What Horovod 0.28.1 carries of it: bfloat16, which it does not know from PyTorch, as whole numbers."""
+    return flat.view(torch.int16) if flat.dtype == torch.bfloat16 else flat
 
 
 def check_carries(hvd: Any, device: torch.device) -> None:
