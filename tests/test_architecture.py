@@ -143,16 +143,17 @@ def test_imports_run_one_way() -> None:
     assert violations(ROOT) == []
 
 
-@pytest.mark.parametrize(("package", "most"), HOUSE.items())
-def test_the_house_has_no_more_rooms_and_arrows(package: str, most: tuple[int, int]) -> None:
-    """A change that adds one takes another away, or raises the number here and says why."""
+def test_the_house_has_no_more_rooms_and_arrows() -> None:
+    """A change that adds one takes another away, or raises the number above and says why."""
     modules = modules_of(ROOT)
     imports = [
         item for module, path in modules.items() for item in imports_of(module, path, modules)
     ]
-    rooms = rooms_of(package, module_graph(imports, modules), modules)
-    arrows = sum(map(len, rooms.values()))
-    assert (len(rooms) <= most[0], arrows <= most[1]) == (True, True), (len(rooms), arrows)
+    graph = module_graph(imports, modules)
+    for package, (most_rooms, most_arrows) in HOUSE.items():
+        rooms = rooms_of(package, graph, modules)
+        arrows = sum(map(len, rooms.values()))
+        assert len(rooms) <= most_rooms and arrows <= most_arrows, (package, len(rooms), arrows)
 
 
 @pytest.mark.slow
