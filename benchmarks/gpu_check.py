@@ -38,7 +38,7 @@ from benchmarks import gpu_throughput
 from benchmarks.input_limited import write_images
 from search_spaces.settings import TrainingSettings
 from trainers.begin import begin_training
-from trainers.device import DEVICES, choose_device, configure, gpus
+from trainers.distributed.device import DEVICES, choose_device, configure, gpus
 from trainers.distributed.single import SingleProcess
 from trainers.job import Target, TrainingJob
 from trainers.loop.synchronous import Training

@@ -24,7 +24,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpo.api import (
+    from hpo.callbacks.reporting import ProgramTrial, report, should_stop, trial
+    from hpo.client.async_client import AsyncClient
+    from hpo.client.client import Client
+    from hpo.dashboard import figures
+    from hpo.errors import HpoError
+    from hpo.runs.api import (
         AskedTrial,
         AskTell,
         Importances,
@@ -55,15 +60,10 @@ if TYPE_CHECKING:
         submit_plan,
         to_optuna,
     )
-    from hpo.callbacks.reporting import ProgramTrial, report, should_stop, trial
-    from hpo.client.async_client import AsyncClient
-    from hpo.client.client import Client
-    from hpo.dashboard import figures
-    from hpo.errors import HpoError
     from hpo.study.spec import StudySpec, load_study, parse_study
 
 _HOMES = {
-    "hpo.api": (
+    "hpo.runs.api": (
         "AskTell",
         "AskedTrial",
         "Importances",

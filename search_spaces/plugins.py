@@ -149,7 +149,7 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
         if not is_taken(plugin.package):
             return (
                 f"is not among those that are taken here; whoever runs this service adds {plugin.package} to the "
-                f"plugins of its configuration ({TAKEN})"
+                f"plugins of its configuration (hpo serve --plugin {plugin.package}, or {TAKEN})"
             )
         if not _NAME.fullmatch(plugin.name):
             return (
@@ -211,6 +211,11 @@ def load_attribute(reference: str) -> Any:
     """What ``module:attribute`` names; whatever its import raises."""
     module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def left_out() -> list[str]:
+    """The packages with plug-ins that are installed here and not used."""
+    return sorted({each.package for each in installed() if not is_taken(each.package)})
 
 
 def is_taken(package: str) -> bool:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import select
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, event, exc, make_url
 from sqlalchemy.dialects import postgresql, sqlite
 
-from storage.clock import OPTION, Clock
 from storage.errors import (
     Conflict,
     DamagedRow,
@@ -29,10 +29,13 @@ from storage.errors import (
     StoreUnavailable,
 )
 
+Clock = Callable[[], datetime]
 DATABASES = ("sqlite", "postgresql")
 NOTHING_STORED = "check the path or URL; running or submitting a study makes a new database"
 SPARE_BYTES = 32_000_000
 """What a server keeps back of the disk of an SQLite database, so that studies can be deleted when it is full."""
+CLOCK = "largebatch_clock"
+"""The execution option of a connection that holds another clock, for tests."""
 _IDLE_SECONDS = 60  # between two statements of a transaction; ours follow one another at once
 _KEPT_CONNECTIONS = 20  # of a process, opened as its threads need them; a hundred is what PostgreSQL takes by default
 _PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary"}
@@ -51,7 +54,7 @@ class Database:
             _make_private(Path(parsed.database or ""))
         self.url = parsed.render_as_string(hide_password=True)
         self.engine = _engine(_with_driver(parsed), timeout_seconds).execution_options(
-            **{OPTION: clock}
+            **{CLOCK: clock}
         )
         self._driver: Any = self.engine.dialect.dbapi
         self._reader, self._writer = (

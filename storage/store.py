@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from storage import migrations
-from storage.clock import Clock
-from storage.database import Database
+from storage.database import Clock, Database
 from storage.queue_store import QueueStore, check_seconds
 from storage.records import (
     CalibrationRow,
@@ -91,7 +90,7 @@ class Store(QueueStore, ServiceStore):
         Raises :class:`StoreUnavailable` where that is not possible, :class:`SchemaTooNew` where a newer
         release wrote it. Without ``create``, a database that does not exist or has no tables yet is
         :class:`StoreUnavailable`, too, and is not made. A write waits ``timeout_seconds`` for other writers.
-        ``clock`` replaces the database's (``storage.clock``).
+        ``clock`` replaces the database's (``storage.statements.clock``).
         """
         database = Database(url, timeout_seconds=timeout_seconds, create=create, clock=clock)
         try:

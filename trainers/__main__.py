@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainers.command import exit_status, leave
-from trainers.device import COMPILE_VARIABLE, DEVICES, stay_near
 from trainers.distributed.communicator import ALL_REDUCES, BACKENDS
+from trainers.distributed.device import COMPILE_VARIABLE, DEVICES, stay_near
 from trainers.job import TrainingJob
 from trainers.lifeline import end_with_launcher
 from trainers.loop.restarts import (

@@ -27,12 +27,9 @@ from hpo.planning.request import Objective
 from hpo.planning.timing.costs import cost_names
 from hpo.runs.formatting import prospects
 from hpo.runs.importances import importance_order, importances
-from hpo.runs.repository import stored_spec
+from hpo.runs.repository import stored_job, stored_spec
 from hpo.runs.results import StudyForecast, StudyResult
 from hpo.runs.study_plan import make_plan
-from hpo.study.jobs import training_job
-from hpo.study.spec import parse_study
-from search_spaces.settings import TrainingSettings
 from storage.records import Study
 from trainers.json_text import json_bytes
 
@@ -205,27 +202,20 @@ def data_routes(access: Access) -> APIRouter:
         )
         return kept.get(
             (study.id, study.spec, tuple(counts)),
-            lambda: _packed(
-                trial_columns(store.trials(study.id), parse_study(study.spec).search.names)
-            ),
+            lambda: _packed(trial_columns(store.trials(study.id), stored_spec(study).search.names)),
         )
 
     @router.get("/studies/{name}/tuned")
     def tuned(request: Request, name: str, who: Any = reader) -> Response:
-        return _json({"names": parse_study(access.study(request, who, name).spec).search.names})
+        return _json({"names": stored_spec(access.study(request, who, name)).search.names})
 
     @router.get("/studies/{name}/trials/{number}/job")
     def job(request: Request, name: str, number: Number, who: Any = reader) -> Response:
         study = access.study(request, who, name)
         trial = access.store(request).trial(study.id, number)
-        found = training_job(
-            stored_spec(study),
-            TrainingSettings.from_record(trial.settings),
-            trial.global_batch_size,
-            trial.seed,
-        )
         return _json(
-            found.to_dict(), {"content-disposition": f'inline; filename="trial-{number}.json"'}
+            stored_job(study, trial).to_dict(),
+            {"content-disposition": f'inline; filename="trial-{number}.json"'},
         )
 
     return router

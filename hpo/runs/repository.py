@@ -26,7 +26,7 @@ from hpo.planning.plan import Plan, planned_job, read_plan
 from hpo.runs.fits import keep_fit
 from hpo.runs.ramp import noise_course
 from hpo.runs.results import PlannedRun, StudyForecast, StudyResult
-from hpo.study.jobs import search_path, workload_data
+from hpo.study.jobs import search_path, training_job, workload_data
 from hpo.study.spec import StudySpec, parse_study
 from search_spaces.settings import TrainingSettings
 from storage import records
@@ -46,6 +46,7 @@ from storage.records import (
 )
 from storage.store import Store
 from trainers.cost import WorkloadCost
+from trainers.job import TrainingJob
 from trainers.json_text import json_text
 
 _log = logging.getLogger(__name__)
@@ -103,6 +104,12 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
 def stored_spec(study: Study) -> StudySpec:
     """What a stored study's file says, with the folder in which its modules and data lie; :class:`SpecError`."""
     return parse_study(study.spec, folder=study.folder or None)
+
+
+def stored_job(study: Study, trial: Trial) -> TrainingJob:
+    """What a trial trains, as a trainer runs it; :class:`SpecError`."""
+    settings = TrainingSettings.from_record(trial.settings)
+    return training_job(stored_spec(study), settings, trial.global_batch_size, trial.seed)
 
 
 COMPARABLE = (

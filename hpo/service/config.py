@@ -24,6 +24,7 @@ from pydantic import (
 from hpo.errors import Fault, SpecError
 from hpo.study import faults as study_faults
 from hpo.study import rules, yaml_text
+from search_spaces.plugins import TAKEN
 from trainers.workloads.described import WORKLOADS
 
 BUILT_IN_WORKLOADS = tuple(name for name, its in WORKLOADS.built_in.items() if its.served)
@@ -240,6 +241,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         text = environment.get(
             "HPO_STORAGE" if name == "storage" else f"{ENVIRONMENT_PREFIX}{name.upper()}"
         )
+        if text is None and name == "plugins":
+            text = environment.get(TAKEN)  # as all other commands read it
         if text is not None and name != "limits":
             is_list = name in (
                 "workloads",

@@ -22,7 +22,7 @@ from hpo.service.logs import LOG
 from trainers import lifeline
 
 if TYPE_CHECKING:
-    from hpo.extrapolation.inference.posterior import Posterior
+    from hpo.runs.api import Posterior
 
 PROCESSES = 2
 NICE = 10

@@ -27,7 +27,7 @@ from storage.records import Study
 from storage.store import Store
 
 if TYPE_CHECKING:
-    from hpo.extrapolation.inference.posterior import Posterior
+    from hpo.runs.api import Posterior
 
 FORM = 1
 """Counts up with every change of what is kept of an answer."""

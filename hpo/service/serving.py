@@ -28,7 +28,7 @@ from hpo.service.connections import guarded_protocol
 from hpo.service.logs import LOG
 from hpo.service.refusal import RefusedError
 from hpo.service.supervisor import WorkerProcess
-from search_spaces.plugins import TAKEN
+from search_spaces.plugins import TAKEN, left_out
 from storage.errors import without_password
 from storage.store import Store
 from trainers.private_files import make_folder
@@ -87,6 +87,11 @@ def serve(
             )
         else:
             tell("Make a token with `hpo token create --owner NAME --scope submit`.")
+        if packages := left_out():
+            tell(
+                f"Studies may not name the plug-ins of {', '.join(packages)}, and pages of those that do stay empty; "
+                f"to take them: hpo serve {' '.join(f'--plugin {each}' for each in packages)}"
+            )
         tell("Ctrl-C stops it.")
         if child is not None:
             child.start()

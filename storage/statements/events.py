@@ -8,12 +8,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, insert, select, text
 
-from storage import clock
 from storage.errors import DamagedRow, InvalidRecord
 from storage.records import Event
 from storage.schema.tables import events
 from storage.schema.tables import studies as studies_table
-from storage.statements import damage, studies
+from storage.statements import clock, damage, studies
 
 _LOCK_KEY = 0x6C62_6576
 

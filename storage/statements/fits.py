@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, delete, select
 
-from storage import clock
 from storage.database import insert_into
 from storage.schema.tables import fits
-from storage.statements import studies
+from storage.statements import clock, studies
 
 MOST_OF_A_STUDY = 24
 """Older ones go: fits for each outcome that was left out, a forecast, and figures for each setting of a study."""

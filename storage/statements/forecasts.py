@@ -9,11 +9,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Table, insert, select
 
-from storage import clock
 from storage.figures import FORECAST_FIGURES, fault_of
 from storage.records import Law, NewForecast, SettingForecast, StoredForecast
 from storage.schema.tables import forecast_settings, forecasts, laws
-from storage.statements import damage, studies
+from storage.statements import clock, damage, studies
 
 
 def add(connection: Connection, new: NewForecast) -> StoredForecast:

@@ -6,10 +6,9 @@ from datetime import timedelta
 
 from sqlalchemy import ColumnElement, Connection, delete, select
 
-from storage import clock
 from storage.database import insert_into
 from storage.schema.tables import plan_runs
-from storage.statements import plans
+from storage.statements import clock, plans
 
 
 def take(

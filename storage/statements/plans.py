@@ -7,13 +7,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, insert, select
 
-from storage import clock
 from storage.errors import InvalidRecord, NotFound
 from storage.figures import PLAN_FIGURES, fault_of
 from storage.records import NewOutcome, NewPlan, Outcome, StoredPlan
 from storage.schema import settings_columns
 from storage.schema.tables import forecasts, outcomes, plans
-from storage.statements import damage, studies
+from storage.statements import clock, damage, studies
 
 
 def add(connection: Connection, new: NewPlan) -> StoredPlan:

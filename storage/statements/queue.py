@@ -12,7 +12,7 @@ lets two workers write one study:
 - backward: leases seem to last longer than they were given for. A claim shortens such a lease to its full length
   from now, so that the study of a dead worker waits for one lease at most.
 
-Whose clock: ``storage.clock``.
+Whose clock: ``storage.statements.clock``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, case, func, or_, select, text, update
 
-from storage import clock
 from storage.errors import LeaseLost
 from storage.records import Lease, Study, StudyState
 from storage.schema.tables import studies
-from storage.statements import trials
+from storage.statements import clock, trials
 from storage.statements.studies import COLUMNS, to_study
 
 OWN_PRIORITY = 10

@@ -6,9 +6,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection, delete, insert, select
 
-from storage import clock
 from storage.records import Token
 from storage.schema.tables import sessions, tokens
+from storage.statements import clock
 from storage.statements.tokens import to_token
 
 MOST_OF_A_TOKEN = 1_000

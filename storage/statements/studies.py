@@ -7,12 +7,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, select, update
 
-from storage import clock
 from storage.database import insert_into
 from storage.errors import Conflict, NotFound, nearest
 from storage.records import NewStudy, Study, StudyState
 from storage.schema.tables import studies
-from storage.statements import checksums, damage
+from storage.statements import checksums, clock, damage
 
 COLUMNS = tuple(studies.c[field.name] for field in fields(Study))
 

@@ -7,13 +7,12 @@ from datetime import datetime
 from sqlalchemy import Connection, select, tuple_
 from sqlalchemy import delete as delete_from
 
-from storage import clock
 from storage.errors import Conflict
 from storage.records import NewStudy, Study, StudyState, SubmittedStudy
 from storage.schema.tables import convergence
 from storage.schema.tables import studies as table
 from storage.schema.tables import trials as trials_table
-from storage.statements import studies, trials
+from storage.statements import clock, studies, trials
 from storage.statements.queue import end_lease, has_live_lease
 
 

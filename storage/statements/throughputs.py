@@ -7,11 +7,10 @@ from dataclasses import asdict, fields
 
 from sqlalchemy import Connection, insert, select
 
-from storage import clock
 from storage.database import insert_into
 from storage.records import NewThroughput, Throughput, WorkloadCost
 from storage.schema.tables import throughputs, workload_costs
-from storage.statements import studies
+from storage.statements import clock, studies
 
 
 def add(connection: Connection, rows: Sequence[NewThroughput]) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, insert, or_, select, update
 
-from storage import clock
 from storage.errors import InvalidRecord, NotFound
 from storage.records import NewToken, Token
 from storage.schema.tables import tokens
-from storage.statements import damage
+from storage.statements import clock, damage
 
 _TOUCHED_EVERY = timedelta(minutes=1)
 

@@ -20,13 +20,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
-from storage import clock
 from storage.errors import Conflict, LeaseLost
 from storage.records import NewTrial, Study, StudyState, Trial, TrialLease, TrialResult, TrialState
 from storage.schema.tables import studies as studies_table
 from storage.schema.tables import trial_leases as table
 from storage.schema.tables import trials
-from storage.statements import checksums, damage, studies
+from storage.statements import checksums, clock, damage, studies
 from storage.statements import trials as trial_statements
 from storage.statements.queue import end_lease, has_live_lease
 

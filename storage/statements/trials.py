@@ -20,7 +20,6 @@ from sqlalchemy import (
     update,
 )
 
-from storage import clock
 from storage.errors import Conflict, NotFound
 from storage.figures import END_FIGURES, MOST_SAMPLES, fault_of
 from storage.records import (
@@ -34,7 +33,7 @@ from storage.records import (
 )
 from storage.schema import settings_columns
 from storage.schema.tables import convergence, trials
-from storage.statements import damage, studies
+from storage.statements import clock, damage, studies
 
 _Item = TypeVar("_Item")
 CHUNK = 1000  # ids in one statement; SQLite takes 32,766 values at most

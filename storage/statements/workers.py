@@ -7,12 +7,11 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, delete, select
 
-from storage import clock
 from storage.database import insert_into
 from storage.errors import NotFound
 from storage.records import WorkerBeat, WorkerRecord
 from storage.schema.tables import workers
-from storage.statements import studies
+from storage.statements import clock, studies
 
 _FORGOTTEN_AFTER = timedelta(days=7)
 

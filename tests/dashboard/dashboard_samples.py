@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from hpo import api
 from hpo.dashboard.view import StudyView, load_view
+from hpo.runs import api
 from search_spaces.settings import TrainingSettings
 from storage.records import (
     ConvergencePoint,

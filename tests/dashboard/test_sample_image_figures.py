@@ -10,11 +10,11 @@ import pytest
 from dashboard_samples import add_plans, fill, make_study, url_of
 from made_sample_images import CLASSES, make_sample_images
 
-from hpo import api
 from hpo.cli.output import tables
 from hpo.dashboard import figures
 from hpo.dashboard.report import write_report
 from hpo.dashboard.sample_image_figures import CLASS_COLOURS, class_colour
+from hpo.runs import api
 from storage.store import Store
 
 

@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 import hpo
-from hpo import api
 from hpo.cli.main import main
 from hpo.cli.output.plan_text import show_plan
 from hpo.errors import PlanError
 from hpo.planning.plan import Plan
 from hpo.planning.schedulers import SCHEDULERS
+from hpo.runs import api
 from storage.records import NewThroughput
 from storage.store import Store
 

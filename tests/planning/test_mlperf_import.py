@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from hpo import api
 from hpo.cli.main import main
 from hpo.errors import EvidenceError
 from hpo.past_runs.mlperf.folders import SubmittedRun, results_in
 from hpo.past_runs.mlperf.log import read_log
 from hpo.past_runs.mlperf.settings import settings_of
+from hpo.runs import api
 from storage.records import PlanKind, TrialState
 from storage.store import Store
 

@@ -13,7 +13,7 @@ from hpo.runs.run import RunOptions, run_held
 from hpo.service.worker import Worker, WorkerOptions
 from hpo.study.spec import parse_study
 from hpo.tuning.tuner import RayOptions
-from storage import clock
+from storage.database import CLOCK
 from storage.errors import LeaseLost
 from storage.records import StudyState
 from storage.store import Store
@@ -97,12 +97,8 @@ def test_a_clock_that_jumps_forward_costs_a_take_over_and_nothing_else(store, ur
     witness = Witness(store)
     seen = witness.look()
     with Store.open(url) as ahead:
-        ahead._database._writer = ahead._database._writer.execution_options(
-            **{clock.OPTION: _in_an_hour}
-        )
-        ahead._database._reader = ahead._database._reader.execution_options(
-            **{clock.OPTION: _in_an_hour}
-        )
+        ahead._database._writer = ahead._database._writer.execution_options(**{CLOCK: _in_an_hour})
+        ahead._database._reader = ahead._database._reader.execution_options(**{CLOCK: _in_an_hour})
         lease = ahead.claim_study("ahead", lease_seconds=60)
         assert lease is not None and lease.taken_over
         first.join(30)

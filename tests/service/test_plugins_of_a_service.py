@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from hpo.cli.commands.server import serve
 from hpo.errors import SpecError
 from hpo.service.checking import Checker
-from hpo.service.config import ServerConfig
+from hpo.service.config import ServerConfig, load_config
 from tests.fake_package import install_package
 
 MODULE = """
@@ -118,3 +120,20 @@ def test_a_submission_trains_a_plug_in_s_workload_where_both_are_listed(
     finally:
         checker.close()
     assert (site / "imported").exists() == bool(taken)
+
+
+def test_packages_are_named_by_options_and_variables_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the error of a study says: ``hpo serve --plugin PACKAGE``, or HPO_PLUGINS."""
+    said: list[ServerConfig] = []
+    monkeypatch.setattr("hpo.service.serving.serve", lambda config, **_: said.append(config))
+    for words, variables, taken in (
+        ((), {}, ()),
+        (("--plugin", "one", "--plugin", "two"), {}, ("one", "two")),
+        ((), {"HPO_PLUGINS": "one,two"}, ("one", "two")),
+        ((), {"HPO_PLUGINS": "one", "HPO_SERVE_PLUGINS": "two"}, ("two",)),
+        (("--plugin", "three"), {"HPO_PLUGINS": "one"}, ("three",)),
+    ):
+        done = CliRunner().invoke(serve, words, env={"HPO_PLUGINS": None, **variables})
+        assert done.exit_code == 0, done.output
+        assert said.pop().plugins == taken
+    assert load_config(None, {"HPO_PLUGINS": ""}).plugins == ()

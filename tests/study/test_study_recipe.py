@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from hpo import api
 from hpo.errors import SpecError
+from hpo.runs import api
 from hpo.study.spec import StudySpec, parse_study
 from search_spaces import Float, Role
 from search_spaces.recipes import names, recipe

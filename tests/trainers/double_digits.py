@@ -36,6 +36,13 @@ class Wide(DoubleDigits):
         return nn.Sequential(*layers[:-1]).double()
 
 
+class WideSingle(ResNetWorkload):
+    """The same matrices in single precision."""
+
+    def build_model(self, settings):
+        return Wide.build_model(self, settings).float()
+
+
 class Here(DoubleDigits):
     """The same, trained in the process of a sweep, as simulations are."""
 

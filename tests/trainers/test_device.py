@@ -11,8 +11,9 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from search_spaces.settings import SettingError, TrainingSettings
-from trainers import device as device_module
-from trainers.device import (
+from trainers.distributed import connect
+from trainers.distributed import device as device_module
+from trainers.distributed.device import (
     DEVICE_VARIABLE,
     choose_device,
     claim,
@@ -21,7 +22,6 @@ from trainers.device import (
     stay_near,
     wanted_device,
 )
-from trainers.distributed import connect
 from trainers.distributed.horovod import check_carries
 from trainers.errors import CommunicationError, DeviceError
 from trainers.numerics.precision import computing

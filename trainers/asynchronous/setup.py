@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from trainers.asynchronous.messages import Setup
-from trainers.device import choose_device, gpus, wanted_device
+from trainers.distributed.device import choose_device, gpus, wanted_device
 from trainers.job import TrainingJob
 from trainers.loop.replica import Replica
 from trainers.numerics.threads import use_threads

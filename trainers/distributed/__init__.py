@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 from search_spaces.names import nearest_or_all
-from trainers.device import choose_device, wanted_device
 from trainers.distributed.communicator import ALL_REDUCES, BACKENDS, Communicator
+from trainers.distributed.device import choose_device, wanted_device
 from trainers.errors import CommunicationError
 
 __all__ = ["ALL_REDUCES", "BACKENDS", "Communicator", "connect"]
@@ -26,7 +26,8 @@ def connect(
 ) -> Communicator:
     """Join the other workers; a peer silent for ``timeout_seconds`` is an error on every worker.
 
-    ``device`` is one of :data:`trainers.device.DEVICES`; None: what ``HPO_DEVICE`` says, else a GPU where there is one.
+    ``device`` is one of :data:`trainers.distributed.device.DEVICES`; None: what ``HPO_DEVICE`` says, else a GPU where
+    there is one.
 
     ``all_reduce`` is how sums travel: default (the backend's own), torus, hierarchical or masters
     (:mod:`trainers.distributed.all_reduce`), the last three with ``group_size`` workers in a row or node.

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.device import choose_device, claim
 from trainers.distributed.adasum import adasum_
 from trainers.distributed.all_reduce import sum_of_parts
 from trainers.distributed.background import Background
 from trainers.distributed.bucketed import BucketedCommunicator
 from trainers.distributed.communicator import Work
+from trainers.distributed.device import choose_device, claim
 from trainers.distributed.listening import serve_store
 from trainers.distributed.monitor import Monitor, beat_seconds, finding_seconds
 from trainers.errors import CommunicationError
@@ -104,8 +104,9 @@ class HorovodCommunicator(BucketedCommunicator):
 
     def _start_broadcast_(self, flat: Tensor, root: int) -> Work:
         self._begin()
+        bits = _bits(flat)
         return self._started(
-            "broadcast", flat, partial(self._hvd.broadcast_async_, flat, root_rank=root)
+            "broadcast", bits, partial(self._hvd.broadcast_async_, bits, root_rank=root)
         )
 
     def _choose(self, all_reduce: str) -> None:
@@ -226,7 +227,7 @@ class _HorovodExchange:
         )
 
     def _moved(self, flat: Tensor, operation: Callable[..., int], kind: str) -> Tensor:
-        as_bits = flat.view(torch.int16) if flat.dtype == torch.bfloat16 else flat
+        as_bits = _bits(flat)
         handle = operation(
             as_bits.contiguous(), name=f"background.{kind}.{as_bits.dtype}.{len(flat)}"
         )
@@ -235,6 +236,11 @@ class _HorovodExchange:
             moved[0] if isinstance(moved, tuple) else moved
         )  # beside the sizes of the parts
         return received.view(flat.dtype)
+
+
+def _bits(flat: Tensor) -> Tensor:
+    """What Horovod 0.28.1 carries of it: bfloat16, which it does not know from PyTorch, as whole numbers."""
+    return flat.view(torch.int16) if flat.dtype == torch.bfloat16 else flat
 
 
 def check_carries(hvd: Any, device: torch.device) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainers.device import choose_device, wanted_device
 from trainers.distributed.communicator import Work
+from trainers.distributed.device import choose_device, wanted_device
 
 
 class _Done:

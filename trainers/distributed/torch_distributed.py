@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainers.device import choose_device, claim
 from trainers.distributed.adasum import adasum_
 from trainers.distributed.all_reduce import WorkerGrid, all_gather, row_size, sum_function
 from trainers.distributed.background import Background
 from trainers.distributed.bucketed import BucketedCommunicator
 from trainers.distributed.communicator import STORE_FILE, Work
+from trainers.distributed.device import choose_device, claim
 from trainers.distributed.monitor import (
     Monitor,
     beat_seconds,

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from search_spaces.names import nearest_or_all
-from trainers.device import COMPILE_VARIABLE
+from trainers.distributed.device import COMPILE_VARIABLE
 from trainers.errors import JobError
 
 COMPILERS = ("none", "inductor", "aot_eager")

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from search_spaces.settings import TrainingSettings
-from trainers.device import configure
 from trainers.distributed.communicator import Communicator
+from trainers.distributed.device import configure
 from trainers.errors import WorkloadError
 from trainers.feed.device_copies import DeviceCopies, Sent
 from trainers.feed.streams import Part, samples_in

@@ -63,17 +63,21 @@ class StopRequests:
 
     def agreed(self, communicator: Communicator) -> bool:
         """Whether any worker was asked; the same answer on every worker, which all must call."""
-        asked = self._signalled if communicator.rank else self.asked()
-        if communicator.size == 1:
-            return asked
-        import torch
-
-        votes = torch.tensor([float(asked)], device=communicator.device)
-        communicator.all_reduce_sum_([votes])
-        return float(votes) > 0
+        return agreed(communicator, self._signalled if communicator.rank else self.asked())
 
     def _note(self) -> None:
         self._signalled = True
+
+
+def agreed(communicator: Communicator, asked: bool) -> bool:
+    """Whether any worker asks; the same answer on every worker, which all must call."""
+    if communicator.size == 1:
+        return asked
+    import torch
+
+    votes = torch.tensor([float(asked)], device=communicator.device)
+    communicator.all_reduce_sum_([votes])
+    return float(votes) > 0
 
 
 def finish_or_stop(
@@ -96,11 +100,15 @@ def finish_or_stop(
     while not training.finished:
         point = training.advance()
         stopped = stop.agreed(communicator)
-        if communicator.rank == 0 and point is not None:
+        first = communicator.rank == 0 and point is not None
+        if first:
             report(point)
-            if stopped or training.finished or time.monotonic() - saved >= seconds_between:
+        due = stopped or training.finished or time.monotonic() - saved >= seconds_between
+        if agreed(communicator, first and due):
+            training.gather()
+            if first:
                 checkpoints.save(checkpoint, training.state_dict())
-                saved = time.monotonic()
+            saved = time.monotonic()
         if stopped and not training.finished:
             communicator.barrier()  # nobody leaves, and so ends the launcher, before the checkpoint is there
             return None
@@ -163,6 +171,8 @@ def finish(
         point = training.advance()
         if communicator.rank == 0 and point is not None:
             report(point)
-            if checkpoint is not None:
+        if checkpoint is not None:
+            training.gather()
+            if communicator.rank == 0 and point is not None:
                 checkpoints.save(checkpoint, training.state_dict())
     return training.outcome

@@ -152,6 +152,10 @@ class Training(TrainingRun):
         scale.advance(overflowed)
         return rate
 
+    def gather(self) -> None:
+        """Bring to every worker what only some of them keep of the optimizer's state."""
+        self.optimizer.gather()
+
     def _weights(self) -> dict[str, Any]:
         return {
             "model": self.model.state_dict(),

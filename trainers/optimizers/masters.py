@@ -75,6 +75,10 @@ class MasterOptimizer:
     def _copy_down(self) -> None:
         torch._foreach_copy_(self.reduced, list[Tensor](self.masters))
 
+    def gather(self) -> None:
+        """Bring to every worker what only some of them keep of the rule's state."""
+        self.optimizer.gather()
+
     def state_dict(self) -> dict[str, Any]:
         """The masters and the state of the rule."""
         return {

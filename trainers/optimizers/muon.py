@@ -40,6 +40,7 @@ from search_spaces.settings import TrainingSettings
 from trainers.optimizers.moments import STATE_NAMES, move_by_moments_
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup, add_scaled_
+from trainers.optimizers.sharing import computed_by_owners, owners
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 SMALLEST_NORM = 1e-7
@@ -76,17 +77,15 @@ class MuonRule(GroupOptimizer):
         ]
         if not shared:
             return
-        sizes = [matrix.numel() for _, matrix in shared]
-        all_of_them = shared[0][1].new_zeros(sum(sizes))
-        parts = all_of_them.split_with_sizes(sizes)
-        owners = shares([(matrix.shape[0], matrix.shape[1]) for _, matrix in shared], workers.size)
-        for (_, matrix), part, owner in zip(shared, parts, owners, strict=True):
-            if owner == workers.rank:
-                part.view(matrix.shape).copy_(self._made_orthogonal(matrix[None])[0])
-        workers.all_reduce_sum_([all_of_them])
+        matrices = [matrix for _, matrix in shared]
+        found = computed_by_owners(
+            matrices,
+            owners([matrix.numel() * min(matrix.shape) for matrix in matrices], workers.size),
+            workers,
+            lambda index: self._made_orthogonal(matrices[index][None])[0],
+        )
         self._found = {
-            id(parameter): part.view(matrix.shape)
-            for (parameter, matrix), part in zip(shared, parts, strict=True)
+            id(parameter): part for (parameter, _), part in zip(shared, found, strict=True)
         }
 
     def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
@@ -141,16 +140,6 @@ class MuonRule(GroupOptimizer):
                 parameter = batch.shaped[index]
                 _shaped(directions[index], parameter).copy_(matrix.view(parameter.shape))
         return directions
-
-
-def shares(shapes: Sequence[tuple[int, int]], workers: int) -> list[int]:
-    """The worker of each matrix: the dearest first, each to whom has least so far; the same on every worker."""
-    spent, owners = [0] * workers, [0] * len(shapes)
-    costs = [rows * columns * min(rows, columns) for rows, columns in shapes]
-    for index in sorted(range(len(shapes)), key=lambda each: -costs[each]):
-        owners[index] = min(range(workers), key=spent.__getitem__)
-        spent[owners[index]] += costs[index]
-    return owners
 
 
 def orthogonalized(matrices: Tensor, iterations: int, dtype: torch.dtype | None = None) -> Tensor:

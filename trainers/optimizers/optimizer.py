@@ -38,6 +38,9 @@ class Optimizer(Protocol):
     def evaluation(self) -> AbstractContextManager[None]:
         """Within it the parameters are those to evaluate; after it, those to train on."""
 
+    def gather(self) -> None:
+        """Bring to every worker what only some of them keep of the state; all call it before one saves the state."""
+
     def state_dict(self) -> dict[str, Any]:
         """The state as tensors and plain values."""
 
@@ -81,7 +84,10 @@ class GroupOptimizer(ABC):
     state_names: ClassVar[tuple[str, ...]] = ("momentum",)
     waits_if_left_out = False
     communicator: Communicator | None = None
-    """The workers of a synchronous training, each of which does every update: a rule may share its work among them."""
+    """The workers of a synchronous training, each of which does every update: a rule may share its work among them.
+
+    What it then keeps on some of them only, it brings together in ``gather``.
+    """
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
         self.groups, self.settings = groups, settings
@@ -169,6 +175,9 @@ class GroupOptimizer(ABC):
     def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:
         """The tensors of state of one parameter of a group, of its shape, by name; not copies."""
         return {name: group.states[name][index] for name in self.names_of_state(group)}
+
+    def gather(self) -> None:  # noqa: B027 - most rules keep all of their state on every worker
+        """Bring to every worker what only some of them keep of the state; all call it before one saves the state."""
 
     def state_dict(self) -> dict[str, Any]:
         """The number of updates and the tensors of every group."""

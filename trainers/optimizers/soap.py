@@ -14,6 +14,12 @@ with beta1 ``soap_beta1`` and beta2 ``soap_beta2``. The first update moves nothi
 eigenvectors. Dimensions of size 1, those above ``preconditioner_size_limit``, and parameters that are not adapted
 (biases, normalizations) have Q_i = I, where this is AdamW. Decompositions are in float32, or float64 for such weights.
 
+Over several workers each does this for a share of the tensors, whose H, Q, m and v it alone keeps up, and a sum over
+all of them hands d round, as in distributed Shampoo (Shi et al., arXiv:2309.06497, section 4); before a checkpoint they
+are brought together. Turning and observing take 8 operations an element for each entry of a preconditioned dimension,
+and the sum two passages of the element over the network: that pays for tensors whose preconditioned dimensions have
+``SHARED_FROM`` entries or more together, and every worker does all others.
+
 The authors' file (nikhilvyas/SOAP) is the same, its dimensions of size 1 apart, where a rotation changes nothing.
 """
 
@@ -28,6 +34,10 @@ from search_spaces.settings import TrainingSettings
 from trainers.optimizers.moments import STATE_NAMES
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
+from trainers.optimizers.sharing import computed_by_owners, owners
+
+SHARED_FROM = 512
+"""Entries of the preconditioned dimensions from which on a tensor is shared: 4,000 operations a number that is sent."""
 
 
 class SOAPRule(GroupOptimizer):
@@ -43,40 +53,101 @@ class SOAPRule(GroupOptimizer):
         super().__init__(groups, settings)
         limit = settings.preconditioner_size_limit
         self._bases: dict[int, Eigenbases] = {}
+        self._found: dict[int, Tensor] = {}
         for group in groups:
             made = [Eigenbases(each, limit if group.adapted else 0) for each in group.parameters]
             group.states["statistics"] = [each for one in made for each in one.statistics]
             group.states["bases"] = [each for one in made for each in one.bases]
             self._bases |= {id(each): its for each, its in zip(group.parameters, made, strict=True)}
 
+    def begin_update(self, learning_rate: float | Tensor) -> None:  # noqa: ARG002 - of every rule
+        """Have each shared tensor's direction from its owner, in one exchange."""
+        shared = self._shared()
+        if self.communicator is None or not shared:
+            return
+        gradients = {batch: batch.gradients() for batch, _, _ in shared}
+
+        def direction(at: int) -> Tensor:
+            batch, index, _ = shared[at]
+            return self._direction(batch, index, gradients[batch][index])
+
+        tensors = [batch.shaped[index] for batch, index, _ in shared]
+        found = computed_by_owners(
+            tensors, [owner for _, _, owner in shared], self.communicator, direction
+        )
+        self._found = {id(each): part for each, part in zip(tensors, found, strict=True)}
+
     def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
-        settings, gradients = self.settings, batch.gradients()
+        settings, gradients, done = self.settings, batch.gradients(), self.updates - 1
         beta1, beta2 = settings.value("soap_beta1"), settings.value("soap_beta2")
-        first, second = (batch.states[name] for name in STATE_NAMES)
-        done = self.updates - 1
         rate = learning_rate
         if settings.bias_correction and done:
             rate = learning_rate * ((1 - beta2**done) ** 0.5 / (1 - beta1**done))
         for index, parameter in enumerate(batch.shaped):
-            shape, stride = parameter.shape, parameter.stride()
-            weight, gradient, moment, square = (
-                each[index].as_strided(shape, stride)
-                for each in (batch.parameters, gradients, first, second)
-            )
-            bases = self._bases[id(parameter)]
-            if done:
-                moment.lerp_(gradient, 1 - beta1)
-                square.lerp_(bases.turned(gradient).square(), 1 - beta2)
-                move = bases.turned(moment).div_(square.sqrt().add_(settings.epsilon))
-                weight.sub_(bases.turned(move, back=True) * rate)
-                if batch.weight_decay:
-                    weight.mul_(1 - learning_rate * batch.weight_decay)
-            bases.observe(gradient, beta2)
+            direction = self._found.pop(id(parameter), None)
+            if direction is None:
+                direction = self._direction(batch, index, gradients[index])
             if not done:
-                bases.begin()
-            elif done % settings.preconditioner_interval == 0:
-                square.copy_(bases.iterate(square))
+                continue
+            weight = _shaped(batch.parameters[index], parameter)
+            weight.sub_(direction * rate)
+            if batch.weight_decay:
+                weight.mul_(1 - learning_rate * batch.weight_decay)
+
+    def gather(self) -> None:
+        """Give every worker the moments, H and Q of what others own."""
+        workers, kept = self.communicator, list[Tensor]()
+        for batch, index, owner in self._shared():
+            bases = self._bases[id(batch.shaped[index])]
+            its = [batch.states[name][index] for name in STATE_NAMES]
+            its += [*bases.statistics, *bases.bases]
+            if workers is not None and owner != workers.rank:
+                torch._foreach_zero_(its)
+            kept += its
+        if workers is not None and kept:
+            workers.all_reduce_sum_(kept)
+
+    def _shared(self) -> list[tuple[ParameterBatch, int, int]]:
+        """The tensors that are shared: batch, place in it, and the worker that owns it; none where one works alone."""
+        if self.communicator is None or self.communicator.size == 1:
+            return []
+        places = [
+            (batch, index, self._bases[id(parameter)])
+            for batch in self.batches
+            for index, parameter in enumerate(batch.shaped)
+        ]
+        shared = [each for each in places if each[2].entries >= SHARED_FROM]
+        interval = self.settings.preconditioner_interval
+        costs = [bases.operations(interval) for _, _, bases in shared]
+        return [
+            (batch, index, owner)
+            for (batch, index, _), owner in zip(
+                shared, owners(costs, self.communicator.size), strict=True
+            )
+        ]
+
+    def _direction(self, batch: ParameterBatch, index: int, gradient: Tensor) -> Tensor:
+        """Take a gradient into the state of one parameter; its direction, of its shape, zeros in the first update."""
+        settings, parameter, done = self.settings, batch.shaped[index], self.updates - 1
+        beta1, beta2 = settings.value("soap_beta1"), settings.value("soap_beta2")
+        gradient, moment, square = (
+            _shaped(each, parameter)
+            for each in (gradient, *(batch.states[name][index] for name in STATE_NAMES))
+        )
+        bases = self._bases[id(parameter)]
+        if not done:
+            bases.observe(gradient, beta2)
+            bases.begin()
+            return torch.zeros_like(moment)
+        moment.lerp_(gradient, 1 - beta1)
+        square.lerp_(bases.turned(gradient).square(), 1 - beta2)
+        move = bases.turned(moment).div_(square.sqrt().add_(settings.epsilon))
+        direction = bases.turned(move, back=True)
+        bases.observe(gradient, beta2)
+        if done % settings.preconditioner_interval == 0:
+            square.copy_(bases.iterate(square))
+        return direction
 
     def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:
         """The moments, and each preconditioned dimension's H and Q."""
@@ -96,6 +167,14 @@ class Eigenbases:
         sizes = [parameter.shape[at] for at in self.dimensions]
         self.statistics = [parameter.new_zeros(size, size) for size in sizes]
         self.bases = [parameter.new_zeros(size, size) for size in sizes]
+        self.entries, self._elements = sum(sizes), parameter.numel()
+
+    def operations(self, interval: int) -> float:
+        """Of one update: three turns, an observation, and a share of the iteration, whose QR is slow for its size."""
+        return (
+            8.0 * self._elements * self.entries
+            + sum(15 * len(q) ** 3 for q in self.bases) / interval
+        )
 
     def turned(self, tensor: Tensor, *, back: bool = False) -> Tensor:
         """A new tensor of the parameter's shape: times Q along every preconditioned dimension, or its transpose."""
@@ -124,3 +203,7 @@ class Eigenbases:
             wide = product.index_select(1, order)
             basis.copy_(torch.linalg.qr(wide if wide.dtype == torch.float64 else wide.float())[0])
         return second_moment
+
+
+def _shaped(flat: Tensor, parameter: Tensor) -> Tensor:
+    return flat.as_strided(parameter.shape, parameter.stride())

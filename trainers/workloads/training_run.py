@@ -77,6 +77,9 @@ class AnyTraining(ABC):
     def advance(self) -> ConvergencePoint | None:
         """Train to the next evaluation, and decide whether the training goes on; None where it ended without one."""
 
+    def gather(self) -> None:  # noqa: B027 - most keep everything on every worker
+        """Bring to every worker what only some of them keep; all call it together before one takes the state."""
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed training needs, as tensors and plain values; the same on every worker."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpo import api
 from hpo.errors import PlanError, RequestError
+from hpo.runs import api
 from hpo.runs.repository import open_store
 from search_spaces.names import nearest
 from storage.records import NewStudy, StudyState

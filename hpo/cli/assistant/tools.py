@@ -17,11 +17,11 @@ from mcp.server.mcpserver.tools import Tool
 from mcp_types import ToolAnnotations
 from pydantic import ConfigDict, Field
 
-from hpo import api
 from hpo.cli.assistant.bounded import answer, shortened
 from hpo.cli.assistant.sources import Plain, StudySource
 from hpo.errors import HpoError
 from hpo.planning.request import LARGEST_BATCH, MOST_HOURS, MOST_WORKERS
+from hpo.runs import api
 from hpo.study.yaml_text import MAX_BYTES
 
 INSTRUCTIONS = """\

@@ -40,8 +40,8 @@ def delete(
     as_json: bool,
 ) -> None:
     """Remove a STUDY with its trials, curves, forecasts, plans and outcomes. It must not be running."""
-    from hpo import api
     from hpo.cli.commands.remote import client_of
+    from hpo.runs import api
 
     if server is not None:
         _confirm(study, server, yes)
@@ -67,8 +67,8 @@ def rename(
     study: str, name: str, storage: str, server: str | None, token: str | None, as_json: bool
 ) -> None:
     """Give a STUDY another NAME; its earlier name is free for another study. It must not be running."""
-    from hpo import api
     from hpo.cli.commands.remote import client_of
+    from hpo.runs import api
 
     if server is not None:
         with client_of(server, token) as client:

@@ -38,9 +38,9 @@ def plan(
     **asked: Any,
 ) -> None:
     """Plan a STUDY's full-scale run: placement, settings, epochs, time, cost, and the script that launches it."""
-    from hpo import api
     from hpo.cli.output import plan_text
     from hpo.planning.launchers.job_setup import JobSetup
+    from hpo.runs import api
 
     setup = JobSetup.of(modules, container, prefix)
     result = api.read_study(study, storage)
@@ -105,9 +105,9 @@ def launch(
 
     A plan of this machine runs here, through lost workers; one of another machine is handed to its scheduler.
     """
-    from hpo import api
     from hpo.cli.output import tables
     from hpo.cli.output.progress import live_progress
+    from hpo.runs import api
 
     found = api.find_plan(plan, storage)
     lies = folder or (Path(plan) if Path(plan).is_dir() else None)
@@ -170,7 +170,7 @@ def record(
     storage: str,
 ) -> None:
     """Take back the OUTCOME.jsonl that the script of a PLAN (its number, or its folder) wrote."""
-    from hpo import api
+    from hpo.runs import api
 
     kept = api.record(
         api.find_plan(plan, storage),
@@ -195,8 +195,8 @@ def record(
 @options.json_output
 def calibration(storage: str, as_json: bool) -> None:
     """Show every launched plan, its forecast beside what happened."""
-    from hpo import api
     from hpo.cli.output import tables
+    from hpo.runs import api
 
     rows = api.calibration(storage)
     options.show(

@@ -12,7 +12,7 @@ import click
 
 from hpo.planning.request import PlanRequest
 from search_spaces.plugins import PluginError, Registry
-from trainers.device import COMPILE_VARIABLE, DEVICE_VARIABLE, DEVICES
+from trainers.distributed.device import COMPILE_VARIABLE, DEVICE_VARIABLE, DEVICES
 
 if TYPE_CHECKING:
     from hpo.runs.results import StudyResult

@@ -68,20 +68,33 @@ class Lifetime(click.ParamType):  # type: ignore[type-arg]  # no click before 8.
     help="A folder that the data of studies may lie in; may be given several times.",
 )
 @click.option(
+    "--plugin",
+    "plugins",
+    metavar="PACKAGE",
+    multiple=True,
+    help="A package whose plug-ins studies may name; may be given several times; none if not given.",
+)
+@click.option(
     "--worker/--no-worker",
     default=None,
     help="Run a worker beside the server; so it does on SQLite.",
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Of the log on stderr.")
 def serve(
-    file: Path | None, worker: bool | None, data_folders: tuple[Path, ...], **given: Any
+    file: Path | None,
+    worker: bool | None,
+    data_folders: tuple[Path, ...],
+    plugins: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Serve studies to a group: the API, its events, the queue; on a laptop with a worker inside and a login link."""
     from hpo.cli.commands.web import dashboard_routers
     from hpo.service.config import load_config
     from hpo.service.serving import serve as run
 
-    config = load_config(file, os.environ, data_folders=data_folders or None, **given)
+    config = load_config(
+        file, os.environ, data_folders=data_folders or None, plugins=plugins or None, **given
+    )
     run(
         config,
         worker=_is_sqlite(config.storage) if worker is None else worker,

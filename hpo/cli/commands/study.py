@@ -100,10 +100,10 @@ def run(
     **of_scheduler: Any,
 ) -> None:
     """Sweep a STUDY.yaml, extrapolate, plan and, where it asks for it, validate. Goes on with a study of that name."""
-    from hpo import api
     from hpo.cli.output import tables
     from hpo.cli.output.progress import live_progress
     from hpo.planning.launchers.sweeps import GOES_ON
+    from hpo.runs import api
 
     spec = api.load_study(file)
     if on is not None:
@@ -145,8 +145,8 @@ def check(file: Path, no_timing: bool, as_json: bool) -> None:
     """
     import importlib.util
 
-    from hpo import api
     from hpo.cli.output import prices
+    from hpo.runs import api
     from trainers.workloads.described import WORKLOADS
 
     spec = api.load_study(file)
@@ -258,8 +258,8 @@ def _shared(storage: str) -> str:
 @options.json_output
 def studies(storage: str, as_json: bool) -> None:
     """List the studies of a storage."""
-    from hpo import api
     from hpo.cli.output import tables
+    from hpo.runs import api
 
     found = api.studies(storage)
     options.show(
@@ -286,9 +286,9 @@ def studies(storage: str, as_json: bool) -> None:
 @options.json_output
 def show(study: str, storage: str, as_json: bool) -> None:
     """Show all that is known of a STUDY: its rungs, which settings matter, forecast, plan and what came of it."""
-    from hpo import api
     from hpo.cli.output import tables
     from hpo.errors import ExportError
+    from hpo.runs import api
 
     result = api.with_forecast(api.read_study(study, storage))
     try:
@@ -329,8 +329,8 @@ def show(study: str, storage: str, as_json: bool) -> None:
 )
 def trials(study: str, storage: str, form: str, number: int | None, folder: Path) -> None:
     """List the trials of a STUDY."""
-    from hpo import api
     from hpo.cli.output import tables
+    from hpo.runs import api
     from hpo.study.jobs import trial_folder
 
     result = api.read_study(study, storage)
@@ -399,9 +399,9 @@ def forecast(
     as_json: bool,
 ) -> None:
     """Forecast settings and epochs to target for a STUDY at any batch size."""
-    from hpo import api
     from hpo.cli.output import tables
     from hpo.cli.output.progress import live_progress
+    from hpo.runs import api
 
     result = api.read_study(study, storage)
     batches = batches or options.full_scale(result)

@@ -18,7 +18,7 @@ from typing import Any
 
 from hpo.planning.machines.machine import FigureSource, Machine
 from hpo.study import yaml_text
-from trainers.device import DEVICE_VARIABLE
+from trainers.distributed.device import DEVICE_VARIABLE
 
 FILE_VARIABLE = "HPO_LOCAL_MACHINE"
 USUAL = "of a usual server of 2020; `hpo machines local --measure` measures it"

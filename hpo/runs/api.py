@@ -1,4 +1,4 @@
-"""The calls that every interface uses: the command line, the web service, workflows and notebooks.
+"""The calls of the Python interface: ``import hpo`` has them, and the command line makes them.
 
 Typed, re-entrant, without global state. ``storage`` is a database URL or the path of an SQLite file.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo.ask_and_tell.trial import AskedTrial, AskTell
+from hpo.extrapolation.inference.posterior import Posterior
 from hpo.planning.launchers.launch import MAX_RESTARTS, check_script, choose_backend
 from hpo.planning.plan import Plan, folder_name, read_plan
 from hpo.planning.request import PlanRequest
@@ -40,6 +41,7 @@ __all__ = [
     "Plan",
     "PlanRequest",
     "PlannedRun",
+    "Posterior",
     "Progress",
     "StudyForecast",
     "StudyResult",

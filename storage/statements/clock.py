@@ -6,19 +6,16 @@ host: the clock of that host.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 from sqlalchemy import Connection, func, select
 
-Clock = Callable[[], datetime]
-OPTION = "largebatch_clock"
-"""The execution option of a connection that holds another clock, for tests."""
+from storage.database import CLOCK, Clock
 
 
 def now(connection: Connection) -> datetime:
     """The time, in UTC."""
-    clock: Clock | None = connection.get_execution_options().get(OPTION)
+    clock: Clock | None = connection.get_execution_options().get(CLOCK)
     if clock is not None:
         return clock()
     if connection.dialect.name == "postgresql":

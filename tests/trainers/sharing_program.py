@@ -1,0 +1,52 @@
+"""One of several workers: advances each job of a folder, with the optimizer's work shared or done by each of them.
+
+    sharing_program.py FOLDER LABEL BACKEND ADVANCES shared|each [START]
+
+Each training goes on from the checkpoint ``JOB.START.pt``, if a start is named, and leaves ``JOB.LABEL.pt``: a
+checkpoint, and how far worker 0 would have saved another state without asking the others for theirs.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from trainers import TrainingJob
+from trainers.begin import begin_training
+from trainers.distributed import connect
+from trainers.loop import checkpoint as checkpoints
+from trainers.loop.restarts import resume
+from trainers.optimizers import muon, soap
+
+
+def tensors(state):
+    if isinstance(state, dict):
+        return [each for value in state.values() for each in tensors(value)]
+    if isinstance(state, list | tuple):
+        return [each for value in state for each in tensors(value)]
+    return [state] if isinstance(state, torch.Tensor) else []
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    folder, label, backend, advances, way = Path(sys.argv[1]), *sys.argv[2:6]
+    if way == "each":
+        muon.SHARED_FROM = soap.SHARED_FROM = 10**9
+    communicator = connect(backend, timeout_seconds=60)
+    for path in sorted(folder.glob("*.json")):
+        training = begin_training(TrainingJob.load(path), communicator)
+        for start in sys.argv[6:]:
+            resume(training, communicator, folder / f"{path.stem}.{start}.pt")
+        for _ in range(int(advances)):
+            training.advance()
+        before = tensors(training.optimizer.state_dict())
+        training.gather()
+        state = training.state_dict()
+        brought = sum(
+            not torch.equal(*each) for each in zip(before, tensors(state["optimizer"]), strict=True)
+        )
+        if communicator.rank == 0:
+            checkpoints.save(folder / f"{path.stem}.{label}.pt", state)
+            (folder / f"{path.stem}.{label}.brought").write_text(str(brought))
+    communicator.barrier()
+    communicator.close()

@@ -1,0 +1,45 @@
+"""Work that every worker would do alike, shared among them: each does a part, and a sum hands the results round.
+
+Distributed Shampoo (Shi et al., arXiv:2309.06497, section 4) and distributed Muon (Liu et al., arXiv:2502.16982,
+section 2.3) share so what they compute of each parameter. It pays where an element costs more to compute than to send
+twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from trainers.distributed.communicator import Communicator
+
+
+def owners(costs: Sequence[float], workers: int) -> list[int]:
+    """The worker of each task: the dearest first, each to whom has least so far; the same on every worker."""
+    spent, found = [0.0] * workers, [0] * len(costs)
+    for index in sorted(range(len(costs)), key=lambda each: -costs[each]):
+        found[index] = min(range(workers), key=spent.__getitem__)
+        spent[found[index]] += costs[index]
+    return found
+
+
+def computed_by_owners(
+    like: Sequence[Tensor],
+    owned_by: Sequence[int],
+    workers: Communicator,
+    compute: Callable[[int], Tensor],
+) -> list[Tensor]:
+    """A tensor of the shape of each of ``like``, computed by its owner alone; all workers call it together.
+
+    ``compute`` gives that of an index. What comes back is one piece of memory in parts, contiguous each.
+    """
+    sizes = [each.numel() for each in like]
+    flat = like[0].new_zeros(sum(sizes))
+    parts = [
+        part.view(each.shape) for part, each in zip(flat.split_with_sizes(sizes), like, strict=True)
+    ]
+    for index, (part, owner) in enumerate(zip(parts, owned_by, strict=True)):
+        if owner == workers.rank:
+            part.copy_(compute(index))
+    workers.all_reduce_sum_([flat])
+    return parts
