@@ -190,6 +190,15 @@ def length_share(spec: GrowingStudy, point: Point) -> float:
     return float(dict(point).get(LENGTH, 1) / dict(full_point(spec)).get(LENGTH, 1))
 
 
+def costly_samples(
+    spec: GrowingStudy, samples: float | None, settings: Mapping[str, Any]
+) -> float:
+    """The samples of the full scale's model that cost as much as ``samples`` of a trial with these settings."""
+    if not spec.sizes or not samples:
+        return float(samples or 0)
+    return samples * sample_cost_share(spec, point_of(spec, settings))
+
+
 def point_budgets(spec: GrowingStudy) -> dict[Point, dict[int, RungBudget]]:
     """The trainings of each rung.
 
