@@ -17,7 +17,7 @@ from hpo.extrapolation.prospects import Chance, Sensitivity
 from hpo.planning.plan import Plan
 from hpo.runs.notebook import forecast_html, study_html
 from hpo.runs.ramp import Array, RampSaving
-from hpo.study.sizes import point_of, sample_cost_share
+from hpo.study.sizes import costly_samples, point_of, sample_cost_share
 from hpo.study.spec import StudySpec
 from search_spaces.domains import Int
 from search_spaces.settings import TrainingSettings
@@ -40,7 +40,7 @@ from trainers.job import HOW_SOON, NEVER, Question
 RULES_OF_THUMB = (PlanKind.LINEAR_SCALING, PlanKind.SQRT_SCALING, PlanKind.NO_SCALING)
 
 SHARE_OF_SWEEP = 0.25
-"""Of the samples that the sweep has processed: what a race may process, unless the study says."""
+"""Of what the sweep has cost, in samples of the full scale's model: what a race may process, unless the study says."""
 
 
 @dataclass(frozen=True)
@@ -273,10 +273,19 @@ class StudyResult:
 
     @property
     def race_samples(self) -> int:
-        """The samples that a race may process: what the study says, else a quarter of what its sweep has processed."""
+        """The samples that a race may process, in the model of the full scale: what the study says, else those that cost
+        a quarter of what its sweep has cost.
+        """
         if self.spec.budget.race is not None:
             return self.spec.budget.race
-        return int(SHARE_OF_SWEEP * math.fsum(trial.samples or 0 for trial in self.swept))
+        return int(SHARE_OF_SWEEP * self.swept_samples)
+
+    @property
+    def swept_samples(self) -> float:
+        """The samples of the full scale's model that cost as much as the sweep."""
+        return math.fsum(
+            costly_samples(self.spec, trial.samples, trial.settings) for trial in self.swept
+        )
 
     @property
     def plan(self) -> PlannedRun | None:

@@ -269,16 +269,11 @@ def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
         )
     if SAMPLES in spec.sizes:
         yield from _faults_of_samples(spec)
-    if SAMPLERS[spec.sampler].chooses_rung or spec.budget.ends_by_itself:
+    if SAMPLERS[spec.sampler].chooses_rung:
         yield (
-            ("sampler",) if not spec.budget.ends_by_itself else ("budget",),
-            "a ladder of several sizes needs a sampler that trains rung by rung, but got one that chooses the batch; "
-            "take tpe, and budget: {trials: ...}",
-        )
-    if spec.budget.race:
-        yield (
-            ("budget", "race"),
-            "a race must be one of batches alone, but got a ladder of several sizes; leave race out",
+            ("sampler",),
+            f"a ladder of several sizes needs a sampler that trains rung by rung, but got {spec.sampler}, which chooses "
+            "the batch; take tpe",
         )
     if spec.resources.fused_trials > 1:
         yield (
@@ -289,10 +284,12 @@ def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
 
 
 def _faults_of_workload(spec: FittingStudy, name: str) -> Iterator[tuple[Location, str]]:
-    if name in spec.data:
+    known = WORKLOADS[spec.workload] if spec.workload in WORKLOADS else None
+    option = name if known is None else known.size_option(name)
+    if option in spec.data:
         yield (
-            ("data", name),
-            f"{name} must stand in the ladder and full_scale or in data, but got both; drop it from data",
+            ("data", option),
+            f"{name} must stand in the ladder and full_scale or in data, but got both; drop {'it' if option == name else option} from data",
         )
     if name in spec.search.fixed or name in spec.search.domains:
         yield (
@@ -347,5 +344,7 @@ def _kept_as(name: str) -> str:
 
 
 def _in_data(spec: FittingStudy, name: str) -> str:
-    grows = WORKLOADS[spec.workload].grows if spec.workload in WORKLOADS else ()
-    return f" and give data: {{{name}: ...}}" if name in grows else ""
+    known = WORKLOADS[spec.workload] if spec.workload in WORKLOADS else None
+    if known is None or name not in known.grows:
+        return ""
+    return f" and give data: {{{known.size_option(name)}: ...}}"

@@ -58,7 +58,7 @@ class WorkloadDescription:
         only be opened where torch is. served: whether services train it where their configuration names no workloads.
         writes: data options that name a folder which is written; on a service nobody sets them. demands: what a study
         asks of a service beside its trials, of its data section, the epochs of a training and the smallest batch size.
-        grows: data options that are a size of the model, of which a ladder may hold several.
+        grows: sizes of the model of which a ladder may hold several: data options, or those that ``size_options`` name.
     """
 
     rule: str
@@ -70,6 +70,11 @@ class WorkloadDescription:
     writes: tuple[str, ...] = ()
     demands: Callable[[Mapping[str, Any], float, int], Iterable[Demand]] = _no_demands
     grows: tuple[str, ...] = ()
+    size_options: Mapping[str, str] = field(default_factory=dict)
+
+    def size_option(self, size: str) -> str:
+        """The data option that is a size of the model: ``width``, unless the data know that word for something else."""
+        return self.size_options.get(size, size)
 
     def __post_init__(self) -> None:
         if not all(self.rule.partition(":")):
@@ -131,6 +136,8 @@ WORKLOADS: Registry[WorkloadDescription] = Registry(
         ),
         "segmentation": WorkloadDescription(
             rule="trainers.workloads.segmentation.task:SegmentationWorkload",
+            grows=("width",),
+            size_options={"width": "model_width"},  # the data's width is that of the grid
             about="DeepLabv3+ or Tiramisu on climate fields",
             source="Kurth et al., arXiv:1810.01993",
             writes=("folder",),
