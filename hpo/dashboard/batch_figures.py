@@ -150,7 +150,9 @@ def setting_against_batch(
     if result.spec.sizes:
         told = [trial.settings.get(name) for trial in result.trials]
         shown = [each for each in told if isinstance(each, int | float)]
-        shown += [*vars(numbers.settings[name]).values()] if numbers and name in numbers.settings else []
+        shown += (
+            [*vars(numbers.settings[name]).values()] if numbers and name in numbers.settings else []
+        )
         axis = setting_axis(result, name, shown)
         return setting_over_sizes(result, name, numbers, axis, posterior)
     figure = style.figure(f"{result.study.name}: {readable(name)} against batch size")

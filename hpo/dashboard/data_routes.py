@@ -205,9 +205,7 @@ def data_routes(access: Access) -> APIRouter:
         )
         return kept.get(
             (study.id, study.spec, tuple(counts)),
-            lambda: _packed(
-                trial_columns(store.trials(study.id), parse_study(study.spec).search.names)
-            ),
+            lambda: _packed(trial_columns(store.trials(study.id), parse_study(study.spec).varied)),
         )
 
     @router.get("/studies/{name}/tuned")

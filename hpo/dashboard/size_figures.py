@@ -6,6 +6,7 @@ and the forecast where the full scale is.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ from hpo.runs.designs import Design, Designs, design_name
 from hpo.runs.formatting import interval, number, precise, readable, target, with_unit
 from hpo.runs.results import StudyResult
 from hpo.study.sizes import SAMPLES, Point, full_point, point_of, points, relative_cost, told
-from storage.records import Trial, TrialState
+from storage.records import Trial
 from trainers.job import LENGTH
 
 BAND_POINTS = 24
@@ -97,13 +98,10 @@ def sized_ladder(
             else outcome.epochs_to_target or outcome.epochs
         )
     )
-    words = style.plain(name) if question.fixed else f"{style.plain(name)}"
     axis = (
-        metric_axis(question, shown)
-        if question.fixed
-        else style.log_axis(*style.log_range(shown))
+        metric_axis(question, shown) if question.fixed else style.log_axis(*style.log_range(shown))
     )
-    return drawing.finished(words, axis)
+    return drawing.finished(style.plain(name), axis)
 
 
 def setting_over_sizes(
@@ -113,7 +111,7 @@ def setting_over_sizes(
     axis: Mapping[str, Any],
     posterior: Posterior | None = None,
 ) -> go.Figure:
-    """Values of a tuned setting over the batch, a panel for each length and a colour for each model, with their laws."""
+    """Values of a tuned setting over the batch with their laws: a panel for each length, a colour for each model."""
     drawing = _Drawing(result, f"{result.study.name}: {readable(name)} over sizes")
 
     def of_trial(trial: Trial) -> Any:
@@ -252,7 +250,8 @@ class _Drawing:
                 trials = [
                     trial
                     for trial in kept
-                    if point_of(result.spec, trial.settings) == point and of_trial(trial) is not None
+                    if point_of(result.spec, trial.settings) == point
+                    and of_trial(trial) is not None
                 ]
                 shown += self._trials(column, trials, of_trial, colour, label)
                 batches = self._batches(panel, trials)
@@ -398,7 +397,9 @@ class _Drawing:
     def _full_batches(self) -> list[int]:
         full = self.result.spec.full_scale
         raced = {trial.global_batch_size for trial in self.result.raced}
-        return sorted({*self.result.spec.ladder, *raced, *([full.global_batch_size] if full else [])})
+        return sorted(
+            {*self.result.spec.ladder, *raced, *([full.global_batch_size] if full else [])}
+        )
 
     def _batch_axis(self, column: int, panel: _Panel) -> None:
         ticks = self._full_batches() if panel.full else list(self.result.spec.ladder)
@@ -459,7 +460,7 @@ def _clear(colour: str) -> str:
 def _beside(trials: Sequence[Trial], result: StudyResult) -> Any:
     """The batches of trials, those of one rung side by side."""
     ladder = result.spec.ladder
-    gap = min((math.log(b / a) for a, b in zip(ladder, ladder[1:], strict=False)), default=0.7)
+    gap = min((math.log(b / a) for a, b in itertools.pairwise(ladder)), default=0.7)
     count: dict[int, int] = {}
     places = []
     totals = {batch: sum(t.global_batch_size == batch for t in trials) for batch in ladder}

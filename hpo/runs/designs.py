@@ -1,5 +1,4 @@
-"""What trainings buy: their cost against the interval of the forecast at full scale, for the sweep that there is and for
-smaller and larger ones.
+"""What trainings buy: their cost against the interval at full scale, for this sweep and for smaller and larger ones.
 
 Each choice sweeps the ladder up to some size with some number of trainings. Its cost is that of the study's own
 trainings at the same rungs; its interval follows from the laws that were fitted to them
@@ -19,12 +18,15 @@ from hpo.errors import EvidenceError
 from hpo.extrapolation.forecast import told_interval
 from hpo.extrapolation.inference.information import Information, information
 from hpo.extrapolation.inference.intervals import Interval
+from hpo.extrapolation.recommend import regret_at
 from hpo.runs.forecasts import forecast
 from hpo.runs.results import StudyForecast, StudyResult
 from hpo.study.sizes import (
     BATCH,
     Point,
+    cost_share,
     full_point,
+    named_sizes,
     point_of,
     points,
     relative_cost,
@@ -147,6 +149,7 @@ def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
         answered / max(len(ended), 1),
     )
     own = [_count(spec, ended, rung) for rung in rungs]
+    told_by = told_by.scaled(own, regret_at(made.posterior, made.global_batch_size))
     found = _Scaled(made, told_by, own)
     designs = [found.design(_largest(rungs, own), own, rungs, costs, own=True)]
     for largest, chosen in _choices(spec, rungs):
@@ -161,7 +164,7 @@ def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
     return Designs(
         result.study.name,
         spec.question,
-        {BATCH: made.global_batch_size, **_named(full_point(spec))},
+        {BATCH: made.global_batch_size, **named_sizes(full_point(spec))},
         tuple(by_cost),
     )
 
@@ -214,11 +217,7 @@ class _Costs:
     def _nominal(self, rung: Rung) -> float:
         """That of a training to the end of its length, or of as many epochs as the full scale's."""
         whole = self._spec.question.fixed and self._spec.sizes
-        return (
-            relative_cost(rung[1]) / relative_cost(full_point(self._spec))
-            if whole
-            else self._sample(rung[1])
-        )
+        return cost_share(self._spec, rung[1]) if whole else self._sample(rung[1])
 
     def _sample(self, point: Point) -> float:
         return sample_cost_share(self._spec, point) if self._spec.sizes else 1.0
@@ -227,9 +226,7 @@ class _Costs:
 class _Scaled:
     """The intervals, the study's own being that of its forecast."""
 
-    def __init__(
-        self, made: StudyForecast, told_by: Information, own: Sequence[float]
-    ) -> None:
+    def __init__(self, made: StudyForecast, told_by: Information, own: Sequence[float]) -> None:
         self._told_by, self._question = told_by, made.spec.question
         numbers = made.numbers
         ends = numbers.best.interval if numbers.best else numbers.epochs_to_target
@@ -251,10 +248,11 @@ class _Scaled:
         own: bool = False,
     ) -> Design:
         half = TAIL * self._times * self._told_by.spread(counts)
-        need = self._own if own else Interval(
-            *(
-                math.exp(min(self._median + sign * half, 200.0))
-                for sign in (0, -1, 1)
+        need = (
+            self._own
+            if own
+            else Interval(
+                *(math.exp(min(self._median + sign * half, 200.0)) for sign in (0, -1, 1))
             )
         )
         paid = [(rung, count) for rung, count in zip(rungs, counts, strict=True) if count]
@@ -288,12 +286,10 @@ def _choices(
             all(size <= most for (_, size), (_, most) in zip(point, corner, strict=True))
             for _, point in rungs
         ]
-        yield {BATCH: batch, **_named(corner)}, chosen
+        yield {BATCH: batch, **named_sizes(corner)}, chosen
 
 
-def _shared_out(
-    rungs: Sequence[Rung], chosen: Sequence[bool], trainings: int
-) -> list[float]:
+def _shared_out(rungs: Sequence[Rung], chosen: Sequence[bool], trainings: int) -> list[float]:
     """So many trainings over the chosen rungs: one each, the rest by one over the square root of their cost."""
     weights = [
         1 / math.sqrt(relative_cost(point)) if each else 0.0
@@ -307,20 +303,12 @@ def _shared_out(
 
 
 def _count(spec: StudySpec, ended: Sequence[Trial], rung: Rung) -> int:
-    return sum(
-        (trial.global_batch_size, point_of(spec, trial.settings)) == rung for trial in ended
-    )
+    return sum((trial.global_batch_size, point_of(spec, trial.settings)) == rung for trial in ended)
 
 
 def _largest(rungs: Sequence[Rung], counts: Sequence[float]) -> Mapping[str, int]:
     trained = [rung for rung, count in zip(rungs, counts, strict=True) if count]
     found = {BATCH: max(batch for batch, _ in trained)}
-    for name in _named(trained[0][1]):
-        found[name] = max(_named(point)[name] for _, point in trained)
+    for name in named_sizes(trained[0][1]):
+        found[name] = max(named_sizes(point)[name] for _, point in trained)
     return found
-
-
-def _named(point: Point) -> dict[str, int]:
-    """Sizes by the names that a ladder has for them."""
-    return {told(((name, size),)).rpartition(" ")[0]: size for name, size in point}
-

@@ -171,8 +171,8 @@ def direct_search(result: StudyResult, made: StudyForecast) -> str:
         return ""
     if result.spec.sizes:
         return (
-            f"the sweep cost as much as {spent / epochs:.0f} trainings at the full scale need: a search there itself, by "
-            f"accumulation, takes about {DIRECT_TRAININGS} and is cheaper"
+            f"the sweep cost as much as {spent / epochs:.0f} trainings at the full scale need: a search there itself, "
+            f"by accumulation, takes about {DIRECT_TRAININGS} and is cheaper"
         )
     return (
         f"the sweep trained {spent:.0f} epochs, as many as {spent / epochs:.0f} trainings at {batch} need: a search at "

@@ -39,10 +39,10 @@ def plan_race(
 ) -> RacePlan:
     """What is to be raced at a batch, by the evidence without that of a race there: the same however often it is asked.
 
-    ``samples`` is what the race may process, the study's ``budget.race`` or a quarter of what its sweep has cost if None,
-    in samples of the full scale's model. There is no race where that is too little for two trainings, and none, unless it is ``forced`` or has
-    begun, where all that it could save is less than its price. Raises :class:`EvidenceError` where no trial of the
-    study reached its target.
+    ``samples`` is what the race may process, in the model of the full scale: the study's ``budget.race``, or those that
+    cost a quarter of what its sweep has cost, if None. There is no race where that is too little for two trainings, and
+    none, unless it is ``forced`` or has begun, where all that it could save is less than its price. Raises
+    :class:`EvidenceError` where no trial of the study reached its target.
     """
     from hpo.tuning.acquisition.lineup import choose_lineup
     from hpo.tuning.race import FINALISTS, Course

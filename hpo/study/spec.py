@@ -77,9 +77,9 @@ class FullScale(Section):
 class StudyBudget(Section):
     """How much may be trained: ``trials`` trainings over the whole ladder, each of ``epochs_per_trial``.
 
-    ``race`` is how many samples may be processed at the full-scale batch, by the model of the full scale, before the plan
-    is made: those that cost a quarter of what the sweep has cost if None, no race if 0. With ``trials: auto``, or ``budget: auto`` in all, the search ends by
-    itself (``ends_by_itself``), at the latest after ``MOST_TRIALS``.
+    ``race`` is how many samples may be processed at the full-scale batch, by the model of the full scale, before the
+    plan is made: those that cost a quarter of what the sweep has cost if None, no race if 0. With ``trials: auto``, or
+    ``budget: auto`` in all, the search ends by itself (``ends_by_itself``), at the latest after ``MOST_TRIALS``.
     """
 
     trials: Count
@@ -260,13 +260,18 @@ class StudySpec(Section):
     def race_batch(self) -> int | None:
         """The full-scale batch size at which settings may be raced after the sweep; None where nothing is raced.
 
-        Over several sizes it is raced with the model of the full scale, unless the sweep itself trains that at the batch.
+        Over several sizes it is raced with the model of the full scale, unless the sweep itself trains that there.
         """
         full = self.full_scale
         if full is None or self.budget.race == 0 or self.question.fixed:
             return None
         swept = full.global_batch_size in self.ladder and full_point(self) in points(self)
         return None if swept else full.global_batch_size
+
+    @property
+    def varied(self) -> list[str]:
+        """What the trials differ in beside batch and seed: the sizes of a ladder that has several, what is tuned."""
+        return [*(name for name, _ in full_point(self)), *self.search.names]
 
     @property
     def question(self) -> Question:
@@ -378,8 +383,8 @@ def _faults_of_fixed_budget(study: StudySpec) -> Iterator[tuple[study_faults.Loc
     if study.budget.ends_by_itself and not study.sizes:
         yield (
             ("budget",),
-            f"budget: auto must have a target that ends trainings, or a ladder over sizes, but got best_within with one "
-            f"size; give budget: {{trials: ...}}, {way_out}",
+            f"budget: auto must have a target that ends trainings, or a ladder over sizes, but got best_within with "
+            f"one size; give budget: {{trials: ...}}, {way_out}",
         )
     elif SAMPLERS[study.sampler].chooses_rung:
         yield (

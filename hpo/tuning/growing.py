@@ -2,13 +2,13 @@
 
 It begins with the cheapest size, a few trainings at each batch, and one at each batch of its neighbours, the next size
 in every direction. Then the laws are fitted to what has ended, and told what one more training at each rung would take
-off the regret at full scale (:mod:`hpo.extrapolation.inference.information`): the share by which the settings chosen now
-are expected to lengthen the training there. A training is worth its cost where
+off the regret at full scale (:mod:`hpo.extrapolation.inference.information`): the share by which the settings chosen
+now are expected to lengthen the training there. A training is worth its cost where
 
     (regret now - regret after it) x the training at full scale  >  what the training itself costs
 
-Those that save most for their cost are trained, as many as the ladder has batches, and the laws fitted again; where none
-is worth its cost the sweep ends. It never costs more than ``MOST_COST`` trainings at full scale in all.
+Those that save most for their cost are trained, as many as the ladder has batches, and the laws fitted again; where
+none is worth its cost the sweep ends. It never costs more than ``MOST_COST`` trainings at full scale in all.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ from hpo.errors import EvidenceError
 from hpo.extrapolation.evidence.stored import study_evidence
 from hpo.extrapolation.inference.information import Information, information
 from hpo.extrapolation.inference.posterior import fit
+from hpo.extrapolation.recommend import regret_at
 from hpo.study.sizes import Point, cost_share, full_point, point_of, points, rung_name
 from hpo.study.spec import StudySpec
 from hpo.tuning.agenda import Done, Explore, Wait
 from storage.records import Trial, TrialState
 
-FIRST, NEIGHBOUR = 4, 1  # trainings at each batch of the cheapest size, and of the next in every direction
+FIRST, NEIGHBOUR = (
+    4,
+    1,
+)  # trainings at each batch of the cheapest size, and of the next in every direction
 MOST_COST = 2.0  # trainings at full scale
 LEAST_SHARE = 0.25  # of trainings that go to their end, where few have ended yet
 
@@ -95,7 +99,7 @@ class GrowingAgenda:
         if not answered:
             return self._unanswered(counts)
         try:
-            told = self._told(trials, len(answered))
+            told = self._told(trials, len(answered), counts)
         except EvidenceError as error:
             return [], f"the sweep has ended after {len(trials)} trials: {error}"
         return self._worthwhile(told, counts, spent, room, len(trials))
@@ -105,7 +109,9 @@ class GrowingAgenda:
         cheapest = self._points[0]
         asked = {cheapest: FIRST}
         for index, (name, size) in enumerate(cheapest):
-            larger = sorted({dict(point)[name] for point in self._points if dict(point)[name] > size})
+            larger = sorted(
+                {dict(point)[name] for point in self._points if dict(point)[name] > size}
+            )
             if larger:
                 neighbour = (*cheapest[:index], (name, larger[0]), *cheapest[index + 1 :])
                 asked[neighbour] = NEIGHBOUR
@@ -124,7 +130,7 @@ class GrowingAgenda:
                 return rungs, f"nothing has arrived at smaller sizes: {_named(rungs)} next"
         return [], "the sweep has ended: no training has arrived at any size of the ladder"
 
-    def _told(self, trials: Sequence[Trial], answered: int) -> Information:
+    def _told(self, trials: Sequence[Trial], answered: int, counts: Counter[Rung]) -> Information:
         spec, full = self._spec, self._spec.full_scale
         assert full is not None, "a ladder of sizes has a full scale"
         evidence = study_evidence(
@@ -135,12 +141,15 @@ class GrowingAgenda:
             carried=spec.data.get("parametrization", "standard") != "standard",
         )
         ended = sum(trial.state is not TrialState.FAILED for trial in trials)
-        return information(
-            fit(evidence, rng=np.random.default_rng(0)),
+        posterior = fit(evidence, rng=np.random.default_rng(0))
+        told = information(
+            posterior,
             full.global_batch_size,
             [(batch, dict(point)) for batch, point in self._rungs],
             max(answered / max(ended, 1), LEAST_SHARE),
         )
+        many = [counts[rung] for rung in self._rungs]
+        return told.scaled(many, regret_at(posterior, full.global_batch_size))
 
     def _worthwhile(
         self, told: Information, counts: Counter[Rung], spent: float, room: int, trials: int
@@ -168,7 +177,8 @@ class GrowingAgenda:
             chosen.append(best)
         if not chosen:
             return [], (
-                f"the sweep has ended by itself after {trials} trials, {spent:.2g} of the training at full scale: {last}"
+                f"the sweep has ended by itself after {trials} trials, {spent:.2g} of the training at full scale: "
+                f"{last}"
             )
         rungs = [self._rungs[index] for index in sorted(chosen)]
         return rungs, (

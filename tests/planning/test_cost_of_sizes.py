@@ -79,7 +79,12 @@ def resnet_20(width: int, classes: int = 10) -> tuple[int, float]:
 def test_a_language_model_at_the_large_width_and_depth():
     spec = study(
         "language",
-        {"source": "python", "train_samples": 64, "evaluation_samples": 16, "sequence_length": LENGTH},
+        {
+            "source": "python",
+            "train_samples": 64,
+            "evaluation_samples": 16,
+            "sequence_length": LENGTH,
+        },
         {"width": [32, 64], "depth": [1, 2]},
         {"width": 256, "depth": 4},
     )
@@ -91,7 +96,10 @@ def test_a_language_model_at_the_large_width_and_depth():
 
 def test_a_residual_network_at_the_large_width():
     spec = study(
-        "resnet", {"source": "digits", "model": "resnet20"}, {"width": [8, 16]}, {"width": RESNET_WIDTH}
+        "resnet",
+        {"source": "digits", "model": "resnet20"},
+        {"width": [8, 16]},
+        {"width": RESNET_WIDTH},
     )
     found = cost_at_full_scale(spec)
     parameters, flops = resnet_20(RESNET_WIDTH)

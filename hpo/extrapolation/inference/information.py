@@ -14,6 +14,7 @@ The regret is what the best settings at the full scale are missed by, half their
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -38,10 +39,20 @@ Values: TypeAlias = Mapping[str, Array]
 
 PARTICLES = 24  # about which the laws are taken as linear
 STEP = 0.05  # of a whitened unknown, for the slopes
-TRIED = (-0.7, 0.0, 0.7)  # where a sampler tries a setting, from the best: in units of its coordinate
-STUDENT = 1.5  # variance over squared scale of Student's t with 3 degrees, by its Fisher information
+TRIED = (
+    -0.7,
+    0.0,
+    0.7,
+)  # where a sampler tries a setting, from the best: in units of its coordinate
+STUDENT = (
+    1.5  # variance over squared scale of Student's t with 3 degrees, by its Fisher information
+)
+MOST_TIMES = 5.0  # that a straight line underrates the regret by, or overrates it
 MOST_REGRET = float(np.log(3.0))  # a training of three times the epochs is given up
-OF_RUNGS = ("rungs", "seeds")  # unknowns of single rungs and seeds, which are told apart from the laws
+OF_RUNGS = (
+    "rungs",
+    "seeds",
+)  # unknowns of single rungs and seeds, which are told apart from the laws
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,8 @@ class Information:
 
     ``prior`` is the precision before any training, ``told`` what one training at each rung adds to it, ``forecast`` the
     slope of the log need at full scale. ``missed`` has for each tuned setting the slope of its best coordinate there
-    and the curvature of what missing it costs; ``run_variance`` is that of the mean of a few runs.
+    and the curvature of what missing it costs; ``run_variance`` is that of the mean of a few runs. ``regret_times`` is
+    by how much the regret is more than a straight line says.
     """
 
     prior: Array
@@ -58,6 +70,16 @@ class Information:
     forecast: Array
     missed: Sequence[tuple[Array, Array]]
     run_variance: Array
+    regret_times: float = 1.0
+
+    def scaled(self, counts: Sequence[float], regret: float) -> Information:
+        """The same, ``regret`` being what the posterior itself expects after ``counts`` trainings.
+
+        A straight line about the best underrates what lies far from it.
+        """
+        linear = self.regret(counts)
+        times = float(np.clip(regret / linear, 1 / MOST_TIMES, MOST_TIMES)) if linear > 0 else 1.0
+        return dataclasses.replace(self, regret_times=times)
 
     def spread(self, counts: Sequence[float]) -> float:
         """Standard deviation of the log need at full scale after ``counts`` trainings at the rungs."""
@@ -69,7 +91,7 @@ class Information:
         covariance, total = self._covariance(counts), np.zeros(len(self.prior))
         for slope, curvature in self.missed:
             total += 0.5 * curvature * self._variance(covariance, slope)
-        return float(np.minimum(total, MOST_REGRET).mean())
+        return float(np.minimum(self.regret_times * total, MOST_REGRET).mean())
 
     def _covariance(self, counts: Sequence[float]) -> Array:
         many = np.asarray(counts, dtype=float)

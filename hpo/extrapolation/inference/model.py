@@ -86,9 +86,7 @@ class Model:
         if len(self.rows.log_batch):
             total += self.rows.log_likelihood(values, self.mean_of_rows(values), self.laws)
         if len(self.trials):
-            mean = self.mean_at(
-                values, self.trials.rung_log_batch, self.trials.configurations.away
-            )
+            mean = self.mean_at(values, self.trials.rung_log_batch, self.trials.configurations.away)
             total += self.trials.log_likelihood(values, mean, self.laws, self.warmup, self.budget)
         if self.log_noise_scale is not None:
             total += self._log_likelihood_of_noise_scale(values)
