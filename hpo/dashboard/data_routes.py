@@ -307,7 +307,7 @@ def _bare(figure: go.Figure) -> go.Figure:
     return figure.update_layout(
         title_text=None,
         template=None,
-        margin={"l": 60, "r": 16, "t": 40, "b": 50},
+        margin={"l": 60, "r": 16, "t": figure.layout.margin.t or 40, "b": 50},
         legend=style.LEGEND,
     )
 

@@ -48,7 +48,7 @@ from trainers.job import LENGTH
 BAND_POINTS = 24
 FAINT = 0.12
 ASIDE = 0.28  # how far trainings of a rung are spread, as a share of the distance to the next
-FULL_PANEL = "full scale"
+ROOM_FOR_TITLES = 76  # pixels: the panels' below the figure's, and below a page's buttons
 
 
 @dataclass(frozen=True)
@@ -222,12 +222,12 @@ class _Drawing:
             horizontal_spacing=0.02,
             subplot_titles=[panel.title for panel in self.panels],
         )
-        base = style.figure(self.title, height=540)
+        base = style.figure(self.title)
         self.figure.update_layout(
             template=base.layout.template,
             title=base.layout.title.to_plotly_json(),
             height=540,
-            legend_title_text="",
+            margin_t=ROOM_FOR_TITLES,
         )
         self.figure.update_annotations(font={"size": 12, "color": style.MUTED})
 
@@ -406,7 +406,7 @@ class _Drawing:
         room = math.sqrt(2)
         self.figure.update_xaxes(
             type="log",
-            title_text="global batch size" if column == (len(self.panels) + 1) // 2 else None,
+            title_text="global batch size",
             tickvals=ticks,
             ticktext=[f"{batch:,}" for batch in ticks],
             range=[math.log10(ticks[0] / room), math.log10(ticks[-1] * room)],
