@@ -155,6 +155,9 @@ COMMANDS = sorted({line for block in SHELL for line in lines_of(block) if line.s
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 TOLD = [line for block in SHELL if block.page == TUTORIAL for line in lines_of(block)]
 """The commands of the tutorial, in its order: they have a study of their own, and run as one story."""
+LARGER = ROOT / "docs" / "tutorial_larger_model.md"
+TOLD_OF_LARGER = [line for block in SHELL if block.page == LARGER for line in lines_of(block)]
+"""Those of the tutorial of a larger model, likewise."""
 
 
 def test_the_pages_have_commands_and_examples() -> None:
@@ -377,7 +380,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize(
-    "line", [line for line in COMMANDS if line not in {*ELSEWHERE, *ON_A_CLUSTER, *TOLD}]
+    "line",
+    [line for line in COMMANDS if line not in {*ELSEWHERE, *ON_A_CLUSTER, *TOLD, *TOLD_OF_LARGER}],
 )
 def test_a_command_of_the_pages_runs(place: Place, line: str) -> None:
     if line == "hpo run examples/own_workload/cells.yaml":
@@ -430,6 +434,37 @@ def test_the_tutorial_is_a_story_from_an_empty_folder(empty: Path) -> None:
                 study = study.replace(asked, less)
             made.write_text(study)
     assert (empty / "report.html").stat().st_size > 10_000
+
+
+LESS_OF_LARGER = {
+    "sequence_length: 64": "sequence_length: 16",
+    "train_samples: 4096": "train_samples: 256",
+    "evaluation_samples: 64": "evaluation_samples: 16",
+    "best_within: {samples: 16384}": "best_within: {samples: 512}",
+    "[16, 32, 64, 128], width: [16, 32, 48], samples: [1024, 2048, 4096]": (
+        "[16, 32], width: [16, 32], samples: [64, 128]"
+    ),
+    "width: 144, samples: 16384": "width: 48, samples: 512",
+    "trials: 72": "trials: 12",
+}
+"""What the story of a larger model asks less of than the page: smaller models, shorter trainings, fewer of them."""
+
+
+@pytest.mark.slow
+def test_the_tutorial_of_a_larger_model_is_a_story(empty: Path) -> None:
+    """Its commands as they stand, on the study that it shows, grown to less."""
+    pytest.importorskip("torch")
+    (shown,) = (block for block in BLOCKS if block.page == LARGER and block.language == "yaml")
+    study = shown.text
+    for asked, less in LESS_OF_LARGER.items():
+        assert asked in study
+        study = study.replace(asked, less)
+    (empty / "models.yaml").write_text(study)
+    assert len(TOLD_OF_LARGER) >= 6
+    for line in TOLD_OF_LARGER:
+        result = CliRunner().invoke(main, shlex.split(line)[1:])
+        assert result.exit_code == 0, f"{line}\n{result.output}"
+    assert "Best loss against sizes" in (empty / "report.html").read_text("utf-8")
 
 
 GUIDES = sorted({block.page for block in SHELL if block.page.parent.name == "guides"})

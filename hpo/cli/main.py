@@ -72,6 +72,7 @@ for command in (
     study.show,
     study.trials,
     study.forecast,
+    study.design,
     study.report,
     changes.rename,
     changes.delete,

@@ -26,6 +26,7 @@ from hpo.dashboard.points import (
     step_aside,
     thinned,
 )
+from hpo.dashboard.size_figures import setting_over_sizes, sized_ladder
 from hpo.errors import EvidenceError
 from hpo.extrapolation.forecast import Band, Forecast, epochs_band, forecast, setting_band
 from hpo.extrapolation.inference.intervals import Interval
@@ -51,8 +52,11 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
     Every trial that has ended, by state, at the epochs it took or was stopped after; the best settings of each
     rung; with ``posterior`` the law's median with its 90 % band and the critical batch size (the median, in
     samples) and the regimes; the forecast for the full-scale batch with its 90 % interval; and what the launched
-    plans did.
+    plans did. Of a study over several sizes a panel for each length, a colour for each model
+    (:mod:`hpo.dashboard.size_figures`).
     """
+    if result.spec.sizes:
+        return sized_ladder(result, full_scale_forecast(result, posterior), posterior)
     if result.spec.question.fixed:
         return _metric_ladder(result, posterior)
     figure = style.figure(f"{result.study.name}: epochs to {_target(result)}", height=520)
@@ -142,8 +146,16 @@ def setting_against_batch(
     :class:`EvidenceError` for a setting that the study does not tune.
     """
     check_tuned(result, name)
-    figure = style.figure(f"{result.study.name}: {readable(name)} against batch size")
     numbers = full_scale_forecast(result, posterior)
+    if result.spec.sizes:
+        told = [trial.settings.get(name) for trial in result.trials]
+        shown = [each for each in told if isinstance(each, int | float)]
+        shown += (
+            [*vars(numbers.settings[name]).values()] if numbers and name in numbers.settings else []
+        )
+        axis = setting_axis(result, name, shown)
+        return setting_over_sizes(result, name, numbers, axis, posterior)
+    figure = style.figure(f"{result.study.name}: {readable(name)} against batch size")
     best = [*best_of_rungs(result.trials, result.spec.ladder, result.spec.question).values()]
     if posterior is not None and name in posterior.tuned:
         _add_band(figure, result, setting_band(posterior, name, _grid(result)), readable(name))

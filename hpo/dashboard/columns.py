@@ -20,13 +20,16 @@ COLUMNS = (
 def trial_columns(trials: Sequence[Trial], tuned: Sequence[str]) -> dict[str, Any]:
     """All trials of a study as lists of one length.
 
-    ``columns`` holds what every trial has, ``settings`` the tuned ones by name; what was not measured is None.
+    ``columns`` holds what every trial has, ``settings`` the sizes and the tuned ones by name; what was not measured is
+    None.
     ``figures`` are the heads of those of the columns that say what came of a trial, by name, in the order of the page.
     """
     return {
         "columns": {name: [_plain(getattr(trial, name)) for trial in trials] for name in COLUMNS},
         "figures": {each.name: each.title for each in SHOWN},
-        "settings": {name: [_plain(trial.settings[name]) for trial in trials] for name in tuned},
+        "settings": {
+            name: [_plain(trial.settings.get(name)) for trial in trials] for name in tuned
+        },
     }
 
 

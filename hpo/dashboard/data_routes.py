@@ -202,7 +202,7 @@ def data_routes(access: Access) -> APIRouter:
         )
         return kept.get(
             (study.id, study.spec, tuple(counts)),
-            lambda: _packed(trial_columns(store.trials(study.id), stored_spec(study).search.names)),
+            lambda: _packed(trial_columns(store.trials(study.id), stored_spec(study).varied)),
         )
 
     @router.get("/studies/{name}/tuned")
@@ -299,7 +299,7 @@ def _bare(figure: go.Figure) -> go.Figure:
     return figure.update_layout(
         title_text=None,
         template=None,
-        margin={"l": 60, "r": 16, "t": 40, "b": 50},
+        margin={"l": 60, "r": 16, "t": figure.layout.margin.t or 40, "b": 50},
         legend=style.LEGEND,
     )
 

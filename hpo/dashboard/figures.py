@@ -18,12 +18,14 @@ from hpo.dashboard.importance_figures import contour, importances, slice_plot
 from hpo.dashboard.outcome_figures import calibration, calibration_of_time, validation
 from hpo.dashboard.plan_figures import pareto_front, time_shares
 from hpo.dashboard.sample_image_figures import sample_images
+from hpo.dashboard.size_figures import cost_against_interval
 from hpo.dashboard.trial_figures import learning_curves, noise_scale, parallel_coordinates, response
 
 __all__ = [
     "calibration",
     "calibration_of_time",
     "contour",
+    "cost_against_interval",
     "importances",
     "ladder",
     "learning_curves",

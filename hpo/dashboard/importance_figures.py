@@ -108,7 +108,7 @@ def contour(
     :class:`ExportError` where Optuna is not installed, and :class:`EvidenceError` for a setting that the study does not
     tune or a batch size that no trial has.
     """
-    known = [*result.spec.search.names, *([BATCH_SIZE] if global_batch_size is None else [])]
+    known = [*result.spec.varied, *([BATCH_SIZE] if global_batch_size is None else [])]
     for name in (first, second):
         if name not in known or first == second:
             raise EvidenceError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,11 +14,13 @@ from plotly import graph_objects as go
 from hpo.dashboard import figures
 from hpo.dashboard.points import outcome_end
 from hpo.dashboard.view import StudyView, curves_of
-from hpo.errors import ExportError
+from hpo.errors import EvidenceError, ExportError
+from hpo.runs.designs import designs
 from hpo.runs.formatting import KIND_NAMES, answered, interval, number, precise, readable, target
 from hpo.runs.importances import importance_order, importances
 from hpo.runs.results import RULES_OF_THUMB, PlannedRun, StudyResult, best_of_rungs
 from hpo.runs.verdict import verdicts
+from hpo.study.sizes import full_point
 from storage.records import Outcome, PlanKind, TrialState
 
 VALIDATION = """The bar is the 90 % interval that was forecast for the mean of a few runs; each mark is one launch,
@@ -36,6 +39,13 @@ SETTING_OF_METRIC = """Full triangles trained to the end of the budget, open one
 Rings mark the best settings of each rung, the line is their law with its 90 % band."""
 RESPONSE_OF_METRIC = """Full triangles trained to the end of the budget, open ones were stopped before and stand where
 they were then, crosses diverged."""
+LADDER_OF_SIZES = """Each point is one training, a panel for each length and a colour for each model; faint ones were
+stopped before their end. Lines are the law of each with its 90 % band, for settings as good as the best; the dashed one
+is beyond all that was trained."""
+SETTING_OF_SIZES = """A panel for each length and a colour for each model; faint trainings were stopped before their
+end. Lines are the best value by the law with its 90 % band, the dashed one beyond all that was trained."""
+DESIGNS = """The 90 % interval at full scale that trainings leave, as a factor of its high end over its low one, against
+what they cost; by the laws that were fitted here, for fewer and for more trainings than there are."""
 IMPORTANCES = """By fANOVA, the share of the variance of the epochs that a setting explains alone; by PED-ANOVA,
 how far its values in the best trainings differ from those in all. A training that missed the target counts as long as
 the longest of its batch size. A few dozen trainings tell an order, not digits."""
@@ -151,9 +161,9 @@ def _forecast(run: PlannedRun) -> str:
 def rungs_table(result: StudyResult) -> Table:
     """The rungs: how the trials ended, and the best settings of those that reached the target."""
     names, question = result.spec.search.names, result.spec.question
-    best = best_of_rungs(result.trials, result.spec.ladder, question)
     shown = [state for state in TrialState if any(trial.state is state for trial in result.trials)]
     columns = (
+        *result.spec.sizes,
         "batch size",
         "trials",
         *map(str, shown),
@@ -162,11 +172,16 @@ def rungs_table(result: StudyResult) -> Table:
         *(f"best {readable(name)}" for name in names),
     )
     rows = []
-    for batch in result.spec.ladder:
-        counts = Counter(trial.state for trial in result.trials if trial.global_batch_size == batch)
-        each = best.get(batch)
+    by_sizes = result.by_sizes()
+    for point, batch in itertools.product(by_sizes, result.spec.ladder):
+        trials = [each for each in by_sizes[point] if each.global_batch_size == batch]
+        if not trials and point == full_point(result.spec) != ():
+            continue  # the full scale itself, raced at another batch
+        counts = Counter(trial.state for trial in trials)
+        each = best_of_rungs(trials, [batch], question).get(batch)
         rows.append(
             (
+                *(number(size) for _, size in point),
                 number(batch),
                 number(counts.total()),
                 *(number(counts[state]) for state in shown),
@@ -225,16 +240,19 @@ def pictures(view: StudyView) -> Iterator[Picture]:
             figures.sample_images(shown[2]),
         )
     question = result.spec.question
+    over = "sizes" if result.spec.sizes else "batch size"
     answer, ladder, setting, response = (
         (question.answer.capitalize(), LADDER_OF_METRIC, SETTING_OF_METRIC, RESPONSE_OF_METRIC)
         if question.fixed
         else ("Epochs to target", LADDER, SETTING, RESPONSE)
     )
-    yield Picture("ladder", f"{answer} against batch size", ladder, figures.ladder(result, law))
+    if result.spec.sizes:
+        ladder, setting = LADDER_OF_SIZES, SETTING_OF_SIZES
+    yield Picture("ladder", f"{answer} against {over}", ladder, figures.ladder(result, law))
     for name in varied:
         yield Picture(
             f"batch-{name}",
-            f"{readable(name).capitalize()} against batch size",
+            f"{readable(name).capitalize()} against {over}",
             setting,
             figures.setting_against_batch(result, name, law),
         )
@@ -245,6 +263,7 @@ def pictures(view: StudyView) -> Iterator[Picture]:
             response,
             figures.response(result, name),
         )
+    yield from _designs(result)
     if varied:
         yield from _importances(result)
     if len(view.convergence):
@@ -262,6 +281,17 @@ def pictures(view: StudyView) -> Iterator[Picture]:
             "Forecasts against outcomes",
             CALIBRATION,
             figures.calibration(view.calibration),
+        )
+
+
+def _designs(result: StudyResult) -> Iterator[Picture]:
+    """What trainings buy; nothing without a forecast for the full scale from single trials."""
+    if result.forecast is None or result.forecast.posterior is None:
+        return
+    with contextlib.suppress(EvidenceError):
+        found = designs(result, result.forecast)
+        yield Picture(
+            "designs", "What trainings buy", DESIGNS, figures.cost_against_interval(result, found)
         )
 
 

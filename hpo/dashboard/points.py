@@ -103,7 +103,7 @@ def trial_text(result: StudyResult, trial: Trial) -> str:
     return lines(
         f"trial {trial.number}: {end}",
         f"global batch size {number(trial.global_batch_size)}, seed {trial.seed}",
-        *settings_lines(trial.settings, result.spec.search.names),
+        *settings_lines(trial.settings, result.spec.varied),
         best,
         trial.reason,
     )

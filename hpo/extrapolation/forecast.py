@@ -20,6 +20,7 @@ from hpo.extrapolation.laws.setting_laws import RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
 from hpo.extrapolation.prospects import (
     BUDGETS,
+    NORMAL_NODES,
     Chance,
     Sensitivity,
     chances,
@@ -31,7 +32,16 @@ from hpo.extrapolation.recommend import recommend
 from hpo.extrapolation.trust import Trust, judge, law_disagreement, regime
 from trainers.job import Question
 
-__all__ = ["Band", "Forecast", "Interval", "epochs_band", "forecast", "setting_band"]
+__all__ = [
+    "Band",
+    "Forecast",
+    "Interval",
+    "band_at_sizes",
+    "epochs_band",
+    "forecast",
+    "setting_band",
+    "setting_band_at_sizes",
+]
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -214,6 +224,51 @@ def setting_band(posterior: Posterior, name: str, batches: Sequence[float] | Arr
     return _band(
         batches, [recommend(posterior, _log_batch(batch))[name].interval for batch in batches]
     )
+
+
+def band_at_sizes(
+    posterior: Posterior, batches: Sequence[float] | Array, sizes: Mapping[str, float]
+) -> Band:
+    """Epochs to target, or the best metric, of the best settings over ``batches`` at these sizes of model and training.
+
+    ``sizes`` names every direction that the evidence grows in. It is the law of what was trained there; a forecast for
+    the full scale is :func:`forecast`'s, which also counts what settings not quite the best cost.
+    """
+    asked, away = posterior.evidence.question, _away(posterior, sizes)
+    needs = []
+    for batch in batches:
+        mean, sd = posterior.log_epochs(_log_batch(batch), away=away)
+        samples = mean[:, None] + sd[:, None] * NORMAL_NODES
+        ends = np.exp(np.minimum(np.quantile(samples, LEVELS), 200.0))
+        needs.append(Interval(*(float(end) for end in ends)))
+    return _band(
+        batches, needs if asked is None else [told_interval(asked, need) for need in needs]
+    )
+
+
+def setting_band_at_sizes(
+    posterior: Posterior, name: str, batches: Sequence[float] | Array, sizes: Mapping[str, float]
+) -> Band:
+    """The best value of a tuned setting over ``batches`` at these sizes; :class:`EvidenceError` if it was not tuned."""
+    law, away = posterior.law(name), _away(posterior, sizes)[None, :]
+    scales, values = posterior.model.scales, posterior.values
+    found = []
+    for batch in batches:
+        seen = scales.log_batch(values, np.array([_log_batch(batch)]), away)
+        best = law.best(values, seen) + scales.shift(values, name, away)
+        found.append(Interval(*(float(law.value(end)) for end in np.quantile(best, LEVELS))))
+    return _band(batches, found)
+
+
+def _away(posterior: Posterior, sizes: Mapping[str, float]) -> Array:
+    """How far sizes are from those of the full scale, in logarithms: (directions,)."""
+    missing = [name for name in posterior.model.scales.names if name not in sizes]
+    if missing:
+        raise EvidenceError(
+            f"sizes must name every direction of the evidence, {', '.join(posterior.model.scales.names)}, but "
+            f"{missing[0]} is missing"
+        )
+    return np.asarray(posterior.model.scales.away([sizes])[0])
 
 
 def _laws(posterior: Posterior) -> dict[str, dict[str, Interval]]:

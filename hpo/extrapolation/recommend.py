@@ -152,6 +152,20 @@ def recommend(posterior: Posterior, log_batch: float) -> Choices:
     return _start(posterior, Choices(log_batch, chosen))
 
 
+def regret_at(posterior: Posterior, global_batch_size: float) -> float:
+    """The expected log factor on the epochs by which the settings recommended at a batch miss the best there.
+
+    Over all that the evidence leaves open; one that misses by more than a factor of ``SLOW`` is given up.
+    """
+    log_batch = np.array([np.log(global_batch_size)])
+    choices, total = recommend(posterior, float(log_batch[0])), np.zeros(len(posterior.residuals))
+    for law in posterior.model.laws:
+        if law.name in choices and posterior.knows_cost(law.name):
+            response = law.response(posterior.values, log_batch)
+            total += response.cost(np.array([choices[law.name].coordinate]))[:, 0]
+    return float(np.minimum(total, np.log(SLOW)).mean())
+
+
 def response_at(
     posterior: Posterior, law: SettingLaw, log_batch: float, momentum: float | None
 ) -> Response:

@@ -16,6 +16,7 @@ from hpo.planning.plan import Plan, folder_name, read_plan
 from hpo.planning.request import PlanRequest
 from hpo.runs import launches, repository
 from hpo.runs.ask_tell import ask_tell
+from hpo.runs.designs import Design, Designs, designs
 from hpo.runs.exports.optuna_study import POINTS, optuna_study
 from hpo.runs.importances import Importances, importances
 from hpo.runs.launches import launch_here, submit_plan
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AskTell",
     "AskedTrial",
+    "Design",
+    "Designs",
     "Importances",
     "Plan",
     "PlanRequest",
@@ -49,6 +52,7 @@ __all__ = [
     "ask_tell",
     "calibration",
     "delete_study",
+    "designs",
     "find_plan",
     "fit_posterior",
     "folder_name",

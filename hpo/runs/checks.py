@@ -8,7 +8,7 @@ from hpo.errors import PlanError
 from hpo.planning.machines import load_machine
 from hpo.planning.placement.feasibility import check_layout
 from hpo.planning.plan import planned_job
-from hpo.study.jobs import search_path, workload_data
+from hpo.study.jobs import search_path, sizes_of_model, workload_data
 from hpo.study.program import reads_seed
 from hpo.study.samplers import SAMPLERS
 from hpo.study.sizes import SAMPLES, points, told
@@ -38,7 +38,7 @@ def check_workload(spec: StudySpec) -> AnyWorkload:
     described = WORKLOADS[spec.workload].grows if spec.workload in WORKLOADS else ()
     read = [name for name in spec.sizes if name not in (*described, SAMPLES)]
     for point in points(spec) if spec.sizes else []:
-        sized = {**data, **{name: size for name, size in point if name in described}}
+        sized = {**data, **sizes_of_model(spec, point)}
         try:
             workload_class(spec.workload, search_path(spec))(sized)
         except TrainerError as error:

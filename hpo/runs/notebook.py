@@ -35,6 +35,7 @@ def study_html(document: Mapping[str, Any], settings: Sequence[str]) -> str:
     ``settings`` are the names of the tuned settings, whose best values each rung shows.
     """
     study, trials = document["study"], document["trials"]
+    sizes = [*study.get("sizes", ())]
     aim = study["target"]
     ends = aim["threshold"] is not None
     ended = ", ".join(
@@ -49,6 +50,7 @@ def study_html(document: Mapping[str, Any], settings: Sequence[str]) -> str:
         _line(escape(study["message"])) if study["message"] else "",
         _table(
             [
+                *sizes,
                 "batch size",
                 "trials",
                 "reached" if ends else "to the end",
@@ -57,6 +59,7 @@ def study_html(document: Mapping[str, Any], settings: Sequence[str]) -> str:
             ],
             [
                 [
+                    *(number(rung["sizes"].get(name)) for name in sizes),
                     number(rung["global_batch_size"]),
                     str(rung["trials"]),
                     str(rung["reached"] if ends else rung["to_the_end"]),

@@ -81,7 +81,13 @@ def _counted(spec: StudySpec, train_samples: int) -> StudyPrice:
     sweep = round(math.fsum(lengths) * spec.budget.epochs_per_trial * train_samples)
     race = 0
     if spec.race_batch is not None and not SAMPLERS[spec.sampler].chooses_rung:
-        race = round(SHARE_OF_SWEEP * sweep) if budget.race is None else budget.race
+        costly = [
+            rung.trainings * (cost_share(spec, point) if spec.sizes else 1.0)
+            for point, rungs in point_budgets(spec).items()
+            for rung in rungs.values()
+        ]
+        cost = math.fsum(costly) * spec.budget.epochs_per_trial * train_samples
+        race = round(SHARE_OF_SWEEP * cost) if budget.race is None else budget.race
     return StudyPrice(
         trials=budget.trials,
         epochs_per_trial=budget.epochs_per_trial,

@@ -68,8 +68,9 @@ def ladder_rows(
         for point, budgets in point_budgets(spec).items()
         for batch, budget in budgets.items()
     }
-    if SAMPLERS[spec.sampler].chooses_rung:  # it trains where it wants, and no rung has a share
-        asked = dict.fromkeys(sorted(of_rung), "")
+    if SAMPLERS[spec.sampler].chooses_rung or spec.budget.ends_by_itself:
+        # it trains where it wants, and no rung has a share
+        asked = dict.fromkeys(sorted(of_rung, key=lambda rung: (rung[1], rung[0])), "")
     for (batch, point), of_them in asked.items():
         rung = of_rung[batch, point]
         ended = [trial for trial in rung if trial.state.finished]

@@ -17,6 +17,7 @@ from hpo.runs.progress import Progress
 from hpo.runs.repository import DEFAULT_FOLDER, open_store
 from hpo.runs.results import StudyForecast, StudyResult
 from hpo.runs.study_forecast import forecast, forecast_without_race
+from hpo.study.sizes import full_point, rung_name
 from storage.errors import StoreError
 
 if TYPE_CHECKING:
@@ -38,10 +39,10 @@ def plan_race(
 ) -> RacePlan:
     """What is to be raced at a batch, by the evidence without that of a race there: the same however often it is asked.
 
-    ``samples`` is what the race may process, the study's ``budget.race`` or a quarter of what its sweep has processed
-    if None. There is no race where that is too little for two trainings, and none, unless it is ``forced`` or has
-    begun, where all that it could save is less than its price. Raises :class:`EvidenceError` where no trial of the
-    study reached its target.
+    ``samples`` is what the race may process, in the model of the full scale: the study's ``budget.race``, or those that
+    cost a quarter of what its sweep has cost, if None. There is no race where that is too little for two trainings, and
+    none, unless it is ``forced`` or has begun, where all that it could save is less than its price. Raises
+    :class:`EvidenceError` where no trial of the study reached its target.
     """
     from hpo.tuning.generation.race import FINALISTS, Course, choose_candidates
 
@@ -51,7 +52,7 @@ def plan_race(
     begun = any(trial.global_batch_size == global_batch_size for trial in result.raced)
     most_epochs = most / result.train_samples if result.train_samples else 0.0
     candidates = choose_candidates(made.posterior, global_batch_size, most_epochs)
-    at = f"at {global_batch_size}"
+    at = f"at {rung_name(global_batch_size, full_point(result.spec))}"
     if candidates is None:
         return RacePlan(
             None,
@@ -83,7 +84,8 @@ def plan_race(
     )
     return RacePlan(
         course,
-        f"racing {len(candidates.settings)} configurations {at} within {most_epochs:.3g} epochs",
+        f"racing {len(candidates.settings)} configurations {at} within {most_epochs:.3g} epochs"
+        + (f", {most / result.swept_samples:.0%} of the sweep's cost" if result.spec.sizes else ""),
         made,
     )
 

@@ -17,7 +17,14 @@ from hpo.extrapolation.prospects import Chance, Sensitivity
 from hpo.planning.plan import Plan
 from hpo.runs.notebook import forecast_html, study_html
 from hpo.runs.ramp import Array, RampSaving
-from hpo.study.sizes import point_of, sample_cost_share
+from hpo.study.sizes import (
+    Point,
+    costly_samples,
+    named_sizes,
+    point_of,
+    points,
+    sample_cost_share,
+)
 from hpo.study.spec import StudySpec
 from search_spaces.domains import Int
 from search_spaces.settings import TrainingSettings
@@ -40,7 +47,7 @@ from trainers.job import HOW_SOON, NEVER, Question
 RULES_OF_THUMB = (PlanKind.LINEAR_SCALING, PlanKind.SQRT_SCALING, PlanKind.NO_SCALING)
 
 SHARE_OF_SWEEP = 0.25
-"""Of the samples that the sweep has processed: what a race may process, unless the study says."""
+"""Of what the sweep has cost, in samples of the full scale's model: what a race may process, unless the study says."""
 
 
 @dataclass(frozen=True)
@@ -273,10 +280,19 @@ class StudyResult:
 
     @property
     def race_samples(self) -> int:
-        """The samples that a race may process: what the study says, else a quarter of what its sweep has processed."""
+        """The samples that a race may process, in the full scale's model: what the study says, else those that cost a
+        quarter of what its sweep has cost.
+        """
         if self.spec.budget.race is not None:
             return self.spec.budget.race
-        return int(SHARE_OF_SWEEP * math.fsum(trial.samples or 0 for trial in self.swept))
+        return int(SHARE_OF_SWEEP * self.swept_samples)
+
+    @property
+    def swept_samples(self) -> float:
+        """The samples of the full scale's model that cost as much as the sweep."""
+        return math.fsum(
+            costly_samples(self.spec, trial.samples, trial.settings) for trial in self.swept
+        )
 
     @property
     def plan(self) -> PlannedRun | None:
@@ -327,16 +343,38 @@ class StudyResult:
                 "message": self.study.message,
                 "workload": self.study.workload,
                 "ladder": list(self.spec.ladder),
+                **({"sizes": _plain_sizes(self.spec)} if self.spec.sizes else {}),
                 "target": target_values(self.study),
             },
             "trials": {"total": len(self.swept), **_states(self.swept)},
-            "rungs": _rungs(self.swept, self.batches, self.spec.question),
+            "rungs": self._rungs(),
             "laws": self.forecast.numbers.laws_dict() if self.forecast else None,
             "forecast": self.forecast.to_dict() if self.forecast else None,
             "plan": self.plan.plan.to_dict() if self.plan else None,
             "outcome": self.plan.to_dict() if self.plan and self.plan.outcomes else None,
             "baselines": [run.to_dict() for run in self.baselines],
         }
+
+    def by_sizes(self) -> dict[Point, list[Trial]]:
+        """The trials of each combination of sizes, those of the ladder first; all where the batch alone grows."""
+        found: dict[Point, list[Trial]] = {point: [] for point in points(self.spec)}
+        for trial in self.trials:
+            found.setdefault(point_of(self.spec, trial.settings), []).append(trial)
+        return found
+
+    def _rungs(self) -> list[dict[str, Any]]:
+        """What has come of each batch, at each combination of sizes where there are several."""
+        if not self.spec.sizes:
+            return _rungs(self.swept, self.batches, self.spec.question)
+        return [
+            {"sizes": named_sizes(point), **rung}
+            for point, trials in self.by_sizes().items()
+            for rung in _rungs(
+                [trial for trial in trials if trial.purpose != TrialPurpose.RACE],
+                self.batches,
+                self.spec.question,
+            )
+        ]
 
     def _repr_html_(self) -> str:
         """What a notebook shows of it: state, ladder and forecast."""
@@ -484,6 +522,10 @@ def throughput(
         if rates:
             return statistics.median(rates)
     return None
+
+
+def _plain_sizes(spec: StudySpec) -> dict[str, list[int]]:
+    return {name: list(sizes) for name, sizes in spec.sizes.items()}
 
 
 def _states(trials: Sequence[Trial]) -> dict[str, int]:

@@ -171,6 +171,7 @@ class _Run:
             ray=options.ray,
             retry=self._retry,
             stop=self.must_stop,
+            say=self._search_goes_on,
         )
         if end.ending is Ending.STOPPED:
             raise _Stopped
@@ -278,6 +279,11 @@ class _Run:
         if time.monotonic() - self._told_at >= EVENT_SECONDS:
             self._told_at = time.monotonic()
             self._count(trials)
+
+    def _search_goes_on(self, why: str) -> None:
+        """Tell what a search that ends by itself trains next, and why."""
+        self._progress.message(why)
+        self._held.event("search_step", why)
 
     def _told_before(self) -> int:
         """How many trials of the sweep had ended when the study was taken up: -1 where none had."""

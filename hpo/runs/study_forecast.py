@@ -143,7 +143,7 @@ def _advice(result: StudyResult, numbers: Forecast) -> str:
         numbers.trust != "low"
         or numbers.raced is not None
         or numbers.best is not None
-        or batch in result.spec.ladder
+        or (batch in result.spec.ladder and not result.spec.sizes)
         or not result.train_samples
     ):
         return ""
@@ -159,13 +159,21 @@ def _advice(result: StudyResult, numbers: Forecast) -> str:
 def direct_search(result: StudyResult, made: StudyForecast) -> str:
     """That a search at the batch of a forecast itself would be cheaper than the sweep was; "" where it would not."""
     batch, epochs = made.global_batch_size, made.epochs_to_target.median
-    spent = epochs_trained(result.swept)
+    if result.spec.sizes:  # epochs of the full scale's model
+        spent = result.swept_samples / result.train_samples if result.train_samples else 0.0
+    else:
+        spent = epochs_trained(result.swept)
     if (
         result.spec.question.fixed
-        or batch in result.spec.ladder
+        or (batch in result.spec.ladder and not result.spec.sizes)
         or spent <= DIRECT_TRAININGS * epochs
     ):
         return ""
+    if result.spec.sizes:
+        return (
+            f"the sweep cost as much as {spent / epochs:.0f} trainings at the full scale need: a search there itself, "
+            f"by accumulation, takes about {DIRECT_TRAININGS} and is cheaper"
+        )
     return (
         f"the sweep trained {spent:.0f} epochs, as many as {spent / epochs:.0f} trainings at {batch} need: a search at "
         f"{batch} itself, by accumulation (ladder: [{batch}]), takes about {DIRECT_TRAININGS} and is cheaper"

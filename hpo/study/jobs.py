@@ -26,16 +26,18 @@ def workload_data(spec: StudySpec) -> dict[str, Any]:
     if spec.program is not None:
         return spec.program.to_plain()
     data = dict(spec.data)
-    data |= _sizes_of_model(spec, full_point(spec))
+    data |= sizes_of_model(spec, full_point(spec))
     if isinstance(data.get("path"), str):
         data["path"] = str(Path(search_path(spec), data["path"]))
     return data
 
 
-def _sizes_of_model(spec: StudySpec, point: Point) -> dict[str, int]:
+def sizes_of_model(spec: StudySpec, point: Point) -> dict[str, int]:
     """The sizes that stand among the workload's data; classes of one's own and programs read them as settings."""
-    described = WORKLOADS[spec.workload].grows if spec.workload in WORKLOADS else ()
-    return {name: size for name, size in point if name in described}
+    if spec.workload not in WORKLOADS:
+        return {}
+    described = WORKLOADS[spec.workload]
+    return {described.size_option(name): size for name, size in point if name in described.grows}
 
 
 def trial_folder(folder: Path, study_id: int, number: int) -> Path:
@@ -57,8 +59,8 @@ def training_job(
     data = workload_data(spec)
     if spec.sizes:
         point = point_of(spec, settings.own)
-        of_model = _sizes_of_model(spec, point)
-        data |= of_model
+        data |= sizes_of_model(spec, point)
+        of_model = WORKLOADS[spec.workload].grows if spec.workload in WORKLOADS else ()
         kept = {name: value for name, value in settings.own.items() if name not in dict(point)}
         read = {name: size for name, size in point if name not in of_model and name != LENGTH}
         settings = dataclasses.replace(settings, own={**kept, **read})

@@ -176,8 +176,16 @@ def relative_cost(point: Point) -> float:
 
 
 def cost_share(spec: GrowingStudy, point: Point) -> float:
-    """What a training of these sizes costs, over one of the full scale."""
-    return relative_cost(point) / relative_cost(full_point(spec))
+    """What a training of these sizes costs, over one of the full scale: by the operations of its workload where those
+    are known (:mod:`trainers.workloads.described`).
+    """
+    workload = str(getattr(spec, "workload", ""))
+    counted = WORKLOADS[workload].sample_flops if workload in WORKLOADS else None
+    if counted is None:
+        return relative_cost(point) / relative_cost(full_point(spec))
+    data = dict(getattr(spec, "data", {}))
+    here, full = (counted({**data, **dict(each)}) for each in (point, full_point(spec)))
+    return here / full * length_share(spec, point)
 
 
 def sample_cost_share(spec: GrowingStudy, point: Point) -> float:
@@ -188,6 +196,13 @@ def sample_cost_share(spec: GrowingStudy, point: Point) -> float:
 def length_share(spec: GrowingStudy, point: Point) -> float:
     """The samples of a training of these sizes, over those of the full scale."""
     return float(dict(point).get(LENGTH, 1) / dict(full_point(spec)).get(LENGTH, 1))
+
+
+def costly_samples(spec: GrowingStudy, samples: float | None, settings: Mapping[str, Any]) -> float:
+    """The samples of the full scale's model that cost as much as ``samples`` of a trial with these settings."""
+    if not spec.sizes or not samples:
+        return float(samples or 0)
+    return samples * sample_cost_share(spec, point_of(spec, settings))
 
 
 def point_budgets(spec: GrowingStudy) -> dict[Point, dict[int, RungBudget]]:
@@ -215,7 +230,12 @@ def rung_name(global_batch_size: int, point: Point) -> str:
 
 def told(point: Point) -> str:
     """The sizes in words: ``width 64, samples 4000``."""
-    return ", ".join(f"{SAMPLES if name == LENGTH else name} {size}" for name, size in point)
+    return ", ".join(f"{name} {size}" for name, size in named_sizes(point).items())
+
+
+def named_sizes(point: Point) -> dict[str, int]:
+    """The sizes by the names that a ladder has for them."""
+    return {SAMPLES if name == LENGTH else name: size for name, size in point}
 
 
 def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
@@ -260,16 +280,11 @@ def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
         )
     if SAMPLES in spec.sizes:
         yield from _faults_of_samples(spec)
-    if SAMPLERS[spec.sampler].chooses_rung or spec.budget.ends_by_itself:
+    if SAMPLERS[spec.sampler].chooses_rung:
         yield (
-            ("sampler",) if not spec.budget.ends_by_itself else ("budget",),
-            "a ladder of several sizes needs a sampler that trains rung by rung, but got one that chooses the batch; "
-            "take tpe, and budget: {trials: ...}",
-        )
-    if spec.budget.race:
-        yield (
-            ("budget", "race"),
-            "a race must be one of batches alone, but got a ladder of several sizes; leave race out",
+            ("sampler",),
+            f"a ladder of several sizes needs a sampler that trains rung by rung, but got {spec.sampler}, which "
+            "chooses the batch; take tpe",
         )
     if spec.resources.fused_trials > 1:
         yield (
@@ -280,10 +295,13 @@ def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
 
 
 def _faults_of_workload(spec: FittingStudy, name: str) -> Iterator[tuple[Location, str]]:
-    if name in spec.data:
+    known = WORKLOADS.get(spec.workload)
+    option = name if known is None else known.size_option(name)
+    if option in spec.data:
         yield (
-            ("data", name),
-            f"{name} must stand in the ladder and full_scale or in data, but got both; drop it from data",
+            ("data", option),
+            f"{name} must stand in the ladder and full_scale or in data, but got both; drop "
+            f"{'it' if option == name else option} from data",
         )
     if name in spec.search.fixed or name in spec.search.domains:
         yield (
@@ -338,5 +356,7 @@ def _kept_as(name: str) -> str:
 
 
 def _in_data(spec: FittingStudy, name: str) -> str:
-    grows = WORKLOADS[spec.workload].grows if spec.workload in WORKLOADS else ()
-    return f" and give data: {{{name}: ...}}" if name in grows else ""
+    known = WORKLOADS.get(spec.workload)
+    if known is None or name not in known.grows:
+        return ""
+    return f" and give data: {{{known.size_option(name)}: ...}}"

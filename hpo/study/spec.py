@@ -32,7 +32,7 @@ from hpo.study import rules, yaml_text
 from hpo.study.faults import SpecFaultsError
 from hpo.study.program import ProgramSection, Section, faults_of_program
 from hpo.study.samplers import SAMPLERS, check_sampler
-from hpo.study.sizes import BATCH, SAMPLES, faults_of_sizes, split_ladder
+from hpo.study.sizes import BATCH, SAMPLES, faults_of_sizes, full_point, points, split_ladder
 from hpo.study.target import MOST_EPOCHS, StudyTarget, faults_of_target, with_budget
 from hpo.study.trackers import TrackerChoice, parse_trackers
 from search_spaces.domains import Categorical
@@ -79,9 +79,9 @@ class FullScale(Section):
 class StudyBudget(Section):
     """How much may be trained: ``trials`` trainings over the whole ladder, each of ``epochs_per_trial``.
 
-    ``race`` is how many samples may be processed at the full-scale batch before the plan is made: a quarter of what the
-    sweep has processed if None, no race if 0. With ``trials: auto``, or ``budget: auto`` in all, the search ends by
-    itself (``ends_by_itself``), at the latest after ``MOST_TRIALS``.
+    ``race`` is how many samples may be processed at the full-scale batch, by the model of the full scale, before the
+    plan is made: those that cost a quarter of what the sweep has cost if None, no race if 0. With ``trials: auto``, or
+    ``budget: auto`` in all, the search ends by itself (``ends_by_itself``), at the latest after ``MOST_TRIALS``.
     """
 
     trials: Count
@@ -262,17 +262,20 @@ class StudySpec(Section):
 
     @property
     def race_batch(self) -> int | None:
-        """The full-scale batch size at which settings may be raced after the sweep; None where nothing is raced."""
+        """The full-scale batch size at which settings may be raced after the sweep; None where nothing is raced.
+
+        Over several sizes it is raced with the model of the full scale, unless the sweep itself trains that there.
+        """
         full = self.full_scale
-        if (
-            full is None
-            or self.budget.race == 0
-            or full.global_batch_size in self.ladder
-            or self.question.fixed
-            or self.sizes
-        ):
+        if full is None or self.budget.race == 0 or self.question.fixed:
             return None
-        return full.global_batch_size
+        swept = full.global_batch_size in self.ladder and full_point(self) in points(self)
+        return None if swept else full.global_batch_size
+
+    @property
+    def varied(self) -> list[str]:
+        """What the trials differ in beside batch and seed: the sizes of a ladder that has several, what is tuned."""
+        return [*(name for name, _ in full_point(self)), *self.search.names]
 
     @property
     def question(self) -> Question:
@@ -346,7 +349,7 @@ def usual_sampler(study: StudySpec) -> str:
     It can be asked where the budget is left to it, or where trainings at the full-scale batch may tell the best rate:
     that batch may be trained here, ``learning_rate`` is scaled, and all scaled settings are numbers.
     """
-    if study.budget.ends_by_itself:
+    if study.budget.ends_by_itself and not study.sizes:
         return SEARCH
     full, scaled = study.full_scale, study.search.scaled
     trainable = full is not None and (
@@ -359,9 +362,9 @@ def usual_sampler(study: StudySpec) -> str:
 
 def _faults_of_auto(study: StudySpec) -> Iterator[tuple[study_faults.Location, str]]:
     """A fault where a budget is left to a search that does not end by itself."""
-    if not study.budget.ends_by_itself or study.question.fixed:
+    if not study.budget.ends_by_itself or (study.question.fixed and not study.sizes):
         return
-    if not SAMPLERS[study.sampler].chooses_rung:
+    if not SAMPLERS[study.sampler].chooses_rung and not study.sizes:
         yield (
             ("sampler",),
             f"budget: auto needs a sampler that ends by itself (forecast), but got {study.sampler}; or give "
@@ -387,11 +390,11 @@ def _faults_of_fixed_budget(study: StudySpec) -> Iterator[tuple[study_faults.Loc
     if not study.question.fixed:
         return
     way_out = "or give target: {metric: ..., at_least or at_most: ...}"
-    if study.budget.ends_by_itself:
+    if study.budget.ends_by_itself and not study.sizes:
         yield (
             ("budget",),
-            f"budget: auto must have a target that ends trainings, but got best_within; give budget: {{trials: ...}}, "
-            f"{way_out}",
+            f"budget: auto must have a target that ends trainings, or a ladder over sizes, but got best_within with "
+            f"one size; give budget: {{trials: ...}}, {way_out}",
         )
     elif SAMPLERS[study.sampler].chooses_rung:
         yield (

@@ -129,6 +129,8 @@ def with_budget(values: Any) -> Any:
         _epochs(within, values.get("program"), values.get("data")),
     )
     found = {**values, "target": {**target, **told}}
+    if budget == "auto":
+        budget = {"trials": budget}
     if isinstance(budget, Mapping) and "epochs_per_trial" not in budget:
         found["budget"] = {**budget, "epochs_per_trial": UNTOLD if epochs is None else epochs}
     return found

@@ -15,6 +15,7 @@ from typing import Any
 from hpo.study.samplers import SAMPLERS
 from hpo.study.sizes import Point, point_budgets, point_of, rung_name
 from hpo.study.spec import StudySpec
+from hpo.tuning.generation.growing import GrowingStrategy
 from hpo.tuning.generation.samplers import Sampler, make_sampler
 from hpo.tuning.generation.strategy import (
     Choose,
@@ -49,8 +50,11 @@ class Sweep(Trainings):
         progress: Progress,
         retry: StorageRetry | None = None,
         stop: Callable[[], bool] = lambda: False,
+        say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
     ) -> None:
         self._budgets = point_budgets(spec)
+        grows = bool(spec.sizes) and spec.budget.ends_by_itself
+        self._growing = GrowingStrategy(spec, say) if grows else None
         self._tickets: dict[int, int] = {}
         super().__init__(
             spec,
@@ -151,6 +155,8 @@ class Sweep(Trainings):
         return new, ticket
 
     def _next_task(self) -> Task:
+        if self._growing is not None:
+            return self._growing.next(self.trials)
         if not SAMPLERS[self._spec.sampler].chooses_rung:
             trials = defaultdict[Point, list[Trial]](list)
             for trial in self.trials:
@@ -165,7 +171,9 @@ class Sweep(Trainings):
 
     @property
     def why_ended(self) -> str:
-        """What the sampler says of its end; "" for nothing."""
+        """Why it has ended, where it ends by itself; "" for nothing."""
+        if self._growing is not None:
+            return self._growing.why_ended if self.complete else ""
         chooses = SAMPLERS[self._spec.sampler].chooses_rung
         return self._only_sampler.reason(None) if self.complete and chooses else ""
 

@@ -84,11 +84,13 @@ def run_sweep(
     ray: RayOptions | None = None,
     retry: StorageRetry | None = None,
     stop: Callable[[], bool] = lambda: False,
+    say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
 ) -> SweepEnd:
     """Train what is left of the study's budget.
 
     A sweep that stopped, because ``stop`` said so or by Ctrl-C, has stored everything finished, and the same call goes
     on from there. ``folder`` takes the checkpoints of trials in flight; on a cluster it must be shared by its machines.
+    A sweep that ends by itself tells ``say`` why it goes on, a line each time.
     Raises :class:`TuningError` where Ray cannot be started or fails as a whole, and the store's own errors where the
     database stays away for longer than ``retry`` allows or the study's lease is lost.
     """
@@ -100,6 +102,7 @@ def run_sweep(
         progress=progress,
         retry=retry,
         stop=stop,
+        say=say,
     )
     end = _run(spec, sweep, lambda: rule_of(spec, sweep), _checkpoints(folder, study), ray)
     return SweepEnd(end.ending, sweep.why_ended) if end.ending is Ending.COMPLETE else end

@@ -58,7 +58,9 @@ class WorkloadDescription:
         only be opened where torch is. served: whether services train it where their configuration names no workloads.
         writes: data options that name a folder which is written; on a service nobody sets them. demands: what a study
         asks of a service beside its trials, of its data section, the epochs of a training and the smallest batch size.
-        grows: data options that are a size of the model, of which a ladder may hold several.
+        grows: sizes of the model of which a ladder may hold several: data options, or those that ``size_options`` name.
+        sample_flops: operations of a sample, forward and backward, by the data section, where they do not just grow as
+        the square of the width.
     """
 
     rule: str
@@ -70,6 +72,12 @@ class WorkloadDescription:
     writes: tuple[str, ...] = ()
     demands: Callable[[Mapping[str, Any], float, int], Iterable[Demand]] = _no_demands
     grows: tuple[str, ...] = ()
+    size_options: Mapping[str, str] = field(default_factory=dict)
+    sample_flops: Callable[[Mapping[str, Any]], float] | None = None
+
+    def size_option(self, size: str) -> str:
+        """The data option that is a size of the model: ``width``, unless the data know that word for something else."""
+        return self.size_options.get(size, size)
 
     def __post_init__(self) -> None:
         if not all(self.rule.partition(":")):
@@ -79,6 +87,18 @@ class WorkloadDescription:
 def _number(value: Any) -> float:
     """A number of a data section, of which the workload says itself whether it is one; 0 for what is none."""
     return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else 0.0
+
+
+def _of_decoder(data: Mapping[str, Any]) -> float:
+    """6 for each weight of a matrix and position, and 12 n^2 width a layer for the attention (Kaplan et al. 2020,
+    arXiv:2001.08361, section 2.1, with the output over 256 bytes and the attention's backward pass).
+    """
+    usual = {"width": 64, "depth": 2, "sequence_length": 128}
+    width, depth, length = (
+        _number(data.get(name)) or float(value) for name, value in usual.items()
+    )
+    matrices = 12 * depth * width**2 + 256 * width
+    return 6 * matrices * length + 12 * depth * length**2 * width
 
 
 def _simulated(data: Mapping[str, Any], epochs: float, smallest_batch: int) -> Iterator[Demand]:
@@ -131,6 +151,8 @@ WORKLOADS: Registry[WorkloadDescription] = Registry(
         ),
         "segmentation": WorkloadDescription(
             rule="trainers.workloads.segmentation.task:SegmentationWorkload",
+            grows=("width",),
+            size_options={"width": "model_width"},  # the data's width is that of the grid
             about="DeepLabv3+ or Tiramisu on climate fields",
             source="Kurth et al., arXiv:1810.01993",
             writes=("folder",),
@@ -152,6 +174,7 @@ WORKLOADS: Registry[WorkloadDescription] = Registry(
         "language": WorkloadDescription(
             rule="trainers.workloads.language.task:LanguageWorkload",
             grows=("width", "depth"),
+            sample_flops=_of_decoder,
             about="a decoder-only transformer on the bytes of texts",
             source="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
             beginnings={

@@ -93,6 +93,11 @@ class StudyTools:
             "name": study.name,
             "workload": study.workload,
             "ladder": list(study.ladder),
+            **(
+                {"sizes": {name: list(each) for name, each in study.sizes.items()}}
+                if study.sizes
+                else {}
+            ),
             "tuned_settings": sorted(study.search.names),
             "trials": budget.asked_trials,
             "epochs_per_trial": budget.epochs_per_trial,

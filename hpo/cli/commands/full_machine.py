@@ -140,7 +140,7 @@ def launch(
         lambda: tables.show_launched(found, runs),
         as_json,
     )
-    if any(run.outcome.state != "reached" for run in runs):
+    if any(found.job.question.need(run.outcome) is None for run in runs):
         sys.exit(1)
 
 

@@ -420,6 +420,19 @@ def forecast(
 
 @click.command()
 @click.argument("study")
+@options.storage
+@options.json_output
+def design(study: str, storage: str, as_json: bool) -> None:
+    """Show what trainings of a STUDY buy: their cost against the interval at full scale, for fewer and for more."""
+    from hpo.cli.output.designs import show_designs
+    from hpo.runs import api
+
+    found = api.designs(api.read_study(study, storage))
+    options.show(found.to_dict, lambda: show_designs(found), as_json)
+
+
+@click.command()
+@click.argument("study")
 @click.option(
     "-o",
     "--output",

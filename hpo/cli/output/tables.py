@@ -132,7 +132,7 @@ def _no_formula(value: Any) -> Any:
 
 def show_trials(result: StudyResult) -> None:
     """The trials with the settings that the study varies; below, each cause with a program's last words once."""
-    varied, fixed = result.spec.search.names, result.spec.question.fixed
+    varied, fixed = result.spec.varied, result.spec.question.fixed
     table = new_table(
         f"trials of {result.study.name}",
         "trial",
@@ -149,7 +149,7 @@ def show_trials(result: StudyResult) -> None:
             str(trial.number),
             str(trial.global_batch_size),
             str(trial.seed),
-            *(number(trial.settings[name]) for name in varied),
+            *(number(trial.settings.get(name)) for name in varied),
             str(trial.state),
             number(trial.epochs_to_target or trial.epochs),
             *([_metric(trial)] if fixed else []),

@@ -29,6 +29,7 @@ from hpo.extrapolation.inference.rows import Rows, make_rows
 from hpo.extrapolation.inference.trials import SEED_RATIO, Trials, make_trials
 from hpo.extrapolation.laws import fixed_budget
 from hpo.extrapolation.laws.adam_law import epochs_parameters, is_adam, log_excess
+from hpo.extrapolation.laws.configurations import Configurations, outlook
 from hpo.extrapolation.laws.descent import EXPONENT, Descent
 from hpo.extrapolation.laws.fixed_budget import FixedBudget
 from hpo.extrapolation.laws.laws import log_growth
@@ -85,9 +86,7 @@ class Model:
         if len(self.rows.log_batch):
             total += self.rows.log_likelihood(values, self.mean_of_rows(values), self.laws)
         if len(self.trials):
-            mean = self._mean_at(
-                values, self.trials.rung_log_batch, self.trials.configurations.away
-            )
+            mean = self.mean_at(values, self.trials.rung_log_batch, self.trials.configurations.away)
             total += self.trials.log_likelihood(values, mean, self.laws, self.warmup, self.budget)
         if self.log_noise_scale is not None:
             total += self._log_likelihood_of_noise_scale(values)
@@ -136,9 +135,13 @@ class Model:
 
     def mean_of_rows(self, values: Values) -> Array:
         """Log epochs of the rows' best settings by the law alone: (particles, rows)."""
-        return self._mean_at(values, self.rows.log_batch, self.rows.away)
+        return self.mean_at(values, self.rows.log_batch, self.rows.away)
 
-    def _mean_at(self, values: Values, log_batch: Array, away: Array) -> Array:
+    def mean_at(self, values: Values, log_batch: Array, away: Array) -> Array:
+        """Log epochs of the best settings by the law alone, at sizes ``away`` (places, directions) from the full ones.
+
+        (particles, places).
+        """
         if not self.scales:
             return self.mean(values, log_batch)
         there = self.mean(values, self.scales.log_batch(values, log_batch, away))
@@ -166,6 +169,10 @@ class Model:
         grown = growth + log_excess(values, np.asarray(log_batch))
         level = values["log_min_epochs"][:, None] + self._level(values)
         return np.asarray(level + self.gain(values)[:, None] * grown)
+
+    def missed(self, values: Values, configurations: Configurations) -> Array:
+        """The log factor on the epochs that settings cost which are not the best: (particles, places)."""
+        return outlook(values, self.laws, self.warmup, configurations).cost
 
     def log_min(self, values: Values) -> Array:
         """Log epochs far below the critical batch, at full scale: (particles,)."""

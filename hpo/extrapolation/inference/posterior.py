@@ -64,16 +64,21 @@ class Posterior:
             f"{name!r} was not tuned in this evidence; the tuned settings are: {known}"
         )
 
-    def log_epochs(self, log_batch: float, runs: float = TYPICAL_RUNS) -> tuple[Array, Array]:
+    def log_epochs(
+        self, log_batch: float, runs: float = TYPICAL_RUNS, away: Array | None = None
+    ) -> tuple[Array, Array]:
         """Mean and standard deviation of the log epochs of a new configuration, (particles,) each.
 
         They are those of the mean of ``runs`` trainings with the best settings; the residual is carried over from
-        neighbouring rungs. Of a fixed budget they are those of what trainings lack after it.
+        neighbouring rungs. Of a fixed budget they are those of what trainings lack after it. ``away`` (directions,) is
+        how far model and length are from the full scale, at which they are if it is not given.
         """
-        mean = self.model.mean(self.values, np.array([log_batch]))[:, 0]
         places = self.residual_places
         place = np.zeros((1, places.shape[1]))
         place[0, 0] = log_batch
+        if away is not None:
+            place[0, 1:] = away
+        mean = self.model.mean_at(self.values, place[:, 0], place[:, 1:])[:, 0]
         known = np.isclose(places, place).all(axis=1)
         if len(self.model.trials) and known.any():  # the same recipe at a batch that was run
             return mean + self.residuals[:, known].mean(axis=1), np.sqrt(

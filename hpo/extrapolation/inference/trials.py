@@ -111,16 +111,11 @@ class Trials:
         or is longer. With a fixed ``budget`` what is observed is what a training lacks after it, on which cost and
         warmup act by the law of that budget.
         """
+        level = (rung_mean + self.residuals(values))[:, self.rung]
         seen = outlook(values, laws, warmup, self.configurations)
-        level, cost = (rung_mean + self.residuals(values))[:, self.rung], seen.cost
-        if budget is None:
-            expected = log_epochs(values, warmup, self.configurations, level + cost)
-        else:
-            scales, away = self.configurations.scales, self.configurations.away
-            length = budget.log_epochs + scales.longer(away)[self.rung]
-            needed = log_epochs(values, warmup, self.configurations, length + cost)
-            cost = budget.gain(values)[:, None] * (needed - length)
-            expected = level + cost
+        expected, cost = expected_needs(
+            values, level, seen.cost, self.configurations, warmup, budget
+        )
         if self.shared_seeds:
             expected = expected + self.of_seeds(values)
         scale = trial_scale(values, cost)
@@ -155,6 +150,27 @@ class Trials:
             for law, seen in zip(laws, self.configurations.coordinates, strict=True)
             if np.isfinite(seen[best])
         ]
+
+
+def expected_needs(
+    values: Values,
+    level: Array,
+    cost: Array,
+    configurations: Configurations,
+    warmup: WarmupLaw | None,
+    budget: FixedBudget | None,
+) -> tuple[Array, Array]:
+    """What trainings are expected to need or lack, as a logarithm, and what of it their settings cost.
+
+    ``level`` is that of the best settings, ``cost`` the log factor on the epochs; all are (particles, places).
+    """
+    if budget is None:
+        return log_epochs(values, warmup, configurations, level + cost), cost
+    scales, away = configurations.scales, configurations.away
+    length = budget.log_epochs + scales.longer(away)[configurations.at]
+    needed = log_epochs(values, warmup, configurations, length + cost)
+    missed = np.asarray(budget.gain(values)[:, None] * (needed - length))
+    return level + missed, missed
 
 
 def trial_scale(values: Values, cost: Array) -> Array:

@@ -76,7 +76,7 @@ class MlflowTracker:
                 tags={
                     TRIAL: run_key(self._study, trial),
                     STUDY: self._study.name,
-                    RUNG: rung_name(trial),
+                    RUNG: rung_name(self._spec, trial),
                 },
             )
             self._runs[trial.id] = run.info.run_id

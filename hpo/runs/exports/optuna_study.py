@@ -34,6 +34,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from hpo.errors import EvidenceError, ExportError
+from hpo.study.sizes import full_point
 from hpo.study.spec import StudySpec
 from storage.figures import TRIAL_FIELDS
 from storage.records import Convergence, Study, Trial, TrialState
@@ -93,7 +94,9 @@ def optuna_study(
     space = _space(spec, chosen, with_batch=global_batch_size is None)
     missed = _missed(chosen, question) if count_missed else {}
     for trial, curve in _with_curves(store, chosen):
-        made.add_trial(_frozen(trial, question, space, curve, points, missed))
+        made.add_trial(
+            _frozen(trial, question, space, curve, points, missed, dict(full_point(spec)))
+        )
     return made
 
 
@@ -158,6 +161,9 @@ def _space(
     if with_batch:
         batches = [*spec.ladder, *(trial.global_batch_size for trial in trials)]
         space[BATCH_SIZE] = IntDistribution(min(batches), max(batches), log=True)
+    for name, size in full_point(spec):
+        sizes = [size, *(int(trial.settings.get(name, size)) for trial in trials)]
+        space[name] = IntDistribution(min(sizes), max(sizes), log=True)
     for name, distribution in spec.search.to_optuna().items():
         space[name] = distribution
         for trial in trials:
@@ -172,6 +178,7 @@ def _frozen(
     curve: Convergence | None,
     points: int,
     missed: Mapping[int, float],
+    sizes: Mapping[str, int],
 ) -> optuna.trial.FrozenTrial:
     import optuna
 
@@ -193,10 +200,7 @@ def _frozen(
         state = states.COMPLETE
     elif trial.state in ENDED_WITHOUT and trial.global_batch_size in missed:
         state, value = states.COMPLETE, missed[trial.global_batch_size]
-    params = {
-        name: trial.global_batch_size if name == BATCH_SIZE else trial.settings.get(name)
-        for name in space
-    }
+    params = {name: _value(trial, name, sizes) for name in space}
     distributions = {
         name: distribution
         for name, distribution in space.items()
@@ -218,6 +222,13 @@ def _frozen(
         system_attrs={},
         intermediate_values={} if curve is None else _intermediate(curve, points),
     )
+
+
+def _value(trial: Trial, name: str, sizes: Mapping[str, int]) -> Any:
+    """A parameter of a trial; one that tells no size has that of the full scale."""
+    if name == BATCH_SIZE:
+        return trial.global_batch_size
+    return trial.settings.get(name, sizes.get(name))
 
 
 def wide_enough(distribution: BaseDistribution, value: Any) -> BaseDistribution | None:

@@ -43,7 +43,7 @@ class TensorBoardTracker:
         from tensorboardX import SummaryWriter
         from tensorboardX.summary import hparams
 
-        folder = self.folder / rung_name(trial) / run_name(trial)
+        folder = self.folder / rung_name(self._spec, trial) / run_name(trial)
         for old in folder.glob(f"*tfevents*{SUFFIX}"):
             old.unlink()
         try:

@@ -9,12 +9,14 @@ before is completed and never written twice.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
 from hpo.planning.launchers.run import FILES
+from hpo.study.sizes import point_of, told
 from hpo.study.spec import StudySpec
 from hpo.study.trackers import TRACKERS, TrackerChoice
 from search_spaces.plugins import load_attribute
@@ -115,9 +117,10 @@ def run_key(study: Study, trial: Trial) -> str:
     return f"{study.id} {made} {name}"
 
 
-def rung_name(trial: Trial) -> str:
-    """The rung of a trial, under which a tracker groups it."""
-    return f"batch-{trial.global_batch_size}"
+def rung_name(spec: StudySpec, trial: Trial) -> str:
+    """The rung of a trial, under which a tracker groups it: ``batch-64``, or ``batch-64-width-32-samples-4096``."""
+    sizes = re.sub(r"[ ,]+", "-", told(point_of(spec, trial.settings))) if spec.sizes else ""
+    return "-".join(filter(None, (f"batch-{trial.global_batch_size}", sizes)))
 
 
 Read = Callable[[], Sequence[ConvergencePoint]]
@@ -164,14 +167,16 @@ def _points(path: Path) -> list[ConvergencePoint]:
 
 
 def parameters(study: Study, spec: StudySpec, trial: Trial) -> dict[str, Any]:
-    """The settings of a trial that its study names, tuned and fixed, with its batch, seed and purpose."""
+    """The settings of a trial that its study names, tuned and fixed, with its batch, sizes, seed and purpose."""
     names = [*spec.search.to_optuna(), *spec.search.fixed]
+    sizes = dict(point_of(spec, trial.settings)) if spec.sizes else {}
     return {
         "study": study.name,
         "workload": study.workload,
         "global_batch_size": trial.global_batch_size,
         "seed": trial.seed,
         "purpose": trial.purpose,
+        **sizes,
         **{name: trial.settings[name] for name in names if name in trial.settings},
     }
 

@@ -1,0 +1,57 @@
+"""What trainings buy, as a table: their cost beside the interval at full scale."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpo.cli.output.style import new_console, new_table
+from hpo.runs.designs import Design, design_name
+from hpo.runs.formatting import interval, number, precise
+from hpo.study.sizes import BATCH, told
+
+if TYPE_CHECKING:
+    from hpo.runs.designs import Designs
+
+
+def show_designs(found: Designs) -> None:
+    """Each choice of sizes and trainings than which no cheaper one tells as much, and the study as it is."""
+    sizes = dict(found.full_scale)
+    at = ", ".join(filter(None, (f"batch {sizes.pop(BATCH):,}", told(tuple(sizes.items())))))
+    unit = found.question.unit
+    hours = found.own.hours is not None
+    table = new_table(
+        f"what trainings tell of {at}",
+        "swept up to",
+        "trainings",
+        "cost in trainings there",
+        *(["accelerator hours"] if hours else []),
+        f"{unit} (90 % interval)",
+        "a factor of",
+        "its settings cost",
+    )
+    for each in found.worthwhile():
+        table.add_row(
+            f"{design_name(each)}{', this study' if each.own else ''}",
+            str(each.trainings),
+            number(each.cost),
+            *([number(each.hours)] if hours else []),
+            precise(each.interval) if found.question.fixed else interval(each.interval),
+            f"{each.factor:.3g}",
+            f"{100 * each.regret:.2g} %",
+        )
+    console = new_console()
+    console.print(table)
+    console.print(sentence(found.own, found), markup=False)
+
+
+def sentence(each: Design, found: Designs) -> str:
+    """A design in a sentence: ``up to width 64, 40 trainings: 6 accelerator hours, loss within a factor of 1.6``."""
+    paid = (
+        f"{number(each.cost)} trainings at full scale"
+        if each.hours is None
+        else f"{number(each.hours)} accelerator hours"
+    )
+    return (
+        f"up to {design_name(each)}, {each.trainings} trainings: {paid}, {found.question.unit} within a factor of "
+        f"{each.factor:.3g}"
+    )

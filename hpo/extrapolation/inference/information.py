@@ -1,0 +1,264 @@
+"""What trainings tell of the full scale: the interval and the regret that a number of them is expected to leave.
+
+The laws are taken as linear about a particle of the posterior. In whitened unknowns z, whose prior is normal with unit
+variance, a training at rung r tells log need = J_r z + residual_r + scatter, so that n_r trainings at each leave
+
+    precision = 1 + sum over r of n_r share J_r' J_r / R        variance of anything with gradient g = g precision^-1 g'
+
+(Chaloner and Verdinelli 1995, Statistical Science 10, sections 2 and 4: the expected gain of a design in the linear
+normal model, and its mean over a posterior where the model is not linear). More trainings are never expected to tell
+less. J_r is the mean over settings on both sides of the rung's best, as a sampler tries them; R is the variance of a
+Student's t with the scatter of trainings, by its Fisher information; ``share`` is how many of them train to their end.
+The regret is what the best settings at the full scale are missed by, half their curvature times their variance.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.errors import EvidenceError
+from hpo.extrapolation.inference.posterior import TYPICAL_RUNS, Posterior, thinned
+from hpo.extrapolation.inference.residual import kernel
+from hpo.extrapolation.inference.trials import (
+    WITNESSES,
+    expected_needs,
+    least_scatter,
+    trial_scale,
+)
+from hpo.extrapolation.laws.configurations import Configurations
+from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE
+
+Array: TypeAlias = NDArray[np.float64]
+Values: TypeAlias = Mapping[str, Array]
+
+PARTICLES = 24  # about which the laws are taken as linear
+STEP = 0.05  # of a whitened unknown, for the slopes
+TRIED = (
+    -0.7,
+    0.0,
+    0.7,
+)  # where a sampler tries a setting, from the best: in units of its coordinate
+STUDENT = (
+    1.5  # variance over squared scale of Student's t with 3 degrees, by its Fisher information
+)
+MOST_TIMES = 5.0  # that a straight line underrates the regret by, or overrates it
+MOST_REGRET = float(np.log(3.0))  # a training of three times the epochs is given up
+OF_RUNGS = (
+    "rungs",
+    "seeds",
+)  # unknowns of single rungs and seeds, which are told apart from the laws
+
+
+@dataclass(frozen=True)
+class Information:
+    """What a training at each rung tells; the arrays are (particles, rungs or unknowns, unknowns).
+
+    ``prior`` is the precision before any training, ``told`` what one training at each rung adds to it, ``forecast`` the
+    slope of the log need at full scale. ``missed`` has for each tuned setting the slope of its best coordinate there
+    and the curvature of what missing it costs; ``run_variance`` is that of the mean of a few runs. ``regret_times`` is
+    by how much the regret is more than a straight line says.
+    """
+
+    prior: Array
+    told: Array
+    forecast: Array
+    missed: Sequence[tuple[Array, Array]]
+    run_variance: Array
+    regret_times: float = 1.0
+
+    def scaled(self, counts: Sequence[float], regret: float) -> Information:
+        """The same, ``regret`` being what the posterior itself expects after ``counts`` trainings.
+
+        A straight line about the best underrates what lies far from it.
+        """
+        linear = self.regret(counts)
+        times = float(np.clip(regret / linear, 1 / MOST_TIMES, MOST_TIMES)) if linear > 0 else 1.0
+        return dataclasses.replace(self, regret_times=times)
+
+    def spread(self, counts: Sequence[float]) -> float:
+        """Standard deviation of the log need at full scale after ``counts`` trainings at the rungs."""
+        variance = self._variance(self._covariance(counts), self.forecast) + self.run_variance
+        return float(np.sqrt(variance.mean()))
+
+    def regret(self, counts: Sequence[float]) -> float:
+        """Expected log factor on the epochs at full scale of the settings chosen after ``counts`` trainings."""
+        covariance, total = self._covariance(counts), np.zeros(len(self.prior))
+        for slope, curvature in self.missed:
+            total += 0.5 * curvature * self._variance(covariance, slope)
+        return float(np.minimum(self.regret_times * total, MOST_REGRET).mean())
+
+    def _covariance(self, counts: Sequence[float]) -> Array:
+        many = np.asarray(counts, dtype=float)
+        if many.shape != (self.told.shape[1],) or not (np.isfinite(many) & (many >= 0)).all():
+            raise EvidenceError(
+                f"counts must hold a number of trainings, 0 or more, for each of {self.told.shape[1]} rungs, but got "
+                f"{list(counts)}"
+            )
+        witnesses = many / (1 + many / WITNESSES)  # the laws are only roughly right
+        return np.linalg.inv(self.prior + np.einsum("r,pruv->puv", witnesses, self.told))
+
+    @staticmethod
+    def _variance(covariance: Array, slope: Array) -> Array:
+        return np.asarray(np.einsum("pu,puv,pv->p", slope, covariance, slope))
+
+
+def information(
+    posterior: Posterior,
+    global_batch_size: float,
+    rungs: Sequence[tuple[int, Mapping[str, float]]],
+    share: float = 1.0,
+) -> Information:
+    """What trainings at ``rungs``, each a batch and the sizes there, tell of ``global_batch_size`` at full scale.
+
+    ``share`` of them train to the end, 0 to 1. Raises :class:`EvidenceError` where the posterior is not one of trials.
+    """
+    if not len(posterior.model.trials):
+        raise EvidenceError(
+            "what trainings tell follows from single trials, but the evidence holds means of tuned rows; give the "
+            "trainings themselves, a row each"
+        )
+    laws = _Linearised(thinned(posterior, PARTICLES), float(np.log(global_batch_size)), rungs)
+    return laws.information(share)
+
+
+class _Linearised:
+    """The laws about a few particles: values at a rung and at full scale, and their slopes."""
+
+    def __init__(
+        self,
+        posterior: Posterior,
+        log_batch: float,
+        rungs: Sequence[tuple[int, Mapping[str, float]]],
+    ) -> None:
+        self._model, self._values = posterior.model, posterior.values
+        self._laws = [law for law in self._model.laws if posterior.knows_cost(law.name)]
+        self._full = np.array([log_batch])
+        scales = self._model.scales
+        self._rung_log_batch = np.log([float(batch) for batch, _ in rungs])
+        self._away = scales.away([sizes for _, sizes in rungs])
+        self._unknowns = [
+            each for each in self._model.layout.parameters if each.name not in OF_RUNGS
+        ]
+        self._tries = self._tried()
+
+    def information(self, share: float) -> Information:
+        places = np.column_stack([self._rung_log_batch, self._away])
+        full = np.zeros((1, places.shape[1]))
+        full[0, 0] = self._full[0]
+        everywhere = np.unique(np.concatenate([places, full]), axis=0)
+        of_rung, of_full = (_index(everywhere, each) for each in (places, full))
+        slopes = self._slopes()
+        particles, unknowns, total = len(slopes), slopes.shape[2], len(everywhere)
+        own = unknowns + total
+
+        def with_residual(slope: Array, place: int | None) -> Array:
+            whole = np.zeros((particles, own))
+            whole[:, :unknowns] = slope
+            if place is not None:
+                whole[:, unknowns + place] = 1.0
+            return whole
+
+        tries, rungs = len(TRIED), len(places)
+        scale = STUDENT * self._scatter() ** 2  # (particles, tries x rungs)
+        told = np.zeros((particles, rungs, own, own))
+        for rung in range(rungs):
+            for each in range(tries):
+                column = each * rungs + rung
+                slope = with_residual(slopes[:, column], int(of_rung[rung]))
+                told[:, rung] += np.einsum(
+                    "pu,pv,p->puv", slope, slope, share / tries / scale[:, column]
+                )
+        prior = np.zeros((particles, own, own))
+        prior[:, :unknowns, :unknowns] = np.eye(unknowns)
+        residual = np.exp(2 * self._values["log_recipe_scatter"])
+        prior[:, unknowns:, unknowns:] = np.linalg.inv(kernel(everywhere)) / residual[:, None, None]
+        at = tries * rungs
+        missed = [
+            (with_residual(slopes[:, at + 1 + index], None), self._curvature(index))
+            for index in range(len(self._laws))
+        ]
+        runs = (
+            np.exp(2 * self._values["log_trial_scatter"]) + least_scatter(self._values) ** 2
+        ) / TYPICAL_RUNS
+        return Information(
+            prior, told, with_residual(slopes[:, at], int(of_full[0])), missed, np.asarray(runs)
+        )
+
+    def _slopes(self) -> Array:
+        """By the whitened unknowns: (particles, tried places then full scale then best coordinates, unknowns)."""
+        found = []
+        for parameter in self._unknowns:
+            for index in range(parameter.size):
+                up, down = (self._shifted(parameter.name, index, sign) for sign in (1, -1))
+                change = self._all(up) - self._all(down)
+                found.append(change / (2 * STEP))
+        return np.stack(found, axis=2)
+
+    def _shifted(self, name: str, index: int, sign: int) -> Values:
+        parameter = next(each for each in self._unknowns if each.name == name)
+        value = self._values[name].copy()
+        moved = sign * STEP * parameter.sd
+        if parameter.size == 1:
+            value = value + moved
+        else:
+            value[:, index] += moved
+        return {**self._values, name: value}
+
+    def _all(self, values: Values) -> Array:
+        needs, _ = self._needs(values)
+        bests = [law.best(values, self._full)[:, :1] for law in self._laws]
+        return np.concatenate([needs, self._model.mean(values, self._full), *bests], axis=1)
+
+    def _needs(self, values: Values) -> tuple[Array, Array]:
+        """Log need and what of it the settings cost at every tried place: (particles, tries x rungs)."""
+        model = self._model
+        level = model.mean_at(values, self._rung_log_batch, self._away)[:, self._tries.at]
+        cost = model.missed(values, self._tries)
+        return expected_needs(values, level, cost, self._tries, model.warmup, model.budget)
+
+    def _scatter(self) -> Array:
+        return trial_scale(self._values, self._needs(self._values)[1])
+
+    def _tried(self) -> Configurations:
+        """Settings about the best of each rung, as the middle of the particles has it."""
+        model, values = self._model, self._values
+        rungs = len(self._rung_log_batch)
+        at = np.tile(np.arange(rungs, dtype=np.intp), len(TRIED))
+        off = np.repeat(np.array(TRIED), rungs)
+        seen_batch = model.scales.log_batch(values, self._rung_log_batch, self._away)
+        coordinates = []
+        momentum = np.zeros(len(at))
+        for law in model.laws:
+            moved = model.scales.shift(values, law.name, self._away) if model.scales else 0.0
+            best = np.median(law.best(values, seen_batch) + moved, axis=0)
+            step = (1.0 if law.is_log else law.spread) if law.name == RATE else 0.0
+            coordinates.append(best[at] + off * step)
+            if law.name == MOMENTUM:
+                momentum = law.value(best[at])
+        warmups = (
+            None
+            if model.warmup is None
+            else model.warmup.warmups(np.full(len(at), np.nan), self._rung_log_batch[at])
+        )
+        return Configurations(
+            self._rung_log_batch, at, coordinates, momentum, warmups, model.scales, self._away
+        )
+
+    def _curvature(self, index: int) -> Array:
+        """Second derivative of what missing the best of a setting costs at full scale: (particles,)."""
+        law, step = self._laws[index], 0.5
+        response = law.response(self._values, self._full)
+        unit = response.unit
+        ends = [response.cost(response.best + sign * step * unit)[:, 0] for sign in (-1.0, 1.0)]
+        return np.asarray((ends[0] + ends[1]) / (step * unit) ** 2)
+
+
+def _index(everywhere: Array, places: Array) -> NDArray[np.intp]:
+    near = np.isclose(everywhere[None, :, :], places[:, None, :]).all(axis=2)
+    return np.asarray(near.argmax(axis=1), dtype=np.intp)

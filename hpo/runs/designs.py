@@ -1,0 +1,314 @@
+"""What trainings buy: their cost against the interval at full scale, for this sweep and for smaller and larger ones.
+
+Each choice sweeps the ladder up to some size with some number of trainings. Its cost is that of the study's own
+trainings at the same rungs; its interval follows from the laws that were fitted to them
+(:mod:`hpo.extrapolation.inference.information`), scaled so that the study's own trainings have the interval of its
+forecast.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpo.errors import EvidenceError
+from hpo.extrapolation.forecast import told_interval
+from hpo.extrapolation.inference.information import Information, information
+from hpo.extrapolation.inference.intervals import Interval
+from hpo.extrapolation.recommend import regret_at
+from hpo.runs.results import StudyForecast, StudyResult
+from hpo.runs.study_forecast import forecast
+from hpo.study.sizes import (
+    BATCH,
+    Point,
+    cost_share,
+    full_point,
+    named_sizes,
+    point_of,
+    points,
+    relative_cost,
+    sample_cost_share,
+    told,
+)
+from hpo.study.spec import StudySpec
+from storage.records import Trial, TrialState
+from trainers.job import Question
+
+Rung = tuple[int, Point]
+
+DOUBLINGS = 8
+MOST = 2.0  # times the study's own trainings
+NARROWER = 0.01  # by which share an interval must be narrower to be worth a line
+TAIL = 1.6448536269514722  # of the normal distribution, at the ends of a 90 % interval
+
+
+@dataclass(frozen=True)
+class Design:
+    """A number of trainings over the ladder up to ``largest``, and what they cost and are expected to tell.
+
+    ``cost`` is in trainings at full scale, ``hours`` in those of a worker of this study, None where no training was
+    timed. ``interval`` is that of the epochs to the target, or of the best metric, at full scale; ``factor`` its high
+    end over its low one, of what trainings need or lack. ``regret`` is the expected share by which the settings chosen
+    would lengthen the training at full scale. ``own`` is the study as it is.
+    """
+
+    largest: Mapping[str, int]
+    trainings: int
+    cost: float
+    hours: float | None
+    interval: Interval
+    factor: float
+    regret: float
+    own: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "largest": dict(self.largest),
+            "trainings": self.trainings,
+            "cost": self.cost,
+            "accelerator_hours": self.hours,
+            "interval": self.interval.to_dict(),
+            "factor": self.factor,
+            "regret": self.regret,
+            "own": self.own,
+        }
+
+
+@dataclass(frozen=True)
+class Designs:
+    """The study's own design and the others, by their cost; ``question`` says what the intervals are of.
+
+    ``full_scale`` has the batch and the sizes that they forecast. :meth:`worthwhile` are those than which none cheaper
+    tells as much.
+    """
+
+    study: str
+    question: Question
+    full_scale: Mapping[str, int]
+    all: tuple[Design, ...]
+
+    @property
+    def own(self) -> Design:
+        """The study as it is."""
+        return next(each for each in self.all if each.own)
+
+    def worthwhile(self) -> list[Design]:
+        """The study's own design, and each that tells more than every cheaper one; the cheapest first."""
+        kept, narrowest = list[Design](), math.inf
+        for each in self.all:
+            narrower = math.log(each.factor) < (1 - NARROWER) * narrowest
+            if narrower or each.own:
+                kept.append(each)
+            narrowest = min(narrowest, math.log(each.factor))
+        return kept
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: what they are of, and one object for each design that is worthwhile."""
+        return {
+            "study": self.study,
+            "answer": self.question.answer,
+            "within_epochs": self.question.epochs,
+            "full_scale": dict(self.full_scale),
+            "designs": [each.to_dict() for each in self.worthwhile()],
+        }
+
+
+def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
+    """What trainings up to each size and batch of the ladder cost, and the interval at full scale that they leave.
+
+    ``made`` is the forecast to be narrowed; that of the study's full scale if not given. Raises
+    :class:`EvidenceError` where the study names no full scale, or no trial of it has answered.
+    """
+    if made is None:
+        full = result.spec.full_scale
+        if full is None:
+            raise EvidenceError(
+                f"study {result.study.name!r} must name a full_scale to tell what its trainings are worth there; add "
+                "full_scale: {global_batch_size: ...}"
+            )
+        made = forecast(result, full.global_batch_size)
+    if made.posterior is None:
+        raise EvidenceError("a forecast that was read back has no laws; make it again")
+    spec = result.spec
+    ended = [
+        trial
+        for trial in result.swept
+        if trial.state.finished and trial.state is not TrialState.FAILED and trial.epochs
+    ]
+    rungs = [(batch, point) for point in points(spec) for batch in result.batches]
+    costs = _Costs(spec, ended, made)
+    answered = sum(spec.question.need(trial) is not None for trial in ended)
+    told_by = information(
+        made.posterior,
+        made.global_batch_size,
+        [(batch, dict(point)) for batch, point in rungs],
+        answered / max(len(ended), 1),
+    )
+    own = [_count(spec, ended, rung) for rung in rungs]
+    told_by = told_by.scaled(own, regret_at(made.posterior, made.global_batch_size))
+    found = _Scaled(made, told_by, own)
+    designs = [found.design(_largest(rungs, own), own, rungs, costs, own=True)]
+    for largest, chosen in _choices(spec, rungs):
+        least = sum(chosen)
+        for doubling in range(DOUBLINGS):
+            trainings = least * 2**doubling
+            if trainings > MOST * sum(own):
+                break
+            counts = _shared_out(rungs, chosen, trainings)
+            designs.append(found.design(largest, counts, rungs, costs))
+    by_cost = sorted(designs, key=lambda each: (each.cost, each.factor))
+    return Designs(
+        result.study.name,
+        spec.question,
+        {BATCH: made.global_batch_size, **named_sizes(full_point(spec))},
+        tuple(by_cost),
+    )
+
+
+def design_name(design: Design) -> str:
+    """Up to which sizes a design sweeps: ``width 64, samples 16384``; ``batch 64`` where the batch alone grows."""
+    sizes = dict(design.largest)
+    batch = sizes.pop(BATCH)
+    return told(tuple(sizes.items())) or f"batch {batch:,}"
+
+
+class _Costs:
+    """What a training at a rung costs: as the study's own did there, else in proportion to its size."""
+
+    def __init__(self, spec: StudySpec, ended: Sequence[Trial], made: StudyForecast) -> None:
+        self._spec = spec
+        self._full = made.epochs_to_target.median
+        self._of: dict[Rung, list[Trial]] = {}
+        for trial in ended:
+            rung = (trial.global_batch_size, point_of(spec, trial.settings))
+            self._of.setdefault(rung, []).append(trial)
+        nominal = sum(len(each) * self._nominal(rung) for rung, each in self._of.items())
+        spent = sum(self.cost(rung) * len(each) for rung, each in self._of.items())
+        self._share = spent / nominal if nominal else 1.0
+        timed = [trial for trial in ended if trial.seconds]
+        seconds = math.fsum(trial.seconds or 0.0 for trial in timed)
+        cost = math.fsum(self._cost_of(trial) for trial in timed)
+        workers = spec.resources.workers
+        self._hours = seconds * workers / 3600 / cost if cost else None
+
+    def cost(self, rung: Rung) -> float:
+        """In trainings at full scale."""
+        if rung in self._of:
+            return statistics.fmean(self._cost_of(trial) for trial in self._of[rung])
+        return self._share * self._nominal(rung)
+
+    def hours(self, rung: Rung) -> float | None:
+        """Hours of a worker; None where no training was timed."""
+        if self._hours is None:
+            return None
+        timed = [trial.seconds for trial in self._of.get(rung, ()) if trial.seconds]
+        if not timed:
+            return self._hours * self.cost(rung)
+        return statistics.fmean(timed) * self._spec.resources.workers / 3600
+
+    def _cost_of(self, trial: Trial) -> float:
+        share = self._sample(point_of(self._spec, trial.settings))
+        return (trial.epochs or 0.0) * share / self._full
+
+    def _nominal(self, rung: Rung) -> float:
+        """That of a training to the end of its length, or of as many epochs as the full scale's."""
+        whole = self._spec.question.fixed and self._spec.sizes
+        return cost_share(self._spec, rung[1]) if whole else self._sample(rung[1])
+
+    def _sample(self, point: Point) -> float:
+        return sample_cost_share(self._spec, point) if self._spec.sizes else 1.0
+
+
+class _Scaled:
+    """The intervals, the study's own being that of its forecast."""
+
+    def __init__(self, made: StudyForecast, told_by: Information, own: Sequence[float]) -> None:
+        self._told_by, self._question = told_by, made.spec.question
+        numbers = made.numbers
+        ends = numbers.best.interval if numbers.best else numbers.epochs_to_target
+        needs = sorted(
+            (self._question.shortfall(end) or 0.0) if numbers.best else end
+            for end in (ends.low, ends.median, ends.high)
+        )
+        self._own = Interval(needs[1], needs[0], needs[2])
+        low, self._median, high = (math.log(max(need, 1e-12)) for need in needs)
+        self._times = (high - low) / (2 * TAIL * told_by.spread(own))
+
+    def design(
+        self,
+        largest: Mapping[str, int],
+        counts: Sequence[float],
+        rungs: Sequence[Rung],
+        costs: _Costs,
+        *,
+        own: bool = False,
+    ) -> Design:
+        half = TAIL * self._times * self._told_by.spread(counts)
+        need = (
+            self._own
+            if own
+            else Interval(
+                *(math.exp(min(self._median + sign * half, 200.0)) for sign in (0, -1, 1))
+            )
+        )
+        paid = [(rung, count) for rung, count in zip(rungs, counts, strict=True) if count]
+        hours = [costs.hours(rung) for rung, _ in paid]
+        timed = [each for each in hours if each is not None]
+        return Design(
+            largest,
+            round(math.fsum(counts)),
+            math.fsum(count * costs.cost(rung) for rung, count in paid),
+            math.fsum(h * n for h, (_, n) in zip(timed, paid, strict=True))
+            if len(timed) == len(paid)
+            else None,
+            told_interval(self._question, need) if self._question.fixed else need,
+            math.exp(2 * half),
+            math.expm1(self._told_by.regret(counts)),
+            own,
+        )
+
+
+def _choices(
+    spec: StudySpec, rungs: Sequence[Rung]
+) -> Iterator[tuple[Mapping[str, int], list[bool]]]:
+    """The ladder up to each of its combinations of sizes, or, where the batch alone grows, up to each batch."""
+    if not spec.sizes:
+        for most in sorted({batch for batch, _ in rungs}):
+            yield {BATCH: most}, [batch <= most for batch, _ in rungs]
+        return
+    batch = max(batch for batch, _ in rungs)
+    for corner in points(spec):
+        chosen = [
+            all(size <= most for (_, size), (_, most) in zip(point, corner, strict=True))
+            for _, point in rungs
+        ]
+        yield {BATCH: batch, **named_sizes(corner)}, chosen
+
+
+def _shared_out(rungs: Sequence[Rung], chosen: Sequence[bool], trainings: int) -> list[float]:
+    """So many trainings over the chosen rungs: one each, the rest by one over the square root of their cost."""
+    weights = [
+        1 / math.sqrt(relative_cost(point)) if each else 0.0
+        for (_, point), each in zip(rungs, chosen, strict=True)
+    ]
+    free = trainings - sum(chosen)
+    return [
+        each + free * weight / math.fsum(weights)
+        for each, weight in zip(chosen, weights, strict=True)
+    ]
+
+
+def _count(spec: StudySpec, ended: Sequence[Trial], rung: Rung) -> int:
+    return sum((trial.global_batch_size, point_of(spec, trial.settings)) == rung for trial in ended)
+
+
+def _largest(rungs: Sequence[Rung], counts: Sequence[float]) -> Mapping[str, int]:
+    trained = [rung for rung, count in zip(rungs, counts, strict=True) if count]
+    found = {BATCH: max(batch for batch, _ in trained)}
+    for name in named_sizes(trained[0][1]):
+        found[name] = max(named_sizes(point)[name] for _, point in trained)
+    return found

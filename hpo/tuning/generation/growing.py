@@ -1,0 +1,198 @@
+"""A sweep over sizes that ends by itself: which rungs it trains at, and when no training is worth its cost any more.
+
+It begins with the cheapest size, a few trainings at each batch, and one at each batch of its neighbours, the next size
+in every direction. Then the laws are fitted to what has ended, and told what one more training at each rung would take
+off the regret at full scale (:mod:`hpo.extrapolation.inference.information`): the share by which the settings chosen
+now are expected to lengthen the training there. A training is worth its cost where
+
+    (regret now - regret after it) x the training at full scale  >  what the training itself costs
+
+Those that save most for their cost are trained, as many as the ladder has batches, and the laws fitted again; where
+none is worth its cost the sweep ends. It never costs more than ``MOST_COST`` trainings at full scale in all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpo.errors import EvidenceError
+from hpo.extrapolation.evidence.stored import study_evidence
+from hpo.extrapolation.inference.information import Information, information
+from hpo.extrapolation.inference.posterior import fit
+from hpo.extrapolation.recommend import regret_at
+from hpo.study.sizes import Point, cost_share, full_point, point_of, points, rung_name
+from hpo.study.spec import StudySpec
+from hpo.tuning.generation.strategy import Done, Explore, Wait
+from storage.records import Trial, TrialState
+
+FIRST, NEIGHBOUR = (
+    4,
+    1,
+)  # trainings at each batch of the cheapest size, and of the next in every direction
+MOST_COST = 2.0  # trainings at full scale
+LEAST_SHARE = 0.25  # of trainings that go to their end, where few have ended yet
+
+Rung = tuple[int, Point]
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Rungs to train at, begun when there were ``before`` trials."""
+
+    before: int
+    rungs: tuple[Rung, ...]
+
+
+class GrowingStrategy:
+    """What a study's sweep over sizes trains next; each decision is told to ``say`` in a line.
+
+    It follows from the trials alone: one that is interrupted decides anew once what was in flight has ended.
+    """
+
+    def __init__(self, spec: StudySpec, say: Callable[[str], None] = lambda text: None) -> None:  # noqa: ARG005
+        self._spec, self._say = spec, say
+        self._points = points(spec)
+        self._rungs = [(batch, point) for point in self._points for batch in spec.ladder]
+        self._round: _Round | None = None
+        self._why: tuple[int, str] | None = None
+
+    @property
+    def why_ended(self) -> str:
+        """Why nothing more is worth its cost; "" before it has ended."""
+        return "" if self._why is None else self._why[1]
+
+    def next(self, trials: Sequence[Trial]) -> Explore | Wait | Done:
+        """The next training of a sweep with these ``trials``, of every state."""
+        now = self._round
+        if now is not None and now.before <= len(trials) < now.before + len(now.rungs):
+            batch, point = now.rungs[len(trials) - now.before]
+            return Explore(batch, point)
+        if any(not trial.state.finished for trial in trials):
+            return Wait()
+        if self._why is not None and self._why[0] == len(trials):
+            return Done()
+        rungs, said = self._decide(trials)
+        if not rungs:
+            self._why = len(trials), said
+            return Done()
+        if said:
+            self._say(said)
+        self._round = _Round(len(trials), tuple(rungs))
+        return Explore(*rungs[0])
+
+    def _decide(self, trials: Sequence[Trial]) -> tuple[list[Rung], str]:
+        """The rungs of the next round and why they are; none, and why not."""
+        counts = Counter(self._rung(trial) for trial in trials)
+        first = self._first(counts)
+        if first:
+            return first, ""
+        spent = math.fsum(cost_share(self._spec, point) * n for (_, point), n in counts.items())
+        room = self._spec.budget.trials - len(trials)
+        if room <= 0:
+            return [], f"the sweep has ended after {len(trials)} trials, the most that it trains"
+        answered = [t for t in trials if self._spec.question.need(t) is not None]
+        if not answered:
+            return self._unanswered(counts)
+        try:
+            told = self._told(trials, len(answered), counts)
+        except EvidenceError as error:
+            return [], f"the sweep has ended after {len(trials)} trials: {error}"
+        return self._worthwhile(told, counts, spent, room, len(trials))
+
+    def _first(self, counts: Counter[Rung]) -> list[Rung]:
+        """What is left of the beginning, the cheapest first."""
+        cheapest = self._points[0]
+        asked = {cheapest: FIRST}
+        for index, (name, size) in enumerate(cheapest):
+            larger = sorted(
+                {dict(point)[name] for point in self._points if dict(point)[name] > size}
+            )
+            if larger:
+                neighbour = (*cheapest[:index], (name, larger[0]), *cheapest[index + 1 :])
+                asked[neighbour] = NEIGHBOUR
+        return [
+            (batch, point)
+            for point in self._points
+            for batch in self._spec.ladder
+            for _ in range(asked.get(point, 0) - counts[batch, point])
+        ]
+
+    def _unanswered(self, counts: Counter[Rung]) -> tuple[list[Rung], str]:
+        """The cheapest size that was not trained yet, where none so far has come to what is asked for."""
+        for point in self._points:
+            rungs = [(batch, point) for batch in self._spec.ladder if not counts[batch, point]]
+            if rungs:
+                return rungs, f"nothing has arrived at smaller sizes: {_named(rungs)} next"
+        return [], "the sweep has ended: no training has arrived at any size of the ladder"
+
+    def _told(self, trials: Sequence[Trial], answered: int, counts: Counter[Rung]) -> Information:
+        spec, full = self._spec, self._spec.full_scale
+        assert full is not None, "a ladder of sizes has a full scale"
+        evidence = study_evidence(
+            trials,
+            spec.search,
+            question=spec.question,
+            full_scale=dict(full_point(spec)),
+            carried=spec.data.get("parametrization", "standard") != "standard",
+        )
+        ended = sum(trial.state is not TrialState.FAILED for trial in trials)
+        posterior = fit(evidence, rng=np.random.default_rng(0))
+        told = information(
+            posterior,
+            full.global_batch_size,
+            [(batch, dict(point)) for batch, point in self._rungs],
+            max(answered / max(ended, 1), LEAST_SHARE),
+        )
+        many = [counts[rung] for rung in self._rungs]
+        return told.scaled(many, regret_at(posterior, full.global_batch_size))
+
+    def _worthwhile(
+        self, told: Information, counts: Counter[Rung], spent: float, room: int, trials: int
+    ) -> tuple[list[Rung], str]:
+        """Up to a round of trainings that save more than they cost, the best for its cost first."""
+        many = [float(counts[rung]) for rung in self._rungs]
+        begun, chosen, cost = told.regret(many), list[int](), 0.0
+        now = begun
+        last = ""
+        while len(chosen) < min(len(self._spec.ladder), room):
+            saved = [now - told.regret(_with_one(many, index)) for index in range(len(many))]
+            costs = [cost_share(self._spec, point) for _, point in self._rungs]
+            best = max(range(len(many)), key=lambda index: saved[index] / costs[index])
+            last = (
+                f"one more at {rung_name(*self._rungs[best])} costs {costs[best]:.2g} and is expected to save "
+                f"{saved[best]:.2g} of the training at full scale"
+            )
+            if saved[best] <= costs[best]:
+                break
+            if spent + cost + costs[best] > MOST_COST:
+                last = f"it has cost {spent + cost:.2g} of the training at full scale, and may cost {MOST_COST:g}"
+                break
+            many[best] += 1
+            now, cost = now - saved[best], cost + costs[best]
+            chosen.append(best)
+        if not chosen:
+            return [], (
+                f"the sweep has ended by itself after {trials} trials, {spent:.2g} of the training at full scale: "
+                f"{last}"
+            )
+        rungs = [self._rungs[index] for index in sorted(chosen)]
+        return rungs, (
+            f"{_named(rungs)} next: {cost:.2g} of the training at full scale, expected to save {begun - now:.2g} of it"
+        )
+
+    def _rung(self, trial: Trial) -> Rung:
+        return trial.global_batch_size, point_of(self._spec, trial.settings)
+
+
+def _with_one(counts: Sequence[float], index: int) -> list[float]:
+    return [count + (at == index) for at, count in enumerate(counts)]
+
+
+def _named(rungs: Sequence[Rung]) -> str:
+    """``2 at 16, width 32; 1 at 32, width 32``."""
+    return "; ".join(f"{many} at {rung_name(*rung)}" for rung, many in Counter(rungs).items())
