@@ -106,7 +106,10 @@ def progress(result: StudyResult) -> str:
     own = len(result.swept) - len(result.imported)
     budget = result.spec.budget
     asked = "" if budget.ends_by_itself else f" of {budget.trials}"
-    return f"{own}{asked} trainings{raced}{imported}" + (f": {', '.join(parts)}" if parts else "")
+    counted = f"{own}{asked} trainings{raced}{imported}" + (
+        f": {', '.join(parts)}" if parts else ""
+    )
+    return ". ".join([counted, *(str(each).capitalize() for each in result.keeping)])
 
 
 def runs_table(result: StudyResult) -> Table | None:

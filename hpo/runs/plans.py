@@ -30,7 +30,7 @@ from hpo.planning.plan import Plan, planned_job
 from hpo.planning.request import PlanOptions, PlanRequest
 from hpo.planning.timing.costs import cost_of
 from hpo.planning.timing.failures import Failures
-from hpo.runs.forecasts import forecast, forecast_at
+from hpo.runs.forecasts import forecast, forecast_at, kept_constraints
 from hpo.runs.results import StudyForecast, StudyResult, best_settings
 from hpo.study.spec import StudySpec
 from search_spaces.scaling_rules import SCALING_RULES
@@ -222,7 +222,8 @@ def law_of(made: StudyForecast) -> EpochsLaw:
         return IntervalLaw(
             made.global_batch_size, made.epochs_to_target, made.numbers.divergence or 0.0
         )
-    return PosteriorLaw(made.posterior, made.numbers.calibration.scale)
+    kept = kept_constraints(made.source) if made.source else None
+    return PosteriorLaw(made.posterior, made.numbers.calibration.scale, kept=kept)
 
 
 def _timed(plan: Plan, made: StudyForecast, selection: PlanSelection) -> Plan:
