@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Progress,
         StudyForecast,
         StudyResult,
+        TradeOff,
         ask_tell,
         calibration,
         delete_study,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         studies,
         submit_plan,
         to_optuna,
+        trade_offs,
     )
     from hpo.callbacks.reporting import ProgramTrial, report, should_stop, trial
     from hpo.client.async_client import AsyncClient
@@ -73,6 +75,7 @@ _HOMES = {
         "Progress",
         "StudyForecast",
         "StudyResult",
+        "TradeOff",
         "ask_tell",
         "calibration",
         "delete_study",
@@ -93,6 +96,7 @@ _HOMES = {
         "studies",
         "submit_plan",
         "to_optuna",
+        "trade_offs",
     ),
     "hpo.errors": ("HpoError",),
     "hpo.client.client": ("Client",),
@@ -116,6 +120,7 @@ __all__ = [
     "StudyForecast",
     "StudyResult",
     "StudySpec",
+    "TradeOff",
     "ask_tell",
     "calibration",
     "delete_study",
@@ -141,6 +146,7 @@ __all__ = [
     "studies",
     "submit_plan",
     "to_optuna",
+    "trade_offs",
     "trial",
 ]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpo.asking.trial import AskedTrial, AskTell
 from hpo.planning.launchers.launch import MAX_RESTARTS, check_script, choose_backend
+from hpo.planning.placement.tradeoffs import TradeOff
 from hpo.planning.plan import Plan, folder_name, read_plan
 from hpo.planning.request import PlanRequest
 from hpo.runs import launches, repository
@@ -19,7 +20,7 @@ from hpo.runs.exports.optuna_study import POINTS, optuna_study
 from hpo.runs.forecasts import fit_posterior, forecast, with_forecast
 from hpo.runs.importances import Importances, importances
 from hpo.runs.launches import launch_here, submit_plan
-from hpo.runs.plans import make_plan, plan_study
+from hpo.runs.plans import make_plan, plan_study, trade_offs
 from hpo.runs.progress import Progress
 from hpo.runs.race import race
 from hpo.runs.repository import DEFAULT_STORAGE, open_store
@@ -44,6 +45,7 @@ __all__ = [
     "StudyForecast",
     "StudyResult",
     "StudySpec",
+    "TradeOff",
     "ask_tell",
     "calibration",
     "delete_study",
@@ -67,6 +69,7 @@ __all__ = [
     "studies",
     "submit_plan",
     "to_optuna",
+    "trade_offs",
     "with_forecast",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ from plotly import graph_objects as go
 from hpo.dashboard import figures
 from hpo.dashboard.points import outcome_end
 from hpo.dashboard.view import StudyView, curves_of
-from hpo.errors import ExportError
+from hpo.errors import ExportError, PlanError
+from hpo.extrapolation.inference.posterior import Posterior
 from hpo.runs.formatting import KIND_NAMES, answered, interval, number, precise, readable, target
 from hpo.runs.importances import importance_order, importances
+from hpo.runs.plans import is_weighed, trade_offs
 from hpo.runs.results import RULES_OF_THUMB, PlannedRun, StudyResult, best_of_rungs
 from hpo.runs.verdict import verdicts
 from storage.records import Outcome, PlanKind, TrialState
@@ -43,6 +46,9 @@ SLICES = """Optuna's slice plot, the darker the later in the sweep. What missed 
 longest training of its batch size."""
 CONTOURS = """Optuna's contour plot over the two that matter most, the darker the better. What missed the target
 counts with the epochs of the longest training of its batch size."""
+TRADE_OFFS = """No batch size, placement or settings that the evidence supports beat these in time, accelerator hours
+and epochs (or the metric of a fixed budget) at once; the lighter, the larger the batch. A run that may be lost counts
+with its repetitions."""
 CURVES = """One line for each training; those that were stopped early or diverged are faint. Click on a batch size to
 hide it, twice to see it alone."""
 CALIBRATION = """One point for each launched plan of this study; the bars are 90 % intervals, and nine of ten should
@@ -234,6 +240,13 @@ def pictures(view: StudyView) -> Iterator[Picture]:
         else ("Epochs to target", LADDER, SETTING, RESPONSE)
     )
     yield Picture("ladder", f"{answer} against batch size", ladder, figures.ladder(result, law))
+    if rows := weighed(result, law):
+        yield Picture(
+            "trade-offs",
+            "Time, cost and epochs",
+            TRADE_OFFS,
+            figures.trade_offs(rows, f"{result.study.name}: what is weighed against what"),
+        )
     for name in varied:
         yield Picture(
             f"batch-{name}",
@@ -266,6 +279,19 @@ def pictures(view: StudyView) -> Iterator[Picture]:
             CALIBRATION,
             figures.calibration(view.calibration),
         )
+
+
+def weighed(result: StudyResult, posterior: Posterior | None) -> list[dict[str, Any]]:
+    """The Pareto front of the study's full-scale run on its machine; none where its speed there is not known."""
+    made, full = result.forecast, result.spec.full_scale
+    if made is None or full is None or posterior is None or not is_weighed(full.machine):
+        return []
+    made = dataclasses.replace(
+        made, posterior=posterior, source=dataclasses.replace(result, forecast=None)
+    )
+    with contextlib.suppress(PlanError):
+        return [each.to_dict() for each in trade_offs(made, nodes=full.nodes, workers=full.workers)]
+    return []
 
 
 def _importances(result: StudyResult) -> Iterator[Picture]:

@@ -7,6 +7,7 @@ alike it is the middle, so that the same study drawn again gets about the same r
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -160,6 +161,16 @@ def recommend(
             chosen[WARMUP] = Choice(epochs, Interval(epochs, epochs, epochs))
         return Choices(log_batch, chosen, epochs)
     return _start(posterior, Choices(log_batch, chosen), kept)
+
+
+def with_rate(choices: Choices, factor: float) -> Choices:
+    """The choices with a learning rate ``factor`` times as high; as they are where none was tuned."""
+    if RATE not in choices:
+        return choices
+    rate = choices[RATE]
+    ends = (each * factor for each in (rate.interval.median, rate.interval.low, rate.interval.high))
+    moved = Choice(rate.coordinate + float(np.log(factor)), Interval(*ends))
+    return dataclasses.replace(choices, chosen={**choices.chosen, RATE: moved})
 
 
 def outlooks(kept: KeptConstraints, choices: Choices) -> tuple[ConstraintOutlook, ...]:

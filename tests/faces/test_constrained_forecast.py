@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sqlite3
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import hpo
+from hpo.cli.main import main
 from hpo.cli.output.tables import show_study, show_trials, trial_rows
 from hpo.dashboard import page
+from hpo.dashboard.view import StudyView, load_view
+from hpo.errors import PlanError
 from hpo.runs.forecasts import with_forecast
 from hpo.runs.plans import law_of
 from trainers.job import Constraint
@@ -90,3 +95,74 @@ def test_what_keeps_the_constraints_is_told_wherever_a_study_is_shown(
     assert f"kept by {count.kept} of 24" in page.progress(result)
     reached = sum(rung["trials"] for rung in document["rungs"])
     assert reached == 24
+
+
+def with_machine(study: Any) -> None:
+    """The study's full scale is a machine of one's own, which describes what a sample costs."""
+    (study.folder / "six.yaml").write_text(SIX_CARDS)
+    with sqlite3.connect(study.folder / "hpo.db") as database:
+        (spec,) = database.execute("SELECT spec FROM studies").fetchone()
+        text = spec.replace("workers: 1}", f"machine: {study.folder}/six.yaml}}")
+        database.execute("UPDATE studies SET spec = ?", (text,))
+        database.execute(
+            "INSERT INTO workload_costs (study_id, parameters, gradient_tensors, flops_per_sample, "
+            "activation_bytes_per_sample, sample_bytes) SELECT id, 1000000, 10, 3e9, 1e6, 1000 FROM studies"
+        )
+
+
+def test_trade_offs_are_told_in_python_text_json_and_on_the_page(
+    study: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(study.folder)
+    with_machine(study)
+    made = hpo.forecast(study.result, 64)
+    front = hpo.trade_offs(made)
+    assert {mark for each in front for mark in each.marks} >= {"fastest", "cheapest"}
+    fewest = next(each for each in front if "fewest epochs" in each.marks)
+    assert fewest.global_batch_size == min(each.global_batch_size for each in front)
+    assert fewest.seconds.median > 0 and "learning_rate" in fewest.settings
+    run = CliRunner()
+    told = json.loads(run.invoke(main, ["forecast", "cells", "--at", "64", "--json"]).stdout)
+    assert told[0]["trade_offs"] == json.loads(json.dumps([each.to_dict() for each in front]))
+    text = " ".join(run.invoke(main, ["forecast", "cells", "--at", "64"]).stdout.split())
+    assert "nothing beats these in all three" in text and "fewest epochs" in text
+    planned = json.loads(run.invoke(main, ["plan", "cells", "--json"]).stdout)
+    assert planned["details"]["trade_offs"] == told[0]["trade_offs"]
+    shown = {picture.key: picture.figure for picture in page.pictures(view_of(study))}
+    drawn = shown["trade-offs"].data[0]
+    assert list(drawn.x) == pytest.approx([each.accelerator_hours.median for each in front])
+
+
+def test_trade_offs_of_a_machine_take_no_batch_that_breaks_a_constraint(study: Any) -> None:
+    """1 GB and 10 MB a sample keep 1.4 GB up to a batch of 40; what ends first on six cards takes a larger one."""
+    free = hpo.trade_offs(hpo.forecast(held(study), 32), "summit", cost="resnet50")
+    assert free[0].global_batch_size > 64 and "fastest" in free[0].marks
+    made = hpo.forecast(held(study, Constraint("memory_gb", 1.4)), 32)
+    kept = hpo.trade_offs(made, "summit", cost="resnet50")
+    assert 30 <= max(each.global_batch_size for each in kept) <= 40
+
+
+def test_trade_offs_say_why_there_are_none(study: Any) -> None:
+    made = hpo.forecast(study.result, 64)
+    with pytest.raises(PlanError, match="is not known, so that time and cost cannot be weighed"):
+        hpo.trade_offs(made, "summit")
+    with pytest.raises(PlanError, match="a plan has no option 'nods'"):
+        hpo.trade_offs(made, nods=3)  # type: ignore[call-arg]
+
+
+SIX_CARDS = """\
+name: six
+title: two nodes with three cards each
+nodes: 2
+accelerators_per_node: 3
+accelerator: {name: card, memory_bytes: 16.0e+9, peak_flops: {fp32: 1.0e+13},
+              achieved_fraction: {fp32: {low: 0.3, median: 0.4, high: 0.5}}, power_watts: 250}
+intra_node: {name: bus, bandwidth_bytes_per_second: 1.0e+10, latency_seconds: 1.0e-6, topology: tree}
+inter_node: {name: net, bandwidth_bytes_per_second: 1.0e+10, latency_seconds: 1.0e-6, topology: tree}
+shared_filesystem: {name: disks, read_bytes_per_second: 1.0e+10, capacity_bytes: 1.0e+15}
+scheduler: slurm
+"""
+
+
+def view_of(study: Any) -> StudyView:
+    return load_view("cells", study.storage)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.text import Text
 
+from hpo.cli.output.plans import trade_offs_table
 from hpo.cli.output.style import new_console, new_list, new_table
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.inference.intervals import Interval
@@ -68,8 +69,10 @@ def show_study(result: StudyResult, found: Sequence[Importances] = ()) -> None:
             console.print(line, markup=False)
 
 
-def show_forecasts(forecasts: Sequence[Forecast]) -> None:
-    """Forecasts at several batch sizes, the reason of each below."""
+def show_forecasts(
+    forecasts: Sequence[Forecast], trade_offs: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """Forecasts at several batch sizes, the reason of each below, and what is weighed against what over all of them."""
     console = new_console()
     console.print(_forecasts(forecasts, "forecast"))
     for each in forecasts:
@@ -77,6 +80,8 @@ def show_forecasts(forecasts: Sequence[Forecast]) -> None:
             f"at {each.global_batch_size:g}, trust {each.trust}: {each.reason}", markup=False
         )
         console.print(_prospects(each))
+    if trade_offs:
+        console.print(trade_offs_table(trade_offs))
 
 
 def show_studies(studies: Sequence[Study]) -> None:

@@ -17,7 +17,7 @@ from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.extrapolation.inference.kept import KeptConstraints
 from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.prospects import log_epochs_samples
-from hpo.extrapolation.recommend import Choices, outlooks, recommend
+from hpo.extrapolation.recommend import Choices, outlooks, recommend, with_rate
 from hpo.extrapolation.trust import VERY_FAR
 from hpo.planning.plan import BUDGET_FACTOR
 
@@ -90,6 +90,7 @@ class PosteriorLaw:
         kept: KeptConstraints | None = None,
     ) -> None:
         self._posterior, self._scale, self._kept = thinned(posterior, particles), scale, kept
+        self._others: tuple[PosteriorLaw, float] | None = None
         self._chosen: dict[int, Choices] = {}
         self._known: dict[int, Epochs] = {}
         self._between: dict[int, Epochs] = {}
@@ -158,10 +159,27 @@ class PosteriorLaw:
 
     def _choices(self, global_batch_size: int) -> Choices:
         if global_batch_size not in self._chosen:
-            self._chosen[global_batch_size] = recommend(
-                self._posterior, math.log(global_batch_size), self._kept
-            )
+            if self._others is None:
+                found = recommend(self._posterior, math.log(global_batch_size), self._kept)
+            else:
+                law, factor = self._others
+                found = with_rate(law._choices(global_batch_size), factor)
+            self._chosen[global_batch_size] = found
         return self._chosen[global_batch_size]
+
+    def at_rate(self, factor: float) -> PosteriorLaw:
+        """The law of the same settings but for the learning rate, which is so many times as high."""
+        other = PosteriorLaw(
+            self._posterior, self._scale, len(self._posterior.residuals), self._kept
+        )
+        other._others = self, factor
+        return other
+
+    def settings(self, global_batch_size: int) -> dict[str, float]:
+        """The tuned settings at a batch size, by name."""
+        return {
+            name: each.interval.median for name, each in self._choices(global_batch_size).items()
+        }
 
 
 class IntervalLaw:
