@@ -151,7 +151,9 @@ def recommend(
                 law,
                 log_batch,
                 Choices(log_batch, chosen).momentum,
-                kept and Breaking(kept, log_batch, _usual(posterior, log_batch, chosen)),
+                None
+                if kept is None
+                else Breaking(kept, log_batch, _usual(posterior, log_batch, chosen)),
             )
     if model.warmup is None:
         return Choices(log_batch, {law.name: chosen[law.name] for law in model.laws})
@@ -314,7 +316,7 @@ def _usual(
             found[law.name] = chosen[law.name].interval.median
         else:
             best = law.best(posterior.values, np.array([log_batch]), None)
-            found[law.name] = float(law.value(np.median(best)))
+            found[law.name] = float(law.value(np.array(np.median(best))))
     return found | ({WARMUP: model.warmup.usual} if model.warmup is not None else {})
 
 

@@ -39,6 +39,7 @@ from hpo.study.spec import StudySpec
 from search_spaces.scaling_rules import SCALING_RULES
 from storage.records import PlanKind, Throughput
 from trainers.cost import WorkloadCost
+from trainers.job import TrainingJob
 
 BASELINES = {
     PlanKind.LINEAR_SCALING: "linear",
@@ -93,6 +94,7 @@ def choose_plan(
     job = planned_job(made.spec, made.settings, made.global_batch_size, made.epochs_to_target)
     if memory or constraints.micro_batch_size:
         job = dataclasses.replace(job, micro_batch_size=place.micro_batch_size)
+    job = _with_found_micro_batch(job, made.source, place.workers)
     plan = Plan(
         study=made.spec.name,
         kind=PlanKind.FORECAST,
@@ -230,6 +232,29 @@ def _context(
         Failures(asked.node_failure_hours) if asked.node_failure_hours is not None else None,
         made.spec.budget.evaluations_per_epoch,
     )
+
+
+def _with_found_micro_batch(
+    job: TrainingJob, result: StudyResult | None, workers: int
+) -> TrainingJob:
+    """The job with the micro batch that the memory was found to take by a program's trials, where its own is larger.
+
+    That of the largest rung where any was found: what one worker's memory holds does not depend on the global batch.
+    """
+    program = result.spec.program if result else None
+    if result is None or program is None or program.out_of_memory is None:
+        return job
+    found = [
+        (trial.global_batch_size, -trial.micro_batch_size)
+        for trial in result.trials
+        if trial.micro_batch_size
+    ]
+    if not found:
+        return job
+    size = -max(found)[1]
+    split = program.options.split(job.global_batch_size, workers, size)
+    micro = min(split["micro_batch_size"], job.micro_batch_size or size)
+    return dataclasses.replace(job, micro_batch_size=micro)
 
 
 def plan_study(
@@ -404,6 +429,7 @@ def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:
         job = planned_job(result.spec, settings, plan.global_batch_size, None)
         if job.settings == plan.job.settings:
             continue
+        job = _with_found_micro_batch(job, result, plan.workers)
         plans.append(
             dataclasses.replace(
                 plan,
