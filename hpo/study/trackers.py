@@ -76,6 +76,16 @@ TRACKERS: Registry[TrackerDescription] = Registry(
             },
             places=("folder",),
         ),
+        "aim": TrackerDescription(
+            rule=f"{_EXPORTS}.aim_log:AimTracker",
+            about="Aim",
+            source="aimstack.readthedocs.io",
+            settings={
+                "repo": "its repository, a folder or aim://host:port; aim beside the study if not given",
+                "experiment": "the experiment; the name of the study if not given",
+            },
+            places=("repo",),
+        ),
     },
     instance_of(TrackerDescription),
 )

@@ -148,12 +148,12 @@ def test_every_trial_goes_to_a_tracker_of_somebody_else(lines, tmp_path):
 
 @pytest.mark.processes
 def test_one_that_fails_and_one_that_hangs_are_one_warning_each(lines, tmp_path, monkeypatch):
-    monkeypatch.setattr(beside, "GRACE_SECONDS", 3.0)
     plain, _ = run(tmp_path, "[]", "plain")
     failing, heard = run(tmp_path, "[{lines: {way: fail}}]", "failing")
     assert ends(failing) == ends(plain) and failing.complete
     (warning,) = heard.warnings
     assert "OSError: the network is down" in warning and "hpo export trackers 'failing'" in warning
+    monkeypatch.setattr(beside, "GRACE_SECONDS", 3.0)
     began = time.monotonic()
     hanging, heard = run(tmp_path, "[{lines: {way: hang}}]", "hanging")
     assert ends(hanging) == ends(plain) and hanging.complete
