@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         Progress,
         StudyForecast,
         StudyResult,
+        TradeOff,
         ask_tell,
         calibration,
         delete_study,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
         studies,
         submit_plan,
         to_optuna,
+        trade_offs,
     )
     from hpo.study.spec import StudySpec, load_study, parse_study
 
@@ -78,6 +80,7 @@ _HOMES = {
         "Progress",
         "StudyForecast",
         "StudyResult",
+        "TradeOff",
         "ask_tell",
         "calibration",
         "delete_study",
@@ -99,6 +102,7 @@ _HOMES = {
         "studies",
         "submit_plan",
         "to_optuna",
+        "trade_offs",
     ),
     "hpo.errors": ("HpoError",),
     "hpo.client.client": ("Client",),
@@ -124,6 +128,7 @@ __all__ = [
     "StudyForecast",
     "StudyResult",
     "StudySpec",
+    "TradeOff",
     "ask_tell",
     "calibration",
     "delete_study",
@@ -150,6 +155,7 @@ __all__ = [
     "studies",
     "submit_plan",
     "to_optuna",
+    "trade_offs",
     "trial",
 ]
 

@@ -111,6 +111,8 @@ RESERVED = frozenset(
         "accumulation",
         "seed",
         "purpose",
+        "memory_bytes",
+        "measures",
         "epochs_to_target",
         "epochs",
         "step",

@@ -9,7 +9,7 @@ million million samples a second for a year are 3e19, the largest published trai
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -34,6 +34,12 @@ MOST_AMOUNT = 1e18
 
 MOST_WHOLE = 2**31 - 1
 """The largest batch, and the most workers: what a column of 32 bits holds."""
+
+MOST_BYTES = 10**18
+"""The most memory of a training."""
+
+MOST_MEASURES, LONGEST_MEASURE = 50, 100
+"""The most further metrics that a trial may tell at its end, and the characters of a name."""
 
 _SLACK = 1 + 1e-9  # what sums of floating-point epochs may differ by
 
@@ -102,7 +108,9 @@ class TrialFigures:
     page has one, ``unit`` the unit in exports and answers; without ``least`` it may be any number.
 
     ``epochs``, ``steps`` and ``seconds`` are what the trial used; ``resolution_epochs`` is the distance
-    between evaluations, so that the target may have been reached up to that much earlier.
+    between evaluations, so that the target may have been reached up to that much earlier. ``memory_bytes`` is the most
+    that its first worker held, on its accelerator or else as a process; ``micro_batch_size`` what a program's memory
+    was found to take, None where it took all that it was asked to.
     """
 
     epochs_to_target: float | None = _came_of_it("Epochs to target", unit="epochs", least=LEAST)
@@ -113,6 +121,12 @@ class TrialFigures:
     final_metric: float | None = _came_of_it("Last metric")
     resolution_epochs: float | None = _came_of_it(
         "Epochs between evaluations", unit="epochs", least=0, shown=False
+    )
+    memory_bytes: int | None = _came_of_it(
+        "Peak memory", unit="bytes", least=0, most=MOST_BYTES, shown=False
+    )
+    micro_batch_size: int | None = _came_of_it(
+        "Micro batch found", unit="samples", least=1, most=MOST_WHOLE, shown=False
     )
 
 
@@ -143,6 +157,9 @@ END_FIGURES = (
     Figure("samples", 0, MOST_SAMPLES, whole=True),
 )
 """The figures of a trial that has ended."""
+
+LATER = frozenset({"memory_bytes", "micro_batch_size"})
+"""Figures of a trial whose columns, and whose rule, came with a later revision of the schema."""
 
 OUTCOME_FIGURES = (
     _EPOCHS_TO_TARGET,
@@ -196,6 +213,21 @@ def fault_of(figures: Iterable[Figure], values: object) -> str:
     """The first range that a record with these figures leaves, "" for none; a figure that it lacks is left out."""
     faults = (figure.fault(getattr(values, figure.name, None)) for figure in figures)
     return next(filter(None, faults), "")
+
+
+def fault_of_measures(measures: Mapping[str, float] | None) -> str:
+    """The rule that further metrics at the end of a trial break, "" for none."""
+    if measures is None:
+        return ""
+    if len(measures) > MOST_MEASURES:
+        return f"measures must be at most {MOST_MEASURES}, but got {len(measures)}"
+    for name, value in measures.items():
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_MEASURE:
+            return f"the name of a measure must have 1 to {LONGEST_MEASURE} characters, but got {name!r:.120}"
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not abs(value) <= MOST_AMOUNT:
+            return f"{name} must be a number up to {MOST_AMOUNT:.15g}, but got {value!r:.40}"
+    return ""
 
 
 def fault_of_reached(epochs_to_target: float | None, epochs: float | None) -> str:

@@ -22,6 +22,7 @@ from storage.figures import (
     ConvergencePoint,
     TrialFigures,
     fault_of,
+    fault_of_measures,
 )
 from storage.service_records import (
     Event,
@@ -250,20 +251,27 @@ class NewTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialResult(TrialFigures):
-    """How a trial ended. ``epochs_to_target`` is given exactly where ``state`` is reached."""
+    """How a trial ended. ``epochs_to_target`` is given exactly where ``state`` is reached.
+
+    ``measures`` holds the metrics of its last evaluation beside the target's, by name.
+    """
 
     state: TrialState
     reason: str = ""
+    measures: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         _check_ending(self.state, self.epochs_to_target)
-        if fault := fault_of(END_FIGURES, self):
+        if fault := fault_of(END_FIGURES, self) or fault_of_measures(self.measures):
             raise InvalidRecord(f"the end of the trial: {fault}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial(TrialFigures):
-    """One training of one recipe at one global batch size with one seed; ``number`` counts from 0."""
+    """One training of one recipe at one global batch size with one seed; ``number`` counts from 0.
+
+    ``measures`` holds the metrics of its last evaluation beside the target's, None where they were not told.
+    """
 
     id: int
     study_id: int
@@ -277,6 +285,7 @@ class Trial(TrialFigures):
     started_at: datetime | None
     finished_at: datetime | None
     samples: int | None = None  # processed, once the trial has ended
+    measures: Mapping[str, float] | None = None
 
     @cached_property
     def settings_key(self) -> str:

@@ -89,6 +89,55 @@ class EndedTraining(Protocol):
         """The best value of the target's metric at any evaluation."""
 
 
+MEMORY, PACE = "memory_gb", "seconds_per_sample"
+"""What every training may be held to beside its metrics: gigabytes (10^9 bytes) at its peak, and seconds a sample."""
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A bound on what a training tells at its end: its peak memory, its seconds a sample, or another metric.
+
+    ``name`` is :data:`MEMORY`, :data:`PACE` (evaluations counted in), or a metric, whose value at the last evaluation
+    counts. A training that does not keep it, or does not tell, is no answer to a :class:`Question`.
+    """
+
+    name: str
+    bound: float
+    at_most: bool = True
+
+    def value(self, ended: object) -> float | None:
+        """What an ended training tells; None for nothing that is a number."""
+        if self.name == MEMORY:
+            held = getattr(ended, "memory_bytes", None)
+            return None if held is None else held / 1e9
+        if self.name == PACE:
+            seconds, samples = getattr(ended, "seconds", None), getattr(ended, "samples", None)
+            return seconds / samples if seconds and samples else None
+        told = (getattr(ended, "measures", None) or {}).get(self.name)
+        if told is None or not _is_number(told) or not math.isfinite(told):
+            return None
+        return float(told)
+
+    def excess(self, value: float) -> float:
+        """How far a value is beyond the bound, in the figure's own unit; at most 0 where it keeps it."""
+        return value - self.bound if self.at_most else self.bound - value
+
+    def fault(self, ended: object) -> str:
+        """Why an ended training does not keep it, "" where it does."""
+        value = self.value(ended)
+        if value is None:
+            return f"it did not tell its {self.name}, which must be {self.rule}"
+        return "" if self.excess(value) <= 0 else f"{self.name} {value:.4g} is not {self.rule}"
+
+    @property
+    def rule(self) -> str:
+        """``at most 16``."""
+        return f"{'at most' if self.at_most else 'at least'} {self.bound:g}"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.rule}"
+
+
 @dataclass(frozen=True)
 class Question:
     """What a study asks: how soon trainings reach a target, or how good they get within ``epochs``.
@@ -99,12 +148,13 @@ class Question:
     it is small, and no value of them leads out of 0 to 1.
 
     Where trainings have several lengths, ``epochs`` and ``samples`` are those of the longest, and each tells its own
-    among its settings.
+    among its settings. A training that breaks one of ``constraints`` has not answered.
     """
 
     target: Target
     epochs: float | None = None
     samples: float | None = None
+    constraints: tuple[Constraint, ...] = ()
 
     @property
     def fixed(self) -> bool:
@@ -112,11 +162,18 @@ class Question:
         return self.epochs is not None
 
     def need(self, ended: EndedTraining) -> float | None:
-        """What a training needed or lacked; None where it did not answer: lost, stopped, or too short."""
+        """What a training needed or lacked; None where it did not answer: lost, stopped, too short, or not within the
+        constraints."""
+        if self.constraints and self.broken(ended):
+            return None
         if self.epochs is None:
             return ended.epochs_to_target if ended.state == "reached" else None
         whole = (ended.epochs or 0.0) >= 0.99 * self._budget(ended)
         return self.shortfall(ended.best_metric) if ended.state == "censored" and whole else None
+
+    def broken(self, ended: object) -> str:
+        """Why an ended training is not within the constraints, "" where it is."""
+        return "; ".join(filter(None, (each.fault(ended) for each in self.constraints)))
 
     def _budget(self, ended: EndedTraining) -> float:
         """The epochs that a training was to have."""

@@ -65,7 +65,9 @@ class TrainingOutcome:
     """How a training ended: ``reached`` the target, ``censored`` by its budget, or ``diverged``.
 
     ``epochs_to_target`` is known only where the target was reached; ``epochs`` and ``steps`` are what was
-    spent.
+    spent. ``memory_bytes`` is the most that the first worker held at an evaluation, on its accelerator or else as a
+    process, ``micro_batch_size`` what the memory was found to take; None where nothing tells. ``measures`` holds every
+    other metric than the target's, at the last evaluation.
     """
 
     state: str
@@ -76,10 +78,15 @@ class TrainingOutcome:
     best_metric: float
     final_metric: float
     reason: str
+    memory_bytes: int | None = None
+    micro_batch_size: int | None = None
+    measures: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values by name."""
-        return dataclasses.asdict(self)
+        """Plain values by name, without what was not measured."""
+        plain = dataclasses.asdict(self)
+        further = ("memory_bytes", "micro_batch_size", "measures")
+        return {name: value for name, value in plain.items() if value or name not in further}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingOutcome:

@@ -124,7 +124,7 @@ class RemoteTrial:
             figures = {
                 name: value
                 for name, value in plain.items()
-                if name not in (*names, "started_at", "finished_at")
+                if name not in (*names, "started_at", "finished_at", "measures")
             }
             return cls(**{name: plain[name] for name in names}, figures=figures, document=plain)
 

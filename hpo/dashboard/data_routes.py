@@ -269,7 +269,11 @@ def _planned(
         )
     except PlanError as error:
         return {"plan": None, "refused": str(error), "figures": None}
-    drawn = {"front": figures.pareto_front(plan), "shares": figures.time_shares(plan)}
+    drawn = {
+        "front": figures.pareto_front(plan),
+        "tradeoffs": figures.trade_offs((plan.details or {}).get("trade_offs", ())),
+        "shares": figures.time_shares(plan),
+    }
     return {
         "plan": plan.to_dict(),
         "refused": None,

@@ -5,9 +5,9 @@
     result = hpo.read_study("digits")
     hpo.figures.ladder(result, hpo.fit_posterior(result)).show()
 
-Each function takes a :class:`hpo.StudyResult` (``sample_images`` those of a model, ``calibration`` and
-``calibration_of_time`` their rows, ``pareto_front`` and ``time_shares`` a :class:`hpo.Plan`) and returns a
-``plotly.graph_objects.Figure``. None of them fits: laws are drawn from a posterior that is handed in
+Each function takes a :class:`hpo.StudyResult` (``sample_images`` those of a model, ``calibration``,
+``calibration_of_time`` and ``trade_offs`` their rows, ``pareto_front`` and ``time_shares`` a :class:`hpo.Plan`) and
+returns a ``plotly.graph_objects.Figure``. None of them fits: laws are drawn from a posterior that is handed in
 (:func:`hpo.fit_posterior`), and left out without one.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 from hpo.dashboard.batch_figures import ladder, setting_against_batch
 from hpo.dashboard.importance_figures import contour, importances, slice_plot
 from hpo.dashboard.outcome_figures import calibration, calibration_of_time, validation
-from hpo.dashboard.plan_figures import pareto_front, time_shares
+from hpo.dashboard.plan_figures import pareto_front, time_shares, trade_offs
 from hpo.dashboard.sample_image_figures import sample_images
 from hpo.dashboard.size_figures import cost_against_interval
 from hpo.dashboard.trial_figures import learning_curves, noise_scale, parallel_coordinates, response
@@ -37,5 +37,6 @@ __all__ = [
     "setting_against_batch",
     "slice_plot",
     "time_shares",
+    "trade_offs",
     "validation",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,11 +15,13 @@ from plotly import graph_objects as go
 from hpo.dashboard import figures
 from hpo.dashboard.points import outcome_end
 from hpo.dashboard.view import StudyView, curves_of
-from hpo.errors import EvidenceError, ExportError
+from hpo.errors import EvidenceError, ExportError, PlanError
+from hpo.extrapolation.inference.posterior import Posterior
 from hpo.runs.designs import designs
 from hpo.runs.formatting import KIND_NAMES, answered, interval, number, precise, readable, target
 from hpo.runs.importances import importance_order, importances
 from hpo.runs.results import RULES_OF_THUMB, PlannedRun, StudyResult, best_of_rungs
+from hpo.runs.study_plan import is_weighed, trade_offs
 from hpo.runs.verdict import verdicts
 from hpo.study.sizes import full_point
 from storage.records import Outcome, PlanKind, TrialState
@@ -53,6 +56,9 @@ SLICES = """Optuna's slice plot, the darker the later in the sweep. What missed 
 longest training of its batch size."""
 CONTOURS = """Optuna's contour plot over the two that matter most, the darker the better. What missed the target
 counts with the epochs of the longest training of its batch size."""
+TRADE_OFFS = """No batch size, placement or settings that the evidence supports beat these in time, accelerator hours
+and epochs (or the metric of a fixed budget) at once; the lighter, the larger the batch. A run that may be lost counts
+with its repetitions."""
 CURVES = """One line for each training; those that were stopped early or diverged are faint. Click on a batch size to
 hide it, twice to see it alone."""
 CALIBRATION = """One point for each launched plan of this study; the bars are 90 % intervals, and nine of ten should
@@ -116,7 +122,10 @@ def progress(result: StudyResult) -> str:
     own = len(result.swept) - len(result.imported)
     budget = result.spec.budget
     asked = "" if budget.ends_by_itself else f" of {budget.trials}"
-    return f"{own}{asked} trainings{raced}{imported}" + (f": {', '.join(parts)}" if parts else "")
+    counted = f"{own}{asked} trainings{raced}{imported}" + (
+        f": {', '.join(parts)}" if parts else ""
+    )
+    return ". ".join([counted, *(str(each).capitalize() for each in result.keeping)])
 
 
 def runs_table(result: StudyResult) -> Table | None:
@@ -249,6 +258,13 @@ def pictures(view: StudyView) -> Iterator[Picture]:
     if result.spec.sizes:
         ladder, setting = LADDER_OF_SIZES, SETTING_OF_SIZES
     yield Picture("ladder", f"{answer} against {over}", ladder, figures.ladder(result, law))
+    if rows := weighed(result, law):
+        yield Picture(
+            "trade-offs",
+            "Time, cost and epochs",
+            TRADE_OFFS,
+            figures.trade_offs(rows, f"{result.study.name}: what is weighed against what"),
+        )
     for name in varied:
         yield Picture(
             f"batch-{name}",
@@ -293,6 +309,19 @@ def _designs(result: StudyResult) -> Iterator[Picture]:
         yield Picture(
             "designs", "What trainings buy", DESIGNS, figures.cost_against_interval(result, found)
         )
+
+
+def weighed(result: StudyResult, posterior: Posterior | None) -> list[dict[str, Any]]:
+    """The Pareto front of the study's full-scale run on its machine; none where its speed there is not known."""
+    made, full = result.forecast, result.spec.full_scale
+    if made is None or full is None or posterior is None or not is_weighed(full.machine):
+        return []
+    made = dataclasses.replace(
+        made, posterior=posterior, source=dataclasses.replace(result, forecast=None)
+    )
+    with contextlib.suppress(PlanError):
+        return [each.to_dict() for each in trade_offs(made, nodes=full.nodes, workers=full.workers)]
+    return []
 
 
 def _importances(result: StudyResult) -> Iterator[Picture]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from plotly import graph_objects as go
 from hpo.dashboard import style
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.plan import Plan
-from hpo.runs.formatting import interval, number, readable
+from hpo.runs.formatting import interval, number, precise, readable
 
 LEAST_SHARE = 0.0005
 HOUR = 3600.0
@@ -66,6 +67,58 @@ def pareto_front(plan: Plan) -> go.Figure:
     if not rows:
         style.note(figure, "no other plan was compared")
     return figure
+
+
+def trade_offs(
+    rows: Sequence[Mapping[str, Any]], title: str = "time, accelerator hours and epochs"
+) -> go.Figure:
+    """Time against accelerator hours over batch sizes, placements and settings: nothing beats these in all three aims.
+
+    ``rows`` are what :meth:`hpo.TradeOff.to_dict` gives. The colour is the batch size; what the third aim comes to, and
+    the settings, stand under the pointer. What is best in one aim, or balanced, is named.
+    """
+    figure = style.figure(title, height=380)
+    if not rows:
+        style.note(figure, "how fast this machine trains the workload is not known")
+        return figure
+    unit, seconds = _unit([row["seconds_to_target"]["median"] for row in rows])
+    figure.add_scatter(
+        x=[row["accelerator_hours"] for row in rows],
+        y=[row["seconds_to_target"]["median"] / seconds for row in rows],
+        mode="markers+text",
+        showlegend=False,
+        text=[", ".join(row["marks"]) for row in rows],
+        textposition="top center",
+        marker={
+            "size": [13 if row["marks"] else 9 for row in rows],
+            "symbol": ["diamond" if row["marks"] else "circle" for row in rows],
+            "color": [math.log2(row["global_batch_size"]) for row in rows],
+            "colorscale": "Viridis",
+            "opacity": 1,
+        },
+        customdata=[[row["nodes"], row["global_batch_size"]] for row in rows],
+        hoverinfo="text",
+        hovertext=[
+            _weighed(row, row["seconds_to_target"]["median"] / seconds, unit) for row in rows
+        ],
+    )
+    spent = [row["accelerator_hours"] for row in rows]
+    times = [row["seconds_to_target"]["median"] / seconds for row in rows]
+    figure.update_xaxes(title_text="accelerator hours", **style.log_axis(*style.log_range(spent)))
+    figure.update_yaxes(title_text=unit, **style.log_axis(*style.log_range(times)))
+    return figure
+
+
+def _weighed(row: Mapping[str, Any], time: float, unit: str) -> str:
+    metric = row.get("metric")
+    need = Interval(**row["best" if metric else "epochs_to_target"])
+    return style.lines(
+        f"global batch size {number(row['global_batch_size'])} on {number(row['nodes'])} nodes, "
+        f"{number(row['workers'])} workers",
+        *(f"{readable(name)} {number(value)}" for name, value in row["settings"].items()),
+        f"{number(row['accelerator_hours'])} accelerator hours, {number(time)} {unit}",
+        f"{metric} {precise(need)}" if metric else f"{interval(need)} epochs",
+    )
 
 
 def time_shares(plan: Plan) -> go.Figure:

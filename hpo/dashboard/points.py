@@ -12,7 +12,7 @@ from plotly import graph_objects as go
 
 from hpo.dashboard.style import KINDS, STATES, lines, log_axis, log_range, marker
 from hpo.runs.formatting import KIND_NAMES, number, readable
-from hpo.runs.results import PlannedRun, StudyResult
+from hpo.runs.results import PlannedRun, StudyResult, ended_because
 from storage.records import Outcome, Trial, TrialState
 from trainers.job import Question
 
@@ -105,7 +105,7 @@ def trial_text(result: StudyResult, trial: Trial) -> str:
         f"global batch size {number(trial.global_batch_size)}, seed {trial.seed}",
         *settings_lines(trial.settings, result.spec.varied),
         best,
-        trial.reason,
+        ended_because(result, trial),
     )
 
 

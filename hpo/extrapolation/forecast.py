@@ -14,6 +14,7 @@ from hpo.errors import EvidenceError
 from hpo.extrapolation.calibration import Calibration, PastForecast, calibrate
 from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.inference.intervals import LEVELS, BestMetric, Interval
+from hpo.extrapolation.inference.kept import SURE, ConstraintOutlook, KeptConstraints
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.laws.rate_law import RateLaw
 from hpo.extrapolation.laws.setting_laws import RATE
@@ -28,7 +29,7 @@ from hpo.extrapolation.prospects import (
     sensitivity,
 )
 from hpo.extrapolation.raced import Raced, after_race
-from hpo.extrapolation.recommend import recommend
+from hpo.extrapolation.recommend import outlooks, recommend
 from hpo.extrapolation.trust import Trust, judge, law_disagreement, regime
 from trainers.job import Question
 
@@ -69,7 +70,8 @@ class Forecast:
     ``raced`` tells of trainings at the batch itself, None without a race.
     Where a fixed budget was asked about, ``best`` is how good the metric gets in it and ``epochs_to_target`` is that
     budget, at all of its ends; the factors of ``disagreement`` and ``sensitivity`` are then on what the metric lacks.
-    ``full_scale`` holds the model's size and the training's length where the evidence has others too.
+    ``full_scale`` holds the model's size and the training's length where the evidence has others too; ``constraints``
+    what is expected of each constraint of the study that any training told of.
     """
 
     global_batch_size: int
@@ -87,6 +89,12 @@ class Forecast:
     raced: Raced | None = None
     best: BestMetric | None = None
     full_scale: Mapping[str, float] = field(default_factory=dict)
+    constraints: tuple[ConstraintOutlook, ...] = ()
+
+    @property
+    def recommended(self) -> bool:
+        """Whether its settings are a recommendation: they keep each constraint of the study more likely than not."""
+        return all(each.likely for each in self.constraints)
 
     @property
     def critical_batch(self) -> Interval | None:
@@ -115,6 +123,14 @@ class Forecast:
             else {},
             "calibration": self.calibration.to_dict(),
             **({"race": dataclasses.asdict(self.raced)} if self.raced else {}),
+            **(
+                {
+                    "constraints": [each.to_dict() for each in self.constraints],
+                    "recommended": self.recommended,
+                }
+                if self.constraints
+                else {}
+            ),
         }
 
     def laws_dict(self) -> dict[str, dict[str, dict[str, float]]]:
@@ -143,12 +159,14 @@ def forecast(
     past: Sequence[PastForecast] = (),
     race: Sequence[Observation] = (),
     searched: bool = False,
+    kept: KeptConstraints | None = None,
 ) -> Forecast:
     """Settings, epochs to target and trust at ``global_batch_size``; needs no random numbers.
 
     ``budgets`` are epochs within which the target is to be reached, besides multiples of the median. ``past`` forecasts
     with their outcomes widen or narrow the interval. ``race`` holds those trainings of the posterior's evidence at this
-    batch that were to tell the best of a few settings apart, or by which they were ``searched``.
+    batch that were to tell the best of a few settings apart, or by which they were ``searched``. Where ``kept`` says
+    that the settings would break a constraint of the study they are no recommendation, and the reason says so.
     """
     for budget in budgets:
         if not (np.isfinite(budget) and budget > 0):
@@ -157,7 +175,7 @@ def forecast(
             )
     choices, raced = after_race(
         posterior,
-        recommend(posterior, _log_batch(global_batch_size)),
+        recommend(posterior, _log_batch(global_batch_size), kept),
         global_batch_size,
         race,
         searched=searched,
@@ -174,6 +192,8 @@ def forecast(
     trust, reason = judge(
         posterior, global_batch_size, need.low, need.high, calibration, rate, raced
     )
+    held = outlooks(kept, choices) if kept is not None else ()
+    trust, reason = _with_constraints(held, global_batch_size, trust, reason)
     wrong = sensitivity(posterior, choices)
     divergence = float(choices.risk(posterior).mean()) if wrong else None
     tried = sorted({*budgets, *(epochs.median * factor for factor in BUDGETS)})
@@ -193,7 +213,24 @@ def forecast(
         raced,
         best,
         posterior.evidence.full_scale,
+        held,
     )
+
+
+def _with_constraints(
+    held: Sequence[ConstraintOutlook], batch: int, trust: Trust, reason: str
+) -> tuple[Trust, str]:
+    """The verdict with what is expected of the constraints."""
+    broken = [str(each) for each in held if not each.likely]
+    unsure = [str(each) for each in held if each.likely and each.chance < SURE]
+    if broken:
+        return "low", f"No recommendation at {batch}: {'; '.join(broken)}. {reason}"
+    if unsure:
+        return (
+            "medium" if trust == "high" else trust,
+            f"{reason} It is not sure that the constraints are kept: {'; '.join(unsure)}.",
+        )
+    return trust, reason
 
 
 def told_interval(question: Question, need: Interval) -> Interval:
@@ -205,7 +242,10 @@ def told_interval(question: Question, need: Interval) -> Interval:
 def epochs_band(
     posterior: Posterior, batches: Sequence[float] | Array, *, past: Sequence[PastForecast] = ()
 ) -> Band:
-    """Epochs to target over ``batches``, as :func:`forecast` gives them with the same ``past``; or the best metric."""
+    """Epochs to target over ``batches``, as :func:`forecast` gives them with the same ``past``; or the best metric.
+
+    Constraints of the study are left out.
+    """
     asked = posterior.evidence.question
     scale = calibrate(past if asked is None else ()).scale
     needs = [

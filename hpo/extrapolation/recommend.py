@@ -7,6 +7,7 @@ alike it is the middle, so that the same study drawn again gets about the same r
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.extrapolation.inference.intervals import LEVELS, Interval
+from hpo.extrapolation.inference.kept import ConstraintOutlook, KeptConstraints
 from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.laws.configurations import Configurations, log_epochs, outlook
 from hpo.extrapolation.laws.response import Response
@@ -34,6 +36,7 @@ AWAY = np.array(
 )  # from the best: where it is looked
 PARTICLES = 800  # that a grid of rates and warmups is judged by
 STEP = 0.06  # of the grid in log rate
+WIDER = 2.0  # times as far, where settings may break a constraint of the study
 WARMUPS = 20  # of the grid, evenly in the logarithm of the updates
 LONGEST = 1.0  # share of the epochs that a warmup may take
 
@@ -126,12 +129,16 @@ class Choices(Mapping[str, Choice]):
         )
 
 
-def recommend(posterior: Posterior, log_batch: float) -> Choices:
+def recommend(
+    posterior: Posterior, log_batch: float, kept: KeptConstraints | None = None
+) -> Choices:
     """The settings to use at a batch.
 
     The momentum is chosen first, for the best learning rate depends on it; the rate and the warmup last and together.
+    A rate and warmup that would break a constraint of the study, by what is ``kept``, count as likely to be lost.
     """
     model, chosen = posterior.model, dict[str, Choice]()
+    kept = kept if kept is not None and kept.fits else None
     together = (
         model.warmup is not None
         and any(law.name == RATE for law in model.laws)
@@ -140,7 +147,13 @@ def recommend(posterior: Posterior, log_batch: float) -> Choices:
     for law in sorted(model.laws, key=lambda law: (law.name != MOMENTUM, law.name == RATE)):
         if law.name != RATE or not together:
             chosen[law.name] = _choose(
-                posterior, law, log_batch, Choices(log_batch, chosen).momentum
+                posterior,
+                law,
+                log_batch,
+                Choices(log_batch, chosen).momentum,
+                None
+                if kept is None
+                else Breaking(kept, log_batch, _usual(posterior, log_batch, chosen)),
             )
     if model.warmup is None:
         return Choices(log_batch, {law.name: chosen[law.name] for law in model.laws})
@@ -149,7 +162,25 @@ def recommend(posterior: Posterior, log_batch: float) -> Choices:
         if model.warmup.tuned:
             chosen[WARMUP] = Choice(epochs, Interval(epochs, epochs, epochs))
         return Choices(log_batch, chosen, epochs)
-    return _start(posterior, Choices(log_batch, chosen))
+    return _start(posterior, Choices(log_batch, chosen), kept)
+
+
+def with_rate(choices: Choices, factor: float) -> Choices:
+    """The choices with a learning rate ``factor`` times as high; as they are where none was tuned."""
+    if RATE not in choices:
+        return choices
+    rate = choices[RATE]
+    ends = (each * factor for each in (rate.interval.median, rate.interval.low, rate.interval.high))
+    moved = Choice(rate.coordinate + float(np.log(factor)), Interval(*ends))
+    return dataclasses.replace(choices, chosen={**choices.chosen, RATE: moved})
+
+
+def outlooks(kept: KeptConstraints, choices: Choices) -> tuple[ConstraintOutlook, ...]:
+    """What is expected of each constraint with the chosen settings."""
+    used = {name: each.interval.median for name, each in choices.items()}
+    if WARMUP not in used and choices.warmup_epochs is not None:
+        used[WARMUP] = choices.warmup_epochs
+    return kept.outlooks(choices.log_batch, used)
 
 
 def regret_at(posterior: Posterior, global_batch_size: float) -> float:
@@ -209,7 +240,7 @@ def warmups_tried(warmup: WarmupLaw, log_batch: float, level: Array) -> Array:
     return np.geomspace(shortest, longest, WARMUPS)
 
 
-def _start(posterior: Posterior, others: Choices) -> Choices:
+def _start(posterior: Posterior, others: Choices, kept: KeptConstraints | None) -> Choices:
     """The learning rate and the warmup, with the other settings chosen."""
     full, posterior = posterior, thinned(posterior, PARTICLES)
     model, log_batch = posterior.model, others.log_batch
@@ -220,7 +251,8 @@ def _start(posterior: Posterior, others: Choices) -> Choices:
     best = law.best(full.values, np.array([log_batch]), momentum)[:, 0]
     low, high = (float(end) for end in np.quantile(best, LEVELS[1:]))
     least, most = _sane(law, log_batch)
-    rates = np.clip(np.arange(low - np.log(SLOW), high + STEP, STEP), least, most)
+    below, above = (WIDER * np.log(SLOW), np.log(SLOW)) if kept else (np.log(SLOW), 0.0)
+    rates = np.clip(np.arange(low - below, high + above + STEP, STEP), least, most)
     level = posterior.log_needed(log_batch)
     epochs = np.array([warmup.usual])
     if warmup.tuned:
@@ -243,14 +275,19 @@ def _start(posterior: Posterior, others: Choices) -> Choices:
     )
     seen = outlook(posterior.values, model.laws, warmup, grid)
     cost = log_epochs(posterior.values, warmup, grid, level[:, None] + seen.cost) - level[:, None]
-    expected = expected_cost(cost, seen.risk)
+    risk = seen.risk
+    if kept is not None:
+        breaking = Breaking(kept, log_batch, _usual(posterior, log_batch, others))
+        tried = {RATE: np.asarray(law.value(at_rate)), WARMUP: at_epochs}
+        risk = breaking.joined(risk, tried, cost)
+    expected = expected_cost(cost, risk)
     weight = _soft_weight(expected)
     rate = float(at_rate @ weight)
     low, high = serve_alike(response)
     found = {RATE: Choice(rate, _within(law, rate, low, high))}
     chosen_epochs = float(np.exp(np.log(at_epochs) @ weight))
     if warmup.tuned:
-        by_particle = price(cost, seen.risk).reshape(len(cost), len(rates), len(epochs))
+        by_particle = price(cost, risk).reshape(len(cost), len(rates), len(epochs))
         at = by_particle[:, int(np.argmin(np.abs(rates - rate)))].argmin(axis=1)
         ends = np.quantile(epochs[at], LEVELS[1:])
         found[WARMUP] = Choice(
@@ -264,8 +301,45 @@ def _start(posterior: Posterior, others: Choices) -> Choices:
     return Choices(log_batch, {**others.chosen, **found}, chosen_epochs)
 
 
+@dataclass(frozen=True)
+class Breaking:
+    """That settings break a constraint of the study at a batch, where those that are not tried are ``usual``."""
+
+    kept: KeptConstraints
+    log_batch: float
+    usual: Mapping[str, float]
+
+    def joined(self, risk: Array | None, tried: Mapping[str, Array], cost: Array) -> Array:
+        """The risk that a training is lost or breaks one, both (particles, places) like ``cost``."""
+        places = cost.shape[-1]
+        settings = {name: np.full(places, value) for name, value in self.usual.items()} | dict(
+            tried
+        )
+        broken = np.broadcast_to(self.kept.mendable(self.log_batch, settings), (places,))
+        lost = np.zeros_like(cost) if risk is None else risk
+        return np.asarray(lost + (1 - lost) * broken)
+
+
+def _usual(
+    posterior: Posterior, log_batch: float, chosen: Mapping[str, Choice]
+) -> dict[str, float]:
+    """Each tuned setting as chosen, or else about the best by its law; the warmup as always."""
+    found, model = dict[str, float](), posterior.model
+    for law in model.laws:
+        if law.name in chosen:
+            found[law.name] = chosen[law.name].interval.median
+        else:
+            best = law.best(posterior.values, np.array([log_batch]), None)
+            found[law.name] = float(law.value(np.array(np.median(best))))
+    return found | ({WARMUP: model.warmup.usual} if model.warmup is not None else {})
+
+
 def _choose(
-    posterior: Posterior, law: SettingLaw, log_batch: float, momentum: float | None
+    posterior: Posterior,
+    law: SettingLaw,
+    log_batch: float,
+    momentum: float | None,
+    breaking: Breaking | None = None,
 ) -> Choice:
     best = law.best(
         posterior.values, np.array([log_batch]), None if momentum is None else np.array([momentum])
@@ -273,7 +347,7 @@ def _choose(
     choice, low, high = (float(value) for value in np.quantile(best, LEVELS))
     if posterior.knows_cost(law.name) and high > low:
         response = response_at(posterior, law, log_batch, momentum)
-        choice = _least_expected(response, low, high)
+        choice = _least_expected(response, low, high, law, breaking)
         low, high = serve_alike(response)
     choice = float(np.clip(choice, *_sane(law, log_batch)))
     return Choice(choice, _within(law, choice, low, high))
@@ -285,11 +359,22 @@ def _within(law: SettingLaw, choice: float, low: float, high: float) -> Interval
     )
 
 
-def _least_expected(response: Response, low: float, high: float) -> float:
-    """The middle of the coordinates with the least expected factor, between ``low`` (for a rate less) and ``high``."""
+def _least_expected(
+    response: Response, low: float, high: float, law: SettingLaw, breaking: Breaking | None
+) -> float:
+    """The middle of the coordinates with the least expected factor, between ``low`` (for a rate less) and ``high``.
+
+    Where they may be ``breaking`` a constraint it is looked farther.
+    """
     low = low - float(np.log(SLOW)) if response.risk(np.array([low])) is not None else low
+    if breaking is not None:
+        far = WIDER * (float(np.log(SLOW)) if law.is_log else response.unit)
+        low, high = low - far, high + far
     grid = np.linspace(low, high, GRID)
-    expected = expected_cost(response.cost(grid), response.risk(grid))
+    cost, risk = response.cost(grid), response.risk(grid)
+    if breaking is not None:
+        risk = breaking.joined(risk, {law.name: np.asarray(law.value(grid))}, cost)
+    expected = expected_cost(cost, risk)
     return float(grid @ _soft_weight(expected))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hpo.ask_and_tell.trial import AskedTrial, AskTell
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.planning.launchers.launch import MAX_RESTARTS, check_script, choose_backend
+from hpo.planning.placement.tradeoffs import TradeOff
 from hpo.planning.plan import Plan, folder_name, read_plan
 from hpo.planning.request import PlanRequest
 from hpo.runs import launches, repository
@@ -27,7 +28,7 @@ from hpo.runs.results import PlannedRun, StudyForecast, StudyResult
 from hpo.runs.run import run_study
 from hpo.runs.study_changes import delete_study, rename_study
 from hpo.runs.study_forecast import fit_posterior, forecast, with_forecast
-from hpo.runs.study_plan import make_plan, plan_study
+from hpo.runs.study_plan import make_plan, plan_study, trade_offs
 from hpo.study.spec import StudySpec, load_study, parse_study
 from storage.records import CalibrationRow, Outcome, Study
 from trainers.report import TrainingOutcome
@@ -49,6 +50,7 @@ __all__ = [
     "StudyForecast",
     "StudyResult",
     "StudySpec",
+    "TradeOff",
     "ask_tell",
     "calibration",
     "delete_study",
@@ -73,6 +75,7 @@ __all__ = [
     "studies",
     "submit_plan",
     "to_optuna",
+    "trade_offs",
     "with_forecast",
 ]
 

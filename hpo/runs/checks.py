@@ -12,7 +12,7 @@ from hpo.study.jobs import search_path, sizes_of_model, workload_data
 from hpo.study.program import reads_seed
 from hpo.study.samplers import SAMPLERS
 from hpo.study.sizes import SAMPLES, points, told
-from hpo.study.spec import StudySpec, check_target
+from hpo.study.spec import StudySpec, check_constraints, check_target
 from search_spaces.settings import TrainingSettings
 from trainers.errors import TrainerError
 from trainers.workloads.described import WORKLOADS
@@ -31,6 +31,7 @@ def check_workload(spec: StudySpec) -> AnyWorkload:
     except TrainerError as error:
         raise spec.error(str(error), "workload") from error
     check_target(spec, metrics)
+    check_constraints(spec, metrics, memory=tells_memory(spec))
     try:
         workload = load_workload(spec.workload, data, search_path(spec))
     except TrainerError as error:
@@ -48,6 +49,13 @@ def check_workload(spec: StudySpec) -> AnyWorkload:
     except TrainerError as error:
         raise spec.error(str(error), "search") from error
     return workload
+
+
+def tells_memory(spec: StudySpec) -> bool:
+    """Whether trainings tell how much memory they hold: those of PyTorch, and programs that report it."""
+    return (
+        spec.workload not in WORKLOADS or WORKLOADS[spec.workload].needs_torch or bool(spec.program)
+    )
 
 
 def check_full_scale(spec: StudySpec) -> None:

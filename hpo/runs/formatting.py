@@ -65,6 +65,13 @@ def prospects(forecast: Forecast) -> list[tuple[str, str]]:
             "chance of reaching the target",
             ", ".join([f"{chances[0]} epochs", *chances[1:]]) if chances else "",
         ),
+        *(
+            (
+                str(each.constraint),
+                f"{interval(each.expected)} expected, kept with a chance of {percent(each.chance)}",
+            )
+            for each in forecast.constraints
+        ),
         (
             "risk of divergence",
             "not known: only a sweep of the learning rate tells it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -24,8 +25,21 @@ def done(question: Question) -> str:
     return "trained to the end of its budget" if question.fixed else "reached the target"
 
 
+def within(trials: Sequence[Trial], question: Question) -> str:
+    """`` within the constraints (...)``, with what trials broke; "" where there are none."""
+    if not question.constraints:
+        return ""
+    free = dataclasses.replace(question, constraints=())
+    broken = [question.broken(trial) for trial in trials if free.need(trial) is not None]
+    example = next(filter(None, broken), "")
+    said = f"; {len(broken)} did without them, the first: {example}" if example else ""
+    return f" within the constraints ({'; '.join(map(str, question.constraints))}{said})"
+
+
 def way_out(question: Question) -> str:
     """What can be done where no trial did."""
+    if question.constraints:
+        return "loosen the constraints, or widen the ranges under search and raise budget.epochs_per_trial"
     if question.fixed:
         return "widen the ranges under search, down to lower learning rates"
     return "raise budget.epochs_per_trial or widen the ranges under search"

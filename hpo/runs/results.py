@@ -42,7 +42,7 @@ from storage.records import (
 )
 from storage.statements.calibration import is_inside
 from trainers.cost import WorkloadCost
-from trainers.job import HOW_SOON, NEVER, Question
+from trainers.job import HOW_SOON, NEVER, Constraint, Question
 
 RULES_OF_THUMB = (PlanKind.LINEAR_SCALING, PlanKind.SQRT_SCALING, PlanKind.NO_SCALING)
 
@@ -62,6 +62,43 @@ class SweptConfiguration:
     global_batch_size: int
     need: float
     runs: int
+
+
+@dataclass(frozen=True)
+class ConstraintCount:
+    """How many trials that came to their target or the end of their budget keep a constraint, break it, do not tell."""
+
+    constraint: Constraint
+    kept: int
+    broken: int
+    untold: int
+
+    def __str__(self) -> str:
+        untold = f", {self.untold} did not tell it" if self.untold else ""
+        return (
+            f"{self.constraint}: kept by {self.kept} of {self.kept + self.broken + self.untold} trainings that came to "
+            f"their end, broken by {self.broken}{untold}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        each = self.constraint
+        return {
+            "name": each.name,
+            "at_most" if each.at_most else "at_least": each.bound,
+            "kept": self.kept,
+            "broken": self.broken,
+            "untold": self.untold,
+        }
+
+
+_TELLING = (TrialState.REACHED, TrialState.CENSORED)
+
+
+def _counted(constraint: Constraint, trials: Sequence[Trial]) -> ConstraintCount:
+    told = [value for trial in trials if (value := constraint.value(trial)) is not None]
+    kept = sum(constraint.excess(value) <= 0 for value in told)
+    return ConstraintCount(constraint, kept, len(told) - kept, len(trials) - len(told))
 
 
 @dataclass(frozen=True)
@@ -310,6 +347,14 @@ class StudyResult:
         """The plans that were run, in the order in which they were made."""
         return tuple(run for run in self.runs if run.outcomes)
 
+    @property
+    def keeping(self) -> tuple[ConstraintCount, ...]:
+        """How many of the trials that ended keep each constraint of the study."""
+        return tuple(
+            _counted(each, [trial for trial in self.trials if trial.state in _TELLING])
+            for each in self.spec.constraints
+        )
+
     def evidence(self, without: Collection[int] = ()) -> tuple[Trial, ...]:
         """All trainings that say something: the trials, and the outcomes of launched plans in the form of trials.
 
@@ -348,6 +393,7 @@ class StudyResult:
             },
             "trials": {"total": len(self.swept), **_states(self.swept)},
             "rungs": self._rungs(),
+            **({"constraints": [each.to_dict() for each in self.keeping]} if self.keeping else {}),
             "laws": self.forecast.numbers.laws_dict() if self.forecast else None,
             "forecast": self.forecast.to_dict() if self.forecast else None,
             "plan": self.plan.plan.to_dict() if self.plan else None,
@@ -379,6 +425,15 @@ class StudyResult:
     def _repr_html_(self) -> str:
         """What a notebook shows of it: state, ladder and forecast."""
         return study_html(self.to_dict(), self.spec.search.names)
+
+
+def ended_because(result: StudyResult, trial: Trial) -> str:
+    """Why a trial ended, and which constraints it broke by then."""
+    question = result.spec.question
+    if not question.constraints or trial.state not in _TELLING:
+        return trial.reason
+    broken = question.broken(trial)
+    return f"not within the constraints: {broken}; {trial.reason}" if broken else trial.reason
 
 
 def _as_trial(plan: Plan, outcome: Outcome, study_id: int) -> Trial:

@@ -36,13 +36,12 @@ from hpo.runs.study_changes import starts_otherwise, told_retry
 from hpo.runs.study_forecast import direct_search, forecast, with_forecast
 from hpo.runs.study_limits import LimitWatch, StudyLimits
 from hpo.runs.study_plan import baseline_plans, make_plan
-from hpo.study.jobs import search_path, trial_folder
+from hpo.study.jobs import search_path
 from hpo.study.spec import StudySpec
 from storage.errors import StoreError
 from storage.records import Study, StudyState, Trial, TrialPurpose, TrialState
 from trainers.errors import TrainerError
 from trainers.report import ConvergencePoint
-from trainers.workloads.program.micro_batch import found_micro_batch
 
 if TYPE_CHECKING:
     from hpo.tuning.retry import StorageRetry
@@ -343,23 +342,10 @@ class _Run:
         for each in (plan, *rules):
             self._check()
             directory = self._options.folder / "plans" / folder_name(each)
-            kept = self._keep_plan(made, self._with_found_micro_batch(each), directory)
+            kept = self._keep_plan(made, each, directory)
             if full.validate_plan:
                 self._validate(kept, directory)
         return made, ""
-
-    def _with_found_micro_batch(self, plan: Plan) -> Plan:
-        """The plan with the micro batch that the trials of a program found, where its local batch is larger."""
-        program = self._spec.program
-        if program is None or program.out_of_memory is None:
-            return plan
-        folder = trial_folder(self._options.folder, self._held.study.id, 0).parent
-        found = found_micro_batch(folder, plan.job.data)
-        if not found:
-            return plan
-        split = program.options.split(plan.job.global_batch_size, plan.workers, found)
-        micro = min(split["micro_batch_size"], plan.job.micro_batch_size or found)
-        return dataclasses.replace(plan, job=dataclasses.replace(plan.job, micro_batch_size=micro))
 
     def _keep_forecast(self, fitted: StudyForecast) -> StudyForecast:
         made = self._retry(lambda: repository.keep_forecast(self._store, fitted))

@@ -12,13 +12,20 @@ import numpy as np
 from hpo.errors import EvidenceError, PlanError
 from hpo.extrapolation.calibration import PastForecast
 from hpo.extrapolation.evidence.evidence import Evidence
-from hpo.extrapolation.evidence.stored import counted_once, observation, study_evidence
+from hpo.extrapolation.evidence.stored import (
+    as_counted,
+    counted_once,
+    observation,
+    study_evidence,
+    tuned_settings,
+)
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.forecast import forecast as forecast_from
+from hpo.extrapolation.inference.kept import KeptConstraints, fit_constraints
 from hpo.extrapolation.inference.posterior import Posterior, fit
 from hpo.extrapolation.raced import went_whole
 from hpo.runs.fits import fingerprint
-from hpo.runs.losses import done, way_out
+from hpo.runs.losses import done, way_out, within
 from hpo.runs.ramp import RampSaving, ramp_saving
 from hpo.runs.results import (
     StudyForecast,
@@ -69,8 +76,8 @@ def forecast(
     best = best_settings(result.evidence(without=[global_batch_size]), question)
     if best is None:
         raise EvidenceError(
-            f"no trial of study {result.study.name!r} {done(question)}, so that there are no settings to start from; "
-            f"{way_out(question)}"
+            f"no trial of study {result.study.name!r} {done(question)}{within(result.trials, question)}, so that there "
+            f"are no settings to start from; {way_out(question)}"
         )
     posterior = posterior or fit_posterior(result, [global_batch_size])
     past = past_forecasts(result, global_batch_size)
@@ -79,7 +86,9 @@ def forecast(
         for trial in counted_once([*result.searched, *result.raced])
         if trial.global_batch_size == global_batch_size
     ]
-    raced = [observation(trial) for trial in there] if not question.fixed else []
+    raced = (
+        [observation(as_counted(trial, question)) for trial in there] if not question.fixed else []
+    )
     numbers = forecast_from(
         posterior,
         global_batch_size,
@@ -87,6 +96,7 @@ def forecast(
         past=past,
         race=went_whole([each for each in raced if each is not None]),
         searched=any(trial.global_batch_size == global_batch_size for trial in result.searched),
+        kept=kept_constraints(result),
     )
     settings = at_full_scale(
         result.spec, complete_settings(best.settings, numbers, result.spec.search)
@@ -106,6 +116,14 @@ def forecast(
         posterior=posterior,
         source=dataclasses.replace(result, forecast=None),
     )
+
+
+def kept_constraints(result: StudyResult) -> KeptConstraints | None:
+    """What the trials told of the study's constraints; None where it has none."""
+    spec = result.spec
+    if not spec.constraints:
+        return None
+    return fit_constraints(result.trials, spec.question, tuned_settings(spec.search))
 
 
 def forecast_without_race(result: StudyResult, global_batch_size: int) -> StudyForecast:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Unpack
 
 from hpo.errors import PlanError
+from hpo.extrapolation.laws.setting_laws import RATE
 from hpo.extrapolation.trust import VERY_FAR
 from hpo.planning.launchers.run import STAGING_SECONDS, STARTUP_SECONDS
 from hpo.planning.machines import Machine, load_machine, machine_names
@@ -16,7 +17,7 @@ from hpo.planning.placement.candidates import HOUR, PlanningContext, scaled
 from hpo.planning.placement.epochs import EpochsLaw, EvenLaw, IntervalLaw, PosteriorLaw
 from hpo.planning.placement.feasibility import check_layout
 from hpo.planning.placement.optimise import PlanConstraints, PlanSelection
-from hpo.planning.placement.placements import memory_needs
+from hpo.planning.placement.placements import Memory, memory_needs
 from hpo.planning.placement.planner import plan_placement, plan_untimed
 from hpo.planning.placement.rates import (
     ModelledRates,
@@ -26,16 +27,19 @@ from hpo.planning.placement.rates import (
     seconds_to_target,
     step_options,
 )
+from hpo.planning.placement.tradeoffs import TradeOff
+from hpo.planning.placement.tradeoffs import trade_offs as weighed
 from hpo.planning.plan import Plan, planned_job
 from hpo.planning.request import PlanOptions, PlanRequest
 from hpo.planning.timing.costs import cost_of
 from hpo.planning.timing.failures import Failures
 from hpo.runs.results import StudyForecast, StudyResult, best_settings
-from hpo.runs.study_forecast import forecast, forecast_at
+from hpo.runs.study_forecast import forecast, forecast_at, kept_constraints
 from hpo.study.spec import StudySpec
 from search_spaces.scaling_rules import SCALING_RULES
 from storage.records import PlanKind, Throughput
 from trainers.cost import WorkloadCost
+from trainers.job import TrainingJob
 
 BASELINES = {
     PlanKind.LINEAR_SCALING: "linear",
@@ -81,24 +85,8 @@ def choose_plan(
             workers,
         )
     constraints = _constraints(asked, made.global_batch_size)
-    figures = cost_of(made.source.cost if made.source else None, asked.cost)
-    memory = (
-        None
-        if figures is None or (target.name == "local" and target.computes_on_cores)
-        else memory_needs(figures, made.settings, target.accelerator.memory_bytes)
-    )
-    rates = _rates(made, target, figures, asked.cost)
-    context = PlanningContext(
-        target,
-        law_of(made),
-        rates or SweepRates(1.0),
-        made.train_samples,
-        made.settings.normalization_batch_size,
-        memory,
-        _overhead(made.spec, target),
-        Failures(asked.node_failure_hours) if asked.node_failure_hours is not None else None,
-        made.spec.budget.evaluations_per_epoch,
-    )
+    rates, memory = _figures(made, target, asked)
+    context = _context(made, target, rates, memory, asked)
     selection = None if rates is None else plan_placement(context, constraints, notes)
     place = selection.best.placement if selection else plan_untimed(context, constraints)
     if place.global_batch_size != made.global_batch_size:
@@ -106,6 +94,7 @@ def choose_plan(
     job = planned_job(made.spec, made.settings, made.global_batch_size, made.epochs_to_target)
     if memory or constraints.micro_batch_size:
         job = dataclasses.replace(job, micro_batch_size=place.micro_batch_size)
+    job = _with_found_micro_batch(job, made.source, place.workers)
     plan = Plan(
         study=made.spec.name,
         kind=PlanKind.FORECAST,
@@ -123,6 +112,12 @@ def choose_plan(
         best=made.numbers.best,
     )
     plan = plan if selection is None else _timed(plan, made, selection)
+    if selection is not None and is_weighed(target.name):
+        front = _trade_offs(made, context, constraints)
+        plan = dataclasses.replace(
+            plan,
+            details={**(plan.details or {}), "trade_offs": [each.to_dict() for each in front]},
+        )
     if plan.seconds is not None and not math.isfinite(plan.seconds.median + plan.seconds.high):
         raise PlanError(
             f"node_failure_hours must be so large that a run on {plan.nodes} nodes comes to its end between failures, "
@@ -136,6 +131,130 @@ def choose_plan(
     return made, dataclasses.replace(
         plan, details={**(plan.details or {}), "machine_file": own_file}
     ) if own_file else plan
+
+
+def trade_offs(
+    forecast: StudyForecast,
+    machine: str | Machine | None = None,
+    nodes: int | None = None,
+    workers: int | None = None,
+    **options: Unpack[PlanOptions],
+) -> tuple[TradeOff, ...]:
+    """The Pareto front of time, accelerator hours and epochs (or metric) for a study's run on a machine.
+
+    Over batch sizes that its evidence supports, placements, and settings: the recommended ones at each batch, and half
+    and twice their learning rate. The machine is that of the study's ``full_scale`` if None, else this one; ``options``
+    are those of :class:`PlanRequest`, whose batch size, deadline and slot do not count here. At most
+    :data:`hpo.planning.placement.tradeoffs.SHOWN` members, the fastest first.
+
+    Raises :class:`PlanError` for an option or machine that there is not, where nothing tells how fast the workload
+    trains there, and for a forecast that was read without its laws.
+    """
+    full = forecast.spec.full_scale
+    asked = PlanRequest.of(
+        machine=machine or (full.machine if full else "local"),
+        nodes=nodes,
+        workers=workers,
+        **options,
+    )
+    named = asked.machine or "local"
+    target = named if isinstance(named, Machine) else load_machine(named)
+    rates, memory = _figures(forecast, target, asked)
+    if rates is None:
+        raise PlanError(
+            f"how fast {target.name} trains this workload is not known, so that time and cost cannot be weighed; "
+            "--cost NAME|FILE says what a sample costs"
+        )
+    if forecast.posterior is None:
+        raise PlanError(
+            "this forecast was read without its laws, so that other batch sizes cannot be weighed against its own; "
+            "make it with hpo.forecast"
+        )
+    context = _context(forecast, target, rates, memory, asked)
+    return _trade_offs(forecast, context, _constraints(asked, forecast.global_batch_size))
+
+
+RATE_FACTORS = (0.5, 2.0)
+"""Times the recommended learning rate: settings that are weighed against those."""
+
+
+def is_weighed(machine: str) -> bool:
+    """Whether the trade-offs on a machine are told unasked: not on this one, where the smallest batch is best in all
+    aims, for its rate is taken to be the same at every batch size."""
+    return machine != "local"
+
+
+def _trade_offs(
+    made: StudyForecast, context: PlanningContext, constraints: PlanConstraints
+) -> tuple[TradeOff, ...]:
+    """The front over all batch sizes, within the nodes and workers that were asked for; nothing without laws."""
+    if made.posterior is None:
+        return ()
+    kept = kept_constraints(made.source) if made.source else None
+    knows_rate = RATE in made.posterior.tuned and made.posterior.knows_cost(RATE)
+    law = PosteriorLaw(made.posterior, made.numbers.calibration.scale, kept=kept)
+    laws = [law, *(law.at_rate(factor) for factor in (RATE_FACTORS if knows_rate else ()))]
+    free = dataclasses.replace(
+        constraints, global_batch_size=None, deadline_seconds=None, slot_seconds=None
+    )
+    question = made.spec.question
+    return weighed(context, free, laws, question if question.fixed else None)
+
+
+def _figures(
+    made: StudyForecast, target: Machine, asked: PlanRequest
+) -> tuple[Rates | None, Memory | None]:
+    """How fast the machine trains the workload, and what its memory holds of it; None where that is not known."""
+    figures = cost_of(made.source.cost if made.source else None, asked.cost)
+    memory = (
+        None
+        if figures is None or (target.name == "local" and target.computes_on_cores)
+        else memory_needs(figures, made.settings, target.accelerator.memory_bytes)
+    )
+    return _rates(made, target, figures, asked.cost), memory
+
+
+def _context(
+    made: StudyForecast,
+    target: Machine,
+    rates: Rates | None,
+    memory: Memory | None,
+    asked: PlanRequest,
+) -> PlanningContext:
+    return PlanningContext(
+        target,
+        law_of(made),
+        rates or SweepRates(1.0),
+        made.train_samples,
+        made.settings.normalization_batch_size,
+        memory,
+        _overhead(made.spec, target),
+        Failures(asked.node_failure_hours) if asked.node_failure_hours is not None else None,
+        made.spec.budget.evaluations_per_epoch,
+    )
+
+
+def _with_found_micro_batch(
+    job: TrainingJob, result: StudyResult | None, workers: int
+) -> TrainingJob:
+    """The job with the micro batch that the memory was found to take by a program's trials, where its own is larger.
+
+    That of the largest rung where any was found: what one worker's memory holds does not depend on the global batch.
+    """
+    program = result.spec.program if result else None
+    if result is None or program is None or program.out_of_memory is None:
+        return job
+    found = [
+        (trial.global_batch_size, -trial.micro_batch_size)
+        for trial in result.trials
+        if trial.micro_batch_size
+    ]
+    if not found:
+        return job
+    size = -max(found)[1]
+    split = program.options.split(job.global_batch_size, workers, size)
+    micro = min(split["micro_batch_size"], job.micro_batch_size or size)
+    return dataclasses.replace(job, micro_batch_size=micro)
 
 
 def plan_study(
@@ -222,7 +341,8 @@ def law_of(made: StudyForecast) -> EpochsLaw:
         return IntervalLaw(
             made.global_batch_size, made.epochs_to_target, made.numbers.divergence or 0.0
         )
-    return PosteriorLaw(made.posterior, made.numbers.calibration.scale)
+    kept = kept_constraints(made.source) if made.source else None
+    return PosteriorLaw(made.posterior, made.numbers.calibration.scale, kept=kept)
 
 
 def _timed(plan: Plan, made: StudyForecast, selection: PlanSelection) -> Plan:
@@ -309,6 +429,7 @@ def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:
         job = planned_job(result.spec, settings, plan.global_batch_size, None)
         if job.settings == plan.job.settings:
             continue
+        job = _with_found_micro_batch(job, result, plan.workers)
         plans.append(
             dataclasses.replace(
                 plan,

@@ -150,6 +150,9 @@ class TrialAnswer(Answer):
         description="Every setting by its name, in the unit of docs/reference/settings.md."
     )
     reason: str
+    measures: dict[str, float] | None = Field(
+        description="Other metrics than the target's at the last evaluation, by name."
+    )
     started_at: datetime | None
     finished_at: datetime | None
 

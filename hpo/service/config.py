@@ -121,6 +121,11 @@ class ServerConfig(_ConfigSection):
     plugins: tuple[str, ...] = Field(
         (), description="Packages whose optimizers, schedules and other plug-ins studies may name."
     )
+    trackers: tuple[str, ...] = Field(
+        (),
+        description="Trackers that studies may name of the worker inside, such as wandb; where they write is its "
+        "environment's affair.",
+    )
     data_folders: tuple[Path, ...] = Field(
         (), description="Folders that the data of studies may lie in."
     )
@@ -247,6 +252,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
             is_list = name in (
                 "workloads",
                 "plugins",
+                "trackers",
                 "data_folders",
                 "trusted_proxies",
                 "hosts",

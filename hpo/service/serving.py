@@ -164,6 +164,7 @@ def worker_command(config: ServerConfig) -> list[str]:
     variables = [
         part for name in config.program_environment for part in ("--program-environment", name)
     ]
+    trackers = [part for name in config.trackers for part in ("--tracker", name)]
     wrapper = ["--program-wrapper", config.program_wrapper] if config.program_wrapper else []
     return [
         sys.executable,
@@ -178,6 +179,7 @@ def worker_command(config: ServerConfig) -> list[str]:
         str(limits.study_disk_bytes),
         *memory,
         *folders,
+        *trackers,
         *variables,
         *wrapper,
     ]

@@ -21,10 +21,10 @@ from typing import Any
 
 from hpo.errors import MOST_FAULTS, PlanError, SpecError
 from hpo.planning.machines import load_machine
-from hpo.runs.checks import check_full_scale
+from hpo.runs.checks import check_full_scale, tells_memory
 from hpo.service.config import Limits, ServerConfig
 from hpo.study.faults import dotted, shown
-from hpo.study.spec import StudySpec, check_target, parse_study
+from hpo.study.spec import StudySpec, check_constraints, check_target, parse_study
 from search_spaces.names import nearest
 from search_spaces.plugins import PluginError
 from trainers.workloads.described import WORKLOADS, WorkloadDescription
@@ -58,6 +58,7 @@ def read_submission(
     )
     if metrics is not None:
         check_target(spec, metrics)
+        check_constraints(spec, metrics, memory=tells_memory(spec))
     check_full_scale(spec)
     return spec
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo.errors import HpoError
+from hpo.runs.exports.beside import trackers_beside
 from hpo.runs.lease import LEASE_SECONDS, HeldLease, process_name
 from hpo.runs.progress import Progress
 from hpo.runs.repository import open_store, stored_spec
@@ -32,6 +33,7 @@ from hpo.runs.study_limits import StudyLimits
 from hpo.service.submission import faults_of_data
 from hpo.study.jobs import workload_data
 from hpo.study.spec import StudySpec
+from hpo.study.trackers import allowed_here
 from hpo.tuning.periodic import PeriodicThread
 from hpo.tuning.retry import RETRY_SECONDS
 from hpo.tuning.tuner import RayOptions, stop_ray
@@ -47,6 +49,9 @@ BEAT_SECONDS = 5.0
 
 LOG_SECONDS = 10.0
 """Seconds between two lines of the log that count trials."""
+
+TRACKER_GRACE_SECONDS = 5.0
+"""How long a tracker may write on when its study is over: the next one waits for it."""
 
 EMPTY_LOOKS = 3
 """A worker that drains the queue ends when it has found nothing so often: others may have held a row for a moment."""
@@ -64,7 +69,8 @@ class WorkerOptions:
     that run at a time, over all workers that say so. A study whose workers died ``max_attempts`` times fails.
     ``once`` ends after one study, ``drain`` when the queue is empty. Where ``data_folders`` are given, a study whose
     data lies elsewhere fails: links may have changed since the server looked. A study may take ``memory_bytes`` of
-    memory, 90 % of what there is if None, and ``disk_bytes`` of the folder, 100 GB if None.
+    memory, 90 % of what there is if None, and ``disk_bytes`` of the folder, 100 GB if None. ``trackers`` are those that
+    studies may name; others are told in the study's events, and nothing is written to them.
     """
 
     storage: str
@@ -82,6 +88,7 @@ class WorkerOptions:
     data_folders: tuple[Path, ...] = ()
     memory_bytes: int | None = None
     disk_bytes: int | None = None
+    trackers: tuple[str, ...] = ()
 
 
 class Worker:
@@ -186,23 +193,35 @@ class Worker:
         faults = list(faults_of_data(data, options.data_folders)) if options.data_folders else []
         if faults:
             return self._fail(held, "; ".join(message for _, message in faults))
+        progress = _Log(study.name)
+        chosen, refused = allowed_here(spec.trackers, options.trackers)
+        for why in refused:
+            held.event("tracker", why)
         try:
-            end = run_held(
-                spec,
-                held,
+            with trackers_beside(
+                chosen,
+                study,
                 options.storage,
-                RunOptions(
-                    folder=options.folder,
-                    storage_retry_seconds=options.storage_retry_seconds,
-                    check=True,
-                    ray=RayOptions(options.ray_address, options.cores, keep=True),
-                    stop=self._stopping.is_set,
-                    stopped_state=StudyState.QUEUED,
-                    stopped_message=f"{self.name} was stopped; another worker goes on",
-                    progress=_Log(study.name),
-                    limits=self._limits,
-                ),
-            )
+                options.folder / "trackers",
+                progress.message,
+                TRACKER_GRACE_SECONDS,
+            ):
+                end = run_held(
+                    spec,
+                    held,
+                    options.storage,
+                    RunOptions(
+                        folder=options.folder,
+                        storage_retry_seconds=options.storage_retry_seconds,
+                        check=True,
+                        ray=RayOptions(options.ray_address, options.cores, keep=True),
+                        stop=self._stopping.is_set,
+                        stopped_state=StudyState.QUEUED,
+                        stopped_message=f"{self.name} was stopped; another worker goes on",
+                        progress=progress,
+                        limits=self._limits,
+                    ),
+                )
         except (HpoError, TrainerError) as error:
             LOG.debug("%s failed", study.name, exc_info=True)
             return StudyState.FAILED, str(error)

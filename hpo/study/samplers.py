@@ -17,12 +17,15 @@ class SamplerDescription:
     with the study and the number of its earlier trials instead, and gives a
     :class:`hpo.tuning.generation.samplers.Sampler`, which picks the batch size too; its trials are stopped by what
     their curves say, as no rung has enough of them to compare.
+    Where it ``takes_constraints`` a trial tells it how far it is beyond each of the study's
+    (``optuna.trial.Trial.set_constraint``); to others what breaks one is a training that has not reached its target.
     """
 
     rule: str
     about: str
     source: str
     chooses_rung: bool = False
+    takes_constraints: bool = False
 
 
 _OPTUNA = "hpo.tuning.generation.samplers"
@@ -34,11 +37,13 @@ SAMPLERS: Registry[SamplerDescription] = Registry(
             rule=f"{_OPTUNA}:tpe",
             about="tree-structured Parzen estimator",
             source="Bergstra et al., NeurIPS 2011",
+            takes_constraints=True,
         ),
         "gp": SamplerDescription(
             rule=f"{_OPTUNA}:gp",
             about="Gaussian process with expected improvement in its logarithm",
             source="arXiv:2310.20708",
+            takes_constraints=True,
         ),
         "cmaes": SamplerDescription(
             rule=f"{_OPTUNA}:cmaes",

@@ -29,6 +29,12 @@ from hpo.errors import Fault, SpecError
 from hpo.study import faults as study_faults
 from hpo.study import recipe as study_recipe
 from hpo.study import rules, yaml_text
+from hpo.study.constraints import (
+    faults_of_constraints,
+    faults_of_metrics,
+    parse_constraints,
+    to_plain,
+)
 from hpo.study.faults import SpecFaultsError
 from hpo.study.program import ProgramSection, Section, faults_of_program
 from hpo.study.samplers import SAMPLERS, check_sampler
@@ -38,7 +44,7 @@ from hpo.study.trackers import TrackerChoice, parse_trackers
 from search_spaces.domains import Categorical
 from search_spaces.names import nearest
 from search_spaces.space import SearchSpace
-from trainers.job import Question
+from trainers.job import Constraint, Question
 
 if TYPE_CHECKING:
     Json = Any  # each workload knows what its own data section holds
@@ -182,6 +188,9 @@ class StudySpec(Section):
     budget: StudyBudget
     resources: ResourceSection = ResourceSection()
     seeds: Annotated[int, Field(gt=0, le=MOST_SEEDS)] = 1
+    constraints: Annotated[
+        tuple[Constraint, ...], PlainValidator(parse_constraints), PlainSerializer(to_plain)
+    ] = ()
     sampler: Annotated[str, AfterValidator(check_sampler)] = LADDER_SAMPLER
     trackers: Annotated[
         tuple[TrackerChoice, ...],
@@ -210,6 +219,14 @@ class StudySpec(Section):
                 study.data,
                 [*study.ladder, *([full_scale] if full_scale else [])],
                 study.budget.epochs_per_trial,
+            ),
+            *faults_of_constraints(
+                study.constraints,
+                study.target.metric,
+                study.program,
+                fused=study.resources.fused_trials > 1,
+                asynchronous=study.search.fixed.get("update_mode", "synchronous") != "synchronous",
+                sizes=bool(study.sizes),
             ),
             *_faults_of_auto(study),
             *_faults_of_fixed_budget(study),
@@ -283,7 +300,7 @@ class StudySpec(Section):
         fixed = self.target.best_within is not None
         epochs = self.budget.epochs_per_trial if fixed else None
         longest = self.full_scale.samples if self.full_scale and SAMPLES in self.sizes else None
-        return Question(self.target.aim, epochs, longest)
+        return Question(self.target.aim, epochs, longest, self.constraints)
 
     def to_dict(self) -> dict[str, Any]:
         """The study as plain values that JSON holds; an absent value stays absent."""
@@ -300,7 +317,16 @@ class StudySpec(Section):
             name
             for name in type(self).model_fields
             if plain.get(name)
-            or name not in ("full_scale", "recipe", "program", "resources", "trackers", "sizes")
+            or name
+            not in (
+                "full_scale",
+                "recipe",
+                "program",
+                "resources",
+                "trackers",
+                "sizes",
+                "constraints",
+            )
         ]
         return {name: plain[name] for name in order}
 
@@ -488,6 +514,16 @@ def check_target(spec: StudySpec, metrics: Mapping[str, bool]) -> None:
             "target",
             "at_most",
         )
+
+
+def check_constraints(spec: StudySpec, metrics: Mapping[str, bool], *, memory: bool) -> None:
+    """Raise :class:`SpecError` unless the workload tells, of each training, what the study holds it to.
+
+    ``metrics`` are as those of :func:`check_target`; ``memory`` says whether its trainings tell their memory.
+    """
+    found = faults_of_metrics(spec.constraints, spec.workload, metrics, memory=memory)
+    for location, message in found:
+        raise spec.error(message, *location)
 
 
 def _validated(document: yaml_text.Document, path: str | None) -> StudySpec:

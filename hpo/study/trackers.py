@@ -6,7 +6,7 @@ settings. Where its trials go is no part of what a study asks: a study goes on w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,13 +25,15 @@ class TrackerDescription:
     ``rule`` is ``module:attribute``, imported in the process that writes to the tracker. Called with the stored study
     (:class:`storage.records.Study`), its :class:`hpo.study.spec.StudySpec`, a folder that it may write to
     (:class:`pathlib.Path`, the same each time) and its ``settings`` as keyword arguments, those that the study gives,
-    each a text, it gives a :class:`hpo.runs.exports.tracking.Tracker`.
+    each a text, it gives a :class:`hpo.runs.exports.tracking.Tracker`. ``places`` are those of the settings that say
+    where it writes: on a worker of a service they are its operator's affair, by the environment.
     """
 
     rule: str
     about: str
     source: str
     settings: Mapping[str, str] = field(default_factory=dict)
+    places: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not all(self.rule.partition(":")):
@@ -52,6 +54,7 @@ TRACKERS: Registry[TrackerDescription] = Registry(
                 "entity": "the user or team; that of the key if not given",
                 "mode": "online or offline; online if not given",
             },
+            places=("entity",),
         ),
         "mlflow": TrackerDescription(
             rule=f"{_EXPORTS}.mlflow_log:open_mlflow",
@@ -62,6 +65,7 @@ TRACKERS: Registry[TrackerDescription] = Registry(
                 "if not given",
                 "experiment": "the experiment; the name of the study if not given",
             },
+            places=("uri",),
         ),
         "tensorboard": TrackerDescription(
             rule=f"{_EXPORTS}.tensorboard_log:open_tensorboard",
@@ -70,6 +74,17 @@ TRACKERS: Registry[TrackerDescription] = Registry(
             settings={
                 "folder": "where they are written; tensorboard beside the study if not given"
             },
+            places=("folder",),
+        ),
+        "aim": TrackerDescription(
+            rule=f"{_EXPORTS}.aim_log:AimTracker",
+            about="Aim",
+            source="aimstack.readthedocs.io",
+            settings={
+                "repo": "its repository, a folder or aim://host:port; aim beside the study if not given",
+                "experiment": "the experiment; the name of the study if not given",
+            },
+            places=("repo",),
         ),
     },
     instance_of(TrackerDescription),
@@ -100,6 +115,41 @@ def parse_trackers(values: Any) -> tuple[TrackerChoice, ...]:
         if names.count(name) > 1:
             raise ValueError(f"must name a tracker once, but got {name} {names.count(name)} times")
     return tuple(found)
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise ValueError for a name that is no tracker's."""
+    for name in names:
+        if name not in TRACKERS:
+            raise ValueError(
+                f"there is no tracker {shown(name)}{TRACKERS.explain(name)}; there are {', '.join(TRACKERS)}"
+            )
+
+
+def allowed_here(
+    chosen: Sequence[TrackerChoice], names: Sequence[str]
+) -> tuple[list[TrackerChoice], list[str]]:
+    """Those of a study's trackers that a worker writes to, and why it writes to the others not.
+
+    ``names`` are those that its operator allows; a setting that says where to write is the operator's.
+    """
+    found, refused = [], []
+    for each in chosen:
+        places = [key for key in each.settings if key in TRACKERS[each.name].places]
+        if each.name not in names:
+            allowed = f"those of its operator: {', '.join(names)}" if names else "none"
+            refused.append(f"tracker {each.name}: this worker writes to {allowed}")
+        elif places:
+            refused.append(
+                f"tracker {each.name}: where it writes is the operator's affair here, but the study gives "
+                f"{', '.join(places)}; leave it out"
+            )
+        else:
+            found.append(each)
+    return found, [
+        f"{why}; trials go on without it, and `hpo export trackers` writes them from the database"
+        for why in refused
+    ]
 
 
 def _choice(value: Any) -> TrackerChoice:

@@ -142,7 +142,7 @@ class AskedSweep(Sweep):
 
     def ended(self, trial: Trial, points: Sequence[ConvergencePoint | Any]) -> None:
         """A trial has ended: learn from it, once."""
-        before = self._trials.get(trial.id)
+        before, trial = self._trials.get(trial.id), self.as_counted(trial)
         if before is not None and before.state.finished:
             return
         self._trials[trial.id] = trial

@@ -76,7 +76,7 @@ class Sweep(Trainings):
         imported = self._retry(
             lambda: self._store.trials(self._study.id, purpose=TrialPurpose.IMPORTED)
         )
-        known = [*imported, *self._trials.values()]
+        known = [*map(self.as_counted, imported), *self._trials.values()]
         self.batches = sorted({*spec.ladder, *(trial.global_batch_size for trial in known)})
         self._samplers: dict[Point, Sampler] = {}
         smaller: Sampler | None = None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hpo.errors import HpoError, TuningError
+from hpo.extrapolation.evidence.stored import as_counted
 from hpo.study.jobs import training_job, trial_folder
 from hpo.study.spec import StudySpec
 from hpo.tuning.budgets import Budget
@@ -227,7 +228,9 @@ class Trainings:
         if self.failure is not None:
             return
         try:
-            trial = self._writer.finish(self._trials[trial_id], state, outcome, reason)
+            trial = self.as_counted(
+                self._writer.finish(self._trials[trial_id], state, outcome, reason)
+            )
             self.spent = self.spent or self._budget.spent()
         except StoreError as error:
             self.failure = error
@@ -266,7 +269,12 @@ class Trainings:
         return trial_folder(self._checkpoints.parents[1], self._study.id, trial.number)
 
     def _stored(self) -> list[Trial]:
-        return self._retry(lambda: self._store.trials(self._study.id, purpose=self.purpose))
+        found = self._retry(lambda: self._store.trials(self._study.id, purpose=self.purpose))
+        return [self.as_counted(trial) for trial in found]
+
+    def as_counted(self, trial: Trial) -> Trial:
+        """The trial as it counts for what is trained next: see :func:`hpo.extrapolation.evidence.stored.as_counted`."""
+        return as_counted(trial, self._spec.question)
 
     def _add(self, new: NewTrial) -> Trial:
         def added() -> Trial | None:

@@ -106,6 +106,7 @@ def result_of(
     if outcome is not None:
         came = {each.name: outcome[each.name] for each in TRIAL_FIELDS if each.name in outcome}
         came |= {"resolution_epochs": resolution, "reason": reason or outcome["reason"]}
+        came["measures"] = outcome.get("measures") or None
         return TrialResult(state=state, **came)
     ended = TrialResult(state=state, reason=reason, resolution_epochs=resolution)
     if last is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from math import isnan
 
@@ -59,6 +60,26 @@ class PlainText(TypeDecorator[str]):
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
         """As :func:`plain_text`."""
         return None if value is None else plain_text(value)
+
+
+class Measures(TypeDecorator[Mapping[str, float]]):
+    """Numbers by name as a JSON object: ``{"top5": 0.93}``; None where there are none."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Mapping[str, float] | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        """To text; nothing stays None."""
+        return json.dumps(dict(sorted(value.items())), allow_nan=False) if value else None
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> dict[str, float] | None:  # noqa: ARG002
+        """Back to numbers; ValueError for what is none."""
+        if value is None:
+            return None
+        found = json.loads(value)
+        if not isinstance(found, dict):
+            raise ValueError("measures hold no numbers by name")
+        return found
 
 
 class FloatList(TypeDecorator[Sequence[float]]):

@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from storage.errors import Conflict, NotFound
-from storage.figures import END_FIGURES, MOST_SAMPLES, fault_of
+from storage.figures import END_FIGURES, MOST_SAMPLES, fault_of, fault_of_measures
 from storage.records import (
     TRAINED_BY_THE_STUDY,
     NewTrial,
@@ -273,6 +273,6 @@ def _made(rows: Sequence[Row[Any]]) -> list[Trial]:
     split = settings_columns.SplitRows(rows[0]._fields).split
     made = [Trial(settings=settings, **other) for settings, other in map(split, rows)]
     for trial in made:
-        if fault := fault_of(END_FIGURES, trial):
+        if fault := fault_of(END_FIGURES, trial) or fault_of_measures(trial.measures):
             raise ValueError(fault)
     return made

@@ -265,3 +265,45 @@ def test_a_store_of_mlflow_that_cannot_be_used(store, tmp_path):
     )
     assert done.exit_code == 2
     assert "nothing://here" in done.output and "Traceback" not in done.output
+
+
+@pytest.mark.slow
+def test_aim_has_a_run_for_each_trial_and_goes_on_where_it_stopped(store, tmp_path):
+    aim = pytest.importorskip("aim", reason='aim is not installed: pip install "largebatch[aim]"')
+    from hpo.runs.exports.aim_log import AimTracker
+
+    study = study_of(store)
+
+    def written():
+        tracker = AimTracker(study, stored_spec(study), tmp_path / "trackers")
+        count = track(store, study, tracker)
+        tracker.close()
+        return count
+
+    assert written() == 2
+    third = store.trials(study.id)[2]
+    store.finish_trial(third.id, result(TrialState.CENSORED, "the budget"), points(3, 5))
+    assert written() == 3
+    states = [json.loads(f.read_text()) for f in (tmp_path / "trackers" / "aim-written").iterdir()]
+    assert len(states) == 3 and all(each["ended"] for each in states)
+    repo = str(tmp_path / "trackers" / "aim")
+    opened = [aim.Run(each["hash"], repo=repo, system_tracking_interval=None) for each in states]
+    runs = {run.name: run for run in opened}
+    assert set(runs) == {f"runs / mine trial-{number:05d}" for number in range(3)}
+    for number, steps in enumerate((5, 3, 5)):
+        run = runs[f"runs / mine trial-{number:05d}"]
+        assert run.experiment == "runs / mine" and run.tags == ["batch-16"]
+        assert run["parameters"]["learning_rate"] == pytest.approx(0.1 * (1 + number))
+        curve = next(each for each in run.metrics() if each.name == "epochs")
+        assert [at for at, *_ in curve.values.items()] == [10 * (i + 1) for i in range(steps)]
+    assert runs["runs / mine trial-00001"]["ended"]["reason"] == "the loss is not finite"
+    assert runs["runs / mine trial-00000"]["results"]["epochs_to_target"] == 2.5
+
+
+def test_aim_that_is_not_installed(tmp_path, monkeypatch):
+    from hpo.runs.exports.tracking import make_tracker
+
+    monkeypatch.setitem(sys.modules, "aim", None)
+    choice = parse_study(SPEC + "trackers: [aim]\n").trackers[0]
+    with pytest.raises(ExportError, match=r"pip install \"largebatch\[aim\]\""):
+        make_tracker(choice, None, None, tmp_path)

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -146,12 +148,12 @@ def test_every_trial_goes_to_a_tracker_of_somebody_else(lines, tmp_path):
 
 @pytest.mark.processes
 def test_one_that_fails_and_one_that_hangs_are_one_warning_each(lines, tmp_path, monkeypatch):
-    monkeypatch.setattr(beside, "GRACE_SECONDS", 3.0)
     plain, _ = run(tmp_path, "[]", "plain")
     failing, heard = run(tmp_path, "[{lines: {way: fail}}]", "failing")
     assert ends(failing) == ends(plain) and failing.complete
     (warning,) = heard.warnings
     assert "OSError: the network is down" in warning and "hpo export trackers 'failing'" in warning
+    monkeypatch.setattr(beside, "GRACE_SECONDS", 3.0)
     began = time.monotonic()
     hanging, heard = run(tmp_path, "[{lines: {way: hang}}]", "hanging")
     assert ends(hanging) == ends(plain) and hanging.complete
@@ -161,6 +163,36 @@ def test_one_that_fails_and_one_that_hangs_are_one_warning_each(lines, tmp_path,
     number = int((tmp_path / ".hpo" / "trackers" / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(number, 0)
+
+
+@pytest.mark.processes
+def test_nothing_of_a_tracker_runs_in_the_process_that_trains(lines, tmp_path, monkeypatch):
+    """No code of it is ever called here, and no thread of the run but its own listener waits for what it says."""
+    monkeypatch.setattr(beside, "GRACE_SECONDS", 3.0)
+    monkeypatch.setattr(beside, "make_tracker", None)
+    monkeypatch.setattr(beside, "track", None)
+    seen: dict[str, set[str]] = {}
+
+    class Watching(Heard):
+        def sweep(self, spec, trials, running):
+            for thread in threading.enumerate():
+                at = sys._current_frames().get(thread.ident)
+                while at is not None:
+                    name = at.f_globals.get("__name__", "")
+                    if name.startswith("hpo.runs.exports") or name == "lines_module":
+                        seen.setdefault(thread.name, set()).add(at.f_code.co_name)
+                    at = at.f_back
+
+    spec = parse_study(SPEC + "trackers: [{lines: {way: hang}}]\n")
+    heard = Watching()
+    result = hpo.run_study(
+        spec, storage=f"sqlite:///{tmp_path}/hpo.db", folder=tmp_path / ".hpo", progress=heard
+    )
+    assert result.complete and len(heard.warnings) == 1
+    assert set(seen) <= {"tracker lines"}
+    assert seen.get("tracker lines", set()) <= {"_listen"}
+    hung = int((tmp_path / ".hpo" / "trackers" / "pid").read_text())
+    assert hung != os.getpid()
 
 
 @pytest.mark.processes

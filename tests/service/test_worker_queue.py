@@ -1,19 +1,24 @@
 """Workers and the queue: who runs what, how often, and in which state a study is left."""
 
 import os
+import textwrap
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import hpo
 from benchmarks.fleet import Paced, all_ended, begun, wait_for
+from hpo.cli.main import main
 from hpo.errors import TuningError
 from hpo.runs.lease import process_name
 from hpo.service.worker import Worker, WorkerOptions
 from storage.records import NewStudy, StudyState, TrialState
 from storage.store import Store
+from tests.fake_package import install_package
 
 
 def options(url, folder, **more):
@@ -262,3 +267,91 @@ def test_a_run_takes_over_at_once_from_a_process_of_this_machine_that_is_gone(st
     store.claim_study(f"{host}:{child}", lease_seconds=600)
     assert hpo.run_study(hpo.parse_study(study.spec), url, folder=tmp_path / ".hpo").complete
     assert store.study("gone").attempts == 2
+
+
+@pytest.mark.processes
+def test_a_worker_writes_to_the_trackers_that_its_operator_allows(
+    store, url, tmp_path, monkeypatch
+):
+    """One that is allowed has every trial; one that is not, or that says where, is told in the study's events."""
+    lines = """
+        from hpo.study.trackers import TrackerDescription
+
+        class Lines:
+            def __init__(self, study, spec, folder, where=""):
+                folder.mkdir(parents=True, exist_ok=True)
+                self.path = folder / f"noted-{study.name}"
+
+            def begin(self, trial):
+                return 0
+
+            def add(self, trial, points):
+                pass
+
+            def end(self, trial):
+                with self.path.open("a") as file:
+                    print(trial.number, trial.state, file=file)
+
+            def close(self):
+                pass
+
+        LINES = TrackerDescription(rule="noted_module:Lines", about="noted", source="here",
+                                   settings={"where": "a place"}, places=("where",))
+    """
+    site = install_package(
+        monkeypatch,
+        tmp_path,
+        "noted",
+        {"largebatch.trackers": {"noted": "noted_module:LINES"}},
+        {"noted_module.py": textwrap.dedent(lines)},
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{site}{os.pathsep}{Path(__file__).parents[2]}")
+    monkeypatch.setattr("hpo.service.worker.TRACKER_GRACE_SECONDS", 60.0)
+    found = {}
+    for name, trackers in (("allowed", "[noted, wandb]"), ("placed", "[{noted: {where: /etc}}]")):
+        text = TRACKED.format(name=name, trackers=trackers)
+        found[name] = store.submit_study(
+            NewStudy(
+                name=name,
+                workload="noisy_quadratic",
+                metric="loss",
+                threshold=1.5,
+                higher_is_better=False,
+                spec=text,
+            )
+        ).study
+    assert drain(url, tmp_path, trackers=("noted",)) == 2
+    written = (tmp_path / ".hpo" / "trackers" / "noted-allowed").read_text().splitlines()
+    trials = store.trials(found["allowed"].id)
+    assert sorted(written) == sorted(f"{each.number} {each.state}" for each in trials)
+    assert not (tmp_path / ".hpo" / "trackers" / "noted-placed").exists()
+
+    def told(name):
+        return [
+            each.message for each in store.events(study_id=found[name].id) if each.kind == "tracker"
+        ]
+
+    (of_wandb,), (of_place,) = told("allowed"), told("placed")
+    assert "tracker wandb: this worker writes to those of its operator: noted" in of_wandb
+    assert "where it writes is the operator's affair here, but the study gives where" in of_place
+    assert all(store.study_by_id(each.id).state is StudyState.FINISHED for each in found.values())
+
+
+TRACKED = """\
+name: {name}
+workload: noisy_quadratic
+target: {{metric: loss, at_most: 1.5}}
+ladder: [16, 32]
+search:
+  learning_rate: {{log_uniform: [0.001, 0.05], role: scaled}}
+  normalization_batch_size: 1
+budget: {{trials: 3, epochs_per_trial: 10}}
+trackers: {trackers}
+"""
+
+
+def test_a_tracker_that_there_is_not_is_a_fault_of_the_command(tmp_path):
+    done = CliRunner().invoke(
+        main, ["worker", "--storage", f"sqlite:///{tmp_path}/hpo.db", "--tracker", "wandbb"]
+    )
+    assert done.exit_code == 2 and "did you mean 'wandb'" in done.output

@@ -126,3 +126,41 @@ def test_the_parsl_app(server, tmp_path):
         server, tmp_path, "parsl_app.py", 128, "sgd", "lars", names=names
     ).stdout.splitlines()
     assert [line.split(":")[0] for line in lines if ": " in line] == ["sgd", "lars"]
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("submitit") is None,
+    reason="submitit is not installed: pip install 'largebatch[frameworks]'",
+)
+def test_submitit_jobs_train_a_study_as_agents(server, tmp_path):
+    """Two jobs of submitit's own LocalExecutor, each in processes of its own, train all trials between them."""
+    study = (EXAMPLES / "bowl.yaml").read_text()
+    (tmp_path / "bowl.yaml").write_text(study)
+    done = subprocess.run(
+        [
+            *(sys.executable, EXAMPLES / "submitit_agents.py", tmp_path / "bowl.yaml"),
+            *("--jobs", "2", "--cluster", "local", "--minutes", "10", "--at", "512"),
+        ],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "HPO_SERVER": str(server.client.base_url),
+            "HPO_TOKEN": server.token("ada"),
+            "PYTHONPATH": str(EXAMPLES.parents[1]),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("batch 512: ") and "epochs to target (" in done.stdout
+    assert done.stderr.count("has ended") == 2
+    kept = server.store.study(hpo.load_study(EXAMPLES / "bowl.yaml").name)
+    assert kept.state is StudyState.FINISHED and kept.for_agents
+    spec = hpo.load_study(EXAMPLES / "bowl.yaml")
+    trials = server.store.trials(kept.id)
+    assert len(trials) == spec.budget.trials and all(trial.state.finished for trial in trials)
+    assert len(list((tmp_path / "submitit").glob("*_result.pkl"))) == 2

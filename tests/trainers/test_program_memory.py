@@ -1,6 +1,7 @@
 """A program whose memory does not hold its micro batch: halved, kept for the rung, and told where nothing fits."""
 
 import json
+import shutil
 import sys
 import textwrap
 
@@ -226,5 +227,12 @@ def test_a_sweep_keeps_what_it_found_for_each_rung_and_its_plan_has_it(tmp_path,
         trials = sum(trial.global_batch_size == batch for trial in result.trials)
         sizes = [micro for at, micro in begun if at == batch]
         assert sizes.count(3) == trials > sizes.count(batch), sizes
-    plan = hpo.read_study("memory", storage).plan.plan
+    kept = hpo.read_study("memory", storage)
+    plan = kept.plan.plan
     assert (plan.micro_batch_size, plan.local_batch_size) == (3, 24)
+    shutil.rmtree(tmp_path / "files")  # a plan that is made elsewhere has the database alone
+    apart = hpo.plan_study(kept, workers=1)[1]
+    assert (apart.micro_batch_size, apart.local_batch_size) == (3, 48)
+    assert {trial.micro_batch_size for trial in kept.trials if trial.state == "reached"} == {3}
+    larger = hpo.plan_study(kept, workers=1, micro_batch_size=12)[1]
+    assert larger.micro_batch_size == 3

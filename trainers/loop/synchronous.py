@@ -24,6 +24,7 @@ from trainers.loop.memory_limit import limited_by_memory
 from trainers.loop.micro_batches import MicroBatchLoader
 from trainers.loop.replica import Replica, evaluate
 from trainers.loop.sample_images import sample_images_of
+from trainers.numerics.memory import held_bytes
 from trainers.schedules.adascale import AdaScale
 from trainers.schedules.learning_rate import learning_rate, learning_rate_by
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
@@ -40,6 +41,8 @@ class Training(TrainingRun):
     ) -> None:
         self.workload = workload or load_model_workload(job)
         super().__init__(job, self.workload.metrics, self.workload.train_samples)
+        if communicator.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(communicator.device)
         _check_settings(job.settings)
         self.communicator = communicator
         self.replica = Replica(self.workload, job.settings, job.seed, communicator.device)
@@ -93,6 +96,7 @@ class Training(TrainingRun):
             scores=scores,
             seconds=time.perf_counter() - started,
             gradient_noise_scale=self.statistics.noise_scale,
+            memory_bytes=held_bytes(self.replica.device),
         )
 
     def _follow_batches(self) -> None:

@@ -11,7 +11,7 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from search_spaces.names import nearest_or_all
@@ -35,6 +35,8 @@ class TrainingProgress:
     final_metric: float = math.nan
     state: str = "running"
     reason: str = ""
+    memory_bytes: int | None = None
+    measures: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class TrainingSegment:
     """The updates up to an evaluation, and what the evaluation found.
 
     ``train_loss`` is the mean over the updates, ``first_loss`` that of the first, ``learning_rate`` that of the
-    last; ``scores`` holds every metric; ``seconds`` is what the updates and the evaluation took.
+    last; ``scores`` holds every metric; ``seconds`` is what the updates and the evaluation took; ``memory_bytes`` the
+    most that they held, None where that is not measured.
     """
 
     train_loss: float
@@ -51,6 +54,7 @@ class TrainingSegment:
     scores: Mapping[str, float]
     seconds: float
     gradient_noise_scale: float | None = None
+    memory_bytes: int | None = None
 
 
 class AnyTraining(ABC):
@@ -117,7 +121,26 @@ class AnyTraining(ABC):
             best_metric=at.best_metric,
             final_metric=at.final_metric,
             reason=at.reason,
+            memory_bytes=at.memory_bytes,
+            micro_batch_size=self.found_micro_batch,
+            measures=dict(at.measures),
         )
+
+    @property
+    def found_micro_batch(self) -> int | None:
+        """The micro batch that the memory was found to take; None where it took what it was asked to."""
+        return None
+
+    def _measure(self, scores: Mapping[str, float], memory_bytes: int | None) -> None:
+        """Take in what an evaluation tells beside the target's metric."""
+        at = self.progress
+        at.measures = {
+            name: float(value)
+            for name, value in scores.items()
+            if name != self.job.target.metric and math.isfinite(value)
+        }
+        if memory_bytes is not None:
+            at.memory_bytes = max(memory_bytes, at.memory_bytes or 0)
 
     def _decide(self, train_loss: float | None, metric: float, *, budget_spent: bool) -> None:
         """Whether the training goes on; a ``train_loss`` of None was not told."""
@@ -217,6 +240,7 @@ class TrainingRun(AnyTraining):
         at.step, at.seconds = step, at.seconds + segment.seconds
         if math.isnan(at.first_loss):
             at.first_loss = segment.first_loss
+        self._measure(segment.scores, segment.memory_bytes)
         self._decide(
             segment.train_loss,
             segment.scores[self.job.target.metric],

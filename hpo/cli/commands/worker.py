@@ -111,6 +111,13 @@ BYTES = _Bytes()
     help="A package whose plug-ins studies may name; may be given several times; none if not given.",
 )
 @click.option(
+    "--tracker",
+    "trackers",
+    metavar="NAME",
+    multiple=True,
+    help="A tracker that studies may name (wandb, mlflow, ...); may be given several times; none if not given.",
+)
+@click.option(
     "--program-environment",
     "program_variables",
     metavar="NAME",
@@ -160,6 +167,7 @@ def worker(
     from hpo.runs.study_limits import StudyLimits, bound_processes
     from hpo.service import logs
     from hpo.service.worker import Worker, WorkerOptions
+    from hpo.study.trackers import check_names
     from search_spaces.plugins import TAKEN
     from trainers.workloads.program import secrets
 
@@ -171,6 +179,10 @@ def worker(
     os.environ.pop("HPO_STORAGE", None)
     if program_wrapper is not None:
         os.environ[secrets.WRAPPER] = program_wrapper
+    try:
+        check_names(given["trackers"])  # type: ignore[arg-type]
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--tracker") from error
     worker_options = WorkerOptions(storage=storage, folder=folder.absolute(), **given)  # type: ignore[arg-type]
     limits = StudyLimits.of(worker_options.memory_bytes, worker_options.disk_bytes)
     bound_processes(limits)

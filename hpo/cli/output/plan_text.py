@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpo.cli.output.style import new_console, new_table
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.runs.formatting import interval, number, precise, readable
+from hpo.runs.formatting import interval, number, percent, precise, readable
 from hpo.study.program import PROGRAM
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ def show_plan(plan: Plan, folder: Path) -> None:
     details = plan.details or {}
     if details.get("front"):
         console.print(_front(details["front"], plan.slot_seconds is not None))
+    if details.get("trade_offs"):
+        console.print(trade_offs_table(details["trade_offs"]))
     for line in (
         *_sensitivity(details.get("sensitivity", ())),
         *_pilot_runs(details.get("pilot_runs", details.get("rehearsal", ()))),
@@ -183,6 +185,38 @@ def _front(rows: Sequence[Mapping[str, Any]], has_slot: bool) -> Table:
         )
     table.caption = "* this plan; + the fewest hours within 10 % of the fastest"
     table.caption_justify = "left"
+    return table
+
+
+def trade_offs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The Pareto front of time, hours and epochs, or the metric of a fixed budget, a row for each member."""
+    metric = next((row["metric"] for row in rows if row.get("metric")), None)
+    names = sorted({name for row in rows for name in row["settings"]})
+    table = new_table(
+        f"time, accelerator hours and {metric or 'epochs'} over all batch sizes: nothing beats these in all three",
+        "batch",
+        "nodes",
+        "ranks",
+        *names,
+        "time",
+        "hours",
+        metric or "epochs",
+        "lost",
+        "",
+    )
+    for row in rows:
+        need = Interval(**row["best" if metric else "epochs_to_target"])
+        table.add_row(
+            number(row["global_batch_size"]),
+            number(row["nodes"]),
+            number(row["workers"]),
+            *(number(row["settings"].get(name)) for name in names),
+            duration(row["seconds_to_target"]["median"]),
+            number(row["accelerator_hours"]),
+            precise(need) if metric else number(need.median),
+            percent(row["divergence"]),
+            ", ".join(row["marks"]),
+        )
     return table
 
 

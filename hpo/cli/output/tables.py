@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.text import Text
 
+from hpo.cli.output.plan_text import trade_offs_table
 from hpo.cli.output.style import new_console, new_list, new_table
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.inference.intervals import Interval
@@ -26,7 +27,7 @@ from hpo.runs.formatting import (
 )
 from hpo.runs.importances import Importances, importance_order
 from hpo.runs.losses import alike
-from hpo.runs.results import PlannedRun, StudyResult, best_of_rungs
+from hpo.runs.results import PlannedRun, StudyResult, best_of_rungs, ended_because
 from hpo.runs.verdict import mean_of, verdicts
 from hpo.study.sizes import Point, point_of, points
 from storage.figures import TRIAL_FIELDS
@@ -45,6 +46,8 @@ def show_study(result: StudyResult, found: Sequence[Importances] = ()) -> None:
     """The rungs, the importances of the settings, the forecast at full scale, the validation beside rules of thumb."""
     console = new_console()
     console.print(_rungs(result))
+    for each in result.keeping:
+        console.print(str(each), markup=False)
     if result.raced:
         console.print(_raced(result))
     if found:
@@ -66,8 +69,10 @@ def show_study(result: StudyResult, found: Sequence[Importances] = ()) -> None:
             console.print(line, markup=False)
 
 
-def show_forecasts(forecasts: Sequence[Forecast]) -> None:
-    """Forecasts at several batch sizes, the reason of each below."""
+def show_forecasts(
+    forecasts: Sequence[Forecast], trade_offs: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """Forecasts at several batch sizes, the reason of each below, and what is weighed against what over all of them."""
     console = new_console()
     console.print(_forecasts(forecasts, "forecast"))
     for each in forecasts:
@@ -75,6 +80,8 @@ def show_forecasts(forecasts: Sequence[Forecast]) -> None:
             f"at {each.global_batch_size:g}, trust {each.trust}: {each.reason}", markup=False
         )
         console.print(_prospects(each))
+    if trade_offs:
+        console.print(trade_offs_table(trade_offs))
 
 
 def show_studies(studies: Sequence[Study]) -> None:
@@ -94,6 +101,7 @@ def show_studies(studies: Sequence[Study]) -> None:
 
 def trial_rows(result: StudyResult) -> list[dict[str, Any]]:
     """The trials as flat rows: identity, settings, what came of them."""
+    further = sorted({name for trial in result.trials for name in trial.measures or ()})
     return [
         {
             "number": trial.number,
@@ -102,7 +110,8 @@ def trial_rows(result: StudyResult) -> list[dict[str, Any]]:
             "seed": trial.seed,
             **trial.settings,
             **{each.name: getattr(trial, each.name) for each in TRIAL_FIELDS},
-            "reason": trial.reason,
+            **{name: (trial.measures or {}).get(name) for name in further},
+            "reason": ended_because(result, trial),
         }
         for trial in result.trials
     ]
@@ -153,7 +162,7 @@ def show_trials(result: StudyResult) -> None:
             str(trial.state),
             number(trial.epochs_to_target or trial.epochs),
             *([_metric(trial)] if fixed else []),
-            Text(_first(trial.reason)),
+            Text(_first(ended_because(result, trial))),
         )
     console = new_console()
     console.print(table)

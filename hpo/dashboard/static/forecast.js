@@ -112,8 +112,8 @@ async function draw(found) {
   byId("keep").disabled = !found.plan;
   byId("pictures").hidden = !found.figures;
   if (!found.figures) return;
-  await Promise.all([plot(byId("front"), found.figures.front), plot(byId("shares"), found.figures.shares)]);
-  whenClicked(byId("front"), take);
+  await Promise.all(["front", "tradeoffs", "shares"].map((key) => plot(byId(key), found.figures[key])));
+  for (const key of ["front", "tradeoffs"]) whenClicked(byId(key), take);
 }
 
 /** Take the nodes and the batch of a plan that was clicked on. */

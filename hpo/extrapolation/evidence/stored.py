@@ -77,6 +77,24 @@ def counted_once(trials: Sequence[Trial]) -> list[Trial]:
     ]
 
 
+def as_counted(trial: Trial, question: Question) -> Trial:
+    """The trial as it counts for what is trained or used next: one that breaks a constraint has not reached its target.
+
+    Its epochs stay those of its training. What the laws of the epochs are fitted to is the trial as it is.
+    """
+    if not question.constraints or trial.state is not TrialState.REACHED:
+        return trial
+    broken = question.broken(trial)
+    if not broken:
+        return trial
+    return dataclasses.replace(
+        trial,
+        state=TrialState.CENSORED,
+        epochs_to_target=None,
+        reason=f"not within the constraints: {broken}",
+    )
+
+
 def samples_per_epoch(trials: Sequence[Trial]) -> float | None:
     """Samples in an epoch, the median over trials; None where none tells."""
     told = [trial.samples / trial.epochs for trial in trials if trial.samples and trial.epochs]

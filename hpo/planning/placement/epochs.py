@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 
 from hpo.errors import PlanError
 from hpo.extrapolation.inference.intervals import LEVELS, Interval
+from hpo.extrapolation.inference.kept import KeptConstraints
 from hpo.extrapolation.inference.posterior import Posterior, thinned
 from hpo.extrapolation.prospects import log_epochs_samples
-from hpo.extrapolation.recommend import Choices, recommend
+from hpo.extrapolation.recommend import Choices, outlooks, recommend, with_rate
 from hpo.extrapolation.trust import VERY_FAR
 from hpo.planning.plan import BUDGET_FACTOR
 
 Array: TypeAlias = NDArray[np.float64]
 
 VALUES = 200  # equally likely epochs that stand for a distribution
+GRID = 33  # batch sizes at which constraints of the study are looked at
 FEW_PARTICLES = 600  # enough to compare batch sizes with one another
 END_OF_INTERVAL = (
     1.6448536  # standard deviations from the median of a normal to the end of its 90 % interval
@@ -75,21 +77,41 @@ class EpochsLaw(Protocol):
 
 
 class PosteriorLaw:
-    """The fitted laws, over all that the trials leave open; ``scale`` spreads them as past outcomes ask for."""
+    """The fitted laws, over all that the trials leave open; ``scale`` spreads them as past outcomes ask for.
+
+    ``kept`` tells which settings keep the constraints of the study, where it has some.
+    """
 
     def __init__(
-        self, posterior: Posterior, scale: float = 1.0, particles: int = FEW_PARTICLES
+        self,
+        posterior: Posterior,
+        scale: float = 1.0,
+        particles: int = FEW_PARTICLES,
+        kept: KeptConstraints | None = None,
     ) -> None:
-        self._posterior, self._scale = thinned(posterior, particles), scale
+        self._posterior, self._scale, self._kept = thinned(posterior, particles), scale, kept
+        self._others: tuple[PosteriorLaw, float] | None = None
         self._chosen: dict[int, Choices] = {}
         self._known: dict[int, Epochs] = {}
         self._between: dict[int, Epochs] = {}
 
-    @property
+    @cached_property
     def supported(self) -> tuple[int, int]:
-        """From the smallest rung to where trust in the forecast ends."""
+        """From the smallest rung to where trust in the forecast ends, as far as the constraints are likely to be kept.
+
+        Where they are at no batch, all: what is planned says so.
+        """
         batches = self._posterior.evidence.batches
-        return int(batches[0]), int(VERY_FAR * batches[-1])
+        low, high = int(batches[0]), int(VERY_FAR * batches[-1])
+        if self._kept is None or not self._kept.fits:
+            return low, high
+        tried = sorted({round(each) for each in np.geomspace(low, high, GRID)})
+        likely = [
+            batch
+            for batch in tried
+            if all(each.likely for each in outlooks(self._kept, self._choices(batch)))
+        ]
+        return (likely[0], likely[-1]) if likely else (low, high)
 
     @property
     def swept(self) -> int:
@@ -137,10 +159,27 @@ class PosteriorLaw:
 
     def _choices(self, global_batch_size: int) -> Choices:
         if global_batch_size not in self._chosen:
-            self._chosen[global_batch_size] = recommend(
-                self._posterior, math.log(global_batch_size)
-            )
+            if self._others is None:
+                found = recommend(self._posterior, math.log(global_batch_size), self._kept)
+            else:
+                law, factor = self._others
+                found = with_rate(law._choices(global_batch_size), factor)
+            self._chosen[global_batch_size] = found
         return self._chosen[global_batch_size]
+
+    def at_rate(self, factor: float) -> PosteriorLaw:
+        """The law of the same settings but for the learning rate, which is so many times as high."""
+        other = PosteriorLaw(
+            self._posterior, self._scale, len(self._posterior.residuals), self._kept
+        )
+        other._others = self, factor
+        return other
+
+    def settings(self, global_batch_size: int) -> dict[str, float]:
+        """The tuned settings at a batch size, by name."""
+        return {
+            name: each.interval.median for name, each in self._choices(global_batch_size).items()
+        }
 
 
 class IntervalLaw:

@@ -40,17 +40,22 @@ def trackers_beside(
     storage: str,
     folder: Path,
     warn: Callable[[str], None],
+    grace_seconds: float | None = None,
 ) -> Iterator[None]:
-    """Follow a study with its trackers while the block runs; their files go below ``folder``."""
+    """Follow a study with its trackers while the block runs; their files go below ``folder``.
+
+    ``grace_seconds`` are what they have when it is over, ``GRACE_SECONDS`` if None.
+    """
     beside = [_Beside(each, study, storage, folder, warn) for each in chosen]
     try:
         yield
     finally:
         for each in beside:
             each.tell_end()
-        until = time.monotonic() + GRACE_SECONDS
+        grace = GRACE_SECONDS if grace_seconds is None else grace_seconds
+        until = time.monotonic() + grace
         for each in beside:
-            each.end(until)
+            each.end(until, grace)
 
 
 class _Beside:
@@ -101,15 +106,15 @@ class _Beside:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
-    def end(self, until: float) -> None:
-        """Wait for it until then (``time.monotonic``); end it where it is not done."""
+    def end(self, until: float, grace: float = GRACE_SECONDS) -> None:
+        """Wait for it until then (``time.monotonic``), which was ``grace`` seconds; end it where it is not done."""
         if self._process is None:
             return
         status = 0
         try:
             status = self._process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self._tell(f"was not done {GRACE_SECONDS:g} s after the run")
+            self._tell(f"was not done {grace:g} s after the run")
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)  # with what it started
         self._process.wait()

@@ -22,7 +22,16 @@ from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import BIGGEST_BATCH, refusals
 from hpo.service.routes.trials import Number
-from storage.figures import BYTES_OF_A_POINT, LEAST, MOST, MOST_AMOUNT, MOST_SAMPLES
+from storage.figures import (
+    BYTES_OF_A_POINT,
+    LEAST,
+    LONGEST_MEASURE,
+    MOST,
+    MOST_AMOUNT,
+    MOST_BYTES,
+    MOST_MEASURES,
+    MOST_SAMPLES,
+)
 from trainers.report import ConvergencePoint, TrainingOutcome
 
 router = APIRouter(prefix="/studies/{name}/trials", tags=["trials"])
@@ -94,6 +103,13 @@ class OutcomeBody(_Body):
     best_metric: Measured = None
     final_metric: Measured = None
     reason: str = Field("", max_length=10_000)
+    memory_bytes: int | None = Field(None, ge=0, le=MOST_BYTES, description="At its peak.")
+    micro_batch_size: int | None = Field(None, ge=1, le=BIGGEST_BATCH)
+    measures: dict[Annotated[str, Field(min_length=1, max_length=LONGEST_MEASURE)], float] = Field(
+        default_factory=dict,
+        max_length=MOST_MEASURES,
+        description="The other metrics of the last evaluation, by name.",
+    )
 
 
 class EndBody(_Body):

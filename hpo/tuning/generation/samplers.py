@@ -142,6 +142,7 @@ class LadderSampler:
         self._epochs, self._question = epochs, question
         self._scaled = space.to_optuna(space.scaled)
         self._shared = space.to_optuna(space.shared)
+        self._constrained = _takes_constraints(sampler) and bool(question.constraints)
         self._rungs = {batch: _new_study(sampler, f"{name}/{batch}") for batch in ladder}
         self._ladder = _new_study(sampler, f"{name}/shared")
         self._tickets = 0
@@ -219,14 +220,17 @@ class LadderSampler:
             if ticket is not None:
                 self.forget(ticket, batch)
             return
+        excess = self._excess(trial)
         self._values[batch].append(value)
         centred = value - math.fsum(self._values[batch]) / len(self._values[batch])
         if ticket is not None:
             scaled, shared = self._suggested.pop(ticket)
             if scaled is not None:
+                self._constrain(scaled, excess)
                 self._rungs[batch].tell(scaled, value)
             else:
                 self._add(self._rungs[batch], self._scaled, trial, value)
+            self._constrain(shared, excess)
             self._ladder.tell(shared, centred)
         else:
             self._add(self._rungs[batch], self._scaled, trial, value)
@@ -287,6 +291,8 @@ class LadderSampler:
         """
         if need := self._question.need(trial):
             return math.log(need)
+        if self._constrained and self._question.target.reached(trial.final_metric or math.nan):
+            return math.log(trial.epochs) if trial.epochs else None
         if self._question.fixed:
             return self._value_of_lost(trial)
         if trial.state in (TrialState.CENSORED, TrialState.PRUNED):
@@ -314,9 +320,22 @@ class LadderSampler:
         if all(
             space[name]._contains(space[name].to_internal_repr(params[name])) for name in params
         ):
-            study.add_trial(
-                optuna.trial.create_trial(params=params, distributions=dict(space), value=value)
-            )
+            made = optuna.trial.create_trial(params=params, distributions=dict(space), value=value)
+            self._constrain(made, self._excess(trial))
+            study.add_trial(made)
+
+    def _constrain(self, trial: Any, excess: Mapping[str, float]) -> None:
+        """Tell a trial of Optuna how far it is beyond each constraint, above 0 where it breaks one."""
+        for name, beyond in excess.items() if self._constrained else ():
+            trial.set_constraint(name, beyond)
+
+    def _excess(self, trial: Trial) -> dict[str, float]:
+        """How far a trial is beyond each constraint, over its bound; what is not told is beyond it by all of it."""
+        found = {}
+        for each in self._question.constraints:
+            value, unit = each.value(trial), abs(each.bound) or 1.0
+            found[each.name] = 1.0 if value is None else each.excess(value) / unit
+        return found
 
 
 def halton(count: int, dimensions: int) -> list[list[float]]:
@@ -378,6 +397,13 @@ def random(seed: int) -> optuna.samplers.BaseSampler:
     from optuna.samplers import RandomSampler
 
     return RandomSampler(seed=seed)
+
+
+def _takes_constraints(sampler: str) -> bool:
+    """Whether Optuna is told of constraints: releases before 5.0 are not, and see trainings that miss their target."""
+    import optuna
+
+    return SAMPLERS[sampler].takes_constraints and hasattr(optuna.trial.Trial, "set_constraint")
 
 
 def _new_study(sampler: str, name: str) -> optuna.Study:

@@ -69,13 +69,13 @@ def upgrade() -> None:
             f"({name} BETWEEN {least} AND {most})" for name, (least, most) in figures.items()
         )
         _set_aside(table, figures, condition)
-        _constrain(table, condition)
+        constrain(table, condition)
     checksums.write_all(op.get_bind())
 
 
 def downgrade() -> None:
     for table in ("convergence", "trials", "outcomes"):
-        _constrain(table, None)
+        constrain(table, None)
     op.drop_table("quarantine")
     for table in ("studies", "trials"):
         op.drop_column(table, "checksum")
@@ -110,13 +110,13 @@ def _set_aside(table: str, figures: _Bounds, condition: str) -> None:
         connection.execute(sa.text(f"UPDATE {table} SET {changes} WHERE {where}"), {**keys, **new})
 
 
-def _constrain(table: str, condition: str | None) -> None:
-    """Add the rule of a table's figures; None takes it away.
+def constrain(table: str, condition: str | None, rule: str = "figures") -> None:
+    """Add a rule to a table; None takes it away.
 
     SQLite has no statement for that. The table is made anew by its own statement with the rule in it, for what Alembic
     would make of it lacks WITHOUT ROWID.
     """
-    name, connection = f"ck_{table}_figures", op.get_bind()
+    name, connection = f"ck_{table}_{rule}", op.get_bind()
     if connection.dialect.name != "sqlite":
         if condition is None:
             op.execute(f"ALTER TABLE {table} DROP CONSTRAINT {name}")

@@ -2,7 +2,8 @@
 
 What was found lies in a file beside the folders of the trials, one for each global batch size and number of workers, so
 that every later trial of the rung begins with it: also after a resume, and those of other workers that see the folder.
-It counts for the program for which it was found; a study file with another command finds its own.
+It counts for the program for which it was found; a study file with another command finds its own. A trial tells it at
+its end too (:attr:`trainers.report.TrainingOutcome.micro_batch_size`), for plans that are made of the study anywhere.
 """
 
 from __future__ import annotations
@@ -73,21 +74,6 @@ class KeptMicroBatch:
             ) as new:
                 new.write(text + "\n")
             Path(new.name).replace(self.file)
-
-
-def found_micro_batch(folder: Path, program: dict[str, Any]) -> int | None:
-    """The micro batch that was found at the largest rung of a study whose trials have their folders in ``folder``.
-
-    None where the memory held all; what one worker's memory holds does not depend on the global batch.
-    """
-    rungs = [
-        ([int(number) for number in file.stem.split("-")[1:]], file)
-        for file in folder.glob("micro_batch-*-*.json")
-    ]
-    kept = (
-        KeptMicroBatch(file, json.loads(json_text(program))).read() for _, file in sorted(rungs)
-    )
-    return next((size for size in reversed(list(kept)) if size), None)
 
 
 def ran_out_of_memory(

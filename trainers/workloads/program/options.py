@@ -22,6 +22,7 @@ OTHER_VALUES = (
     "seconds",
     "gradient_noise_scale",
     "global_batch_size",
+    "memory_gb",
 )
 """What a report may hold besides its progress and the metrics."""
 MOST_SAMPLES = 10**15

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,20 +61,29 @@ class ReportFollower:
 
 @dataclass(frozen=True)
 class ReportedPoint:
-    """One report that counts; ``not_finite`` says what it held that is no finite number, "" for a sound one."""
+    """One report that counts; ``not_finite`` says what it held that is no finite number, "" for a sound one.
+
+    ``scores`` are its metrics, ``memory_bytes`` what it said of its memory, None for nothing.
+    """
 
     point: ConvergencePoint
     train_loss: float | None
     not_finite: str
+    scores: Mapping[str, float]
+    memory_bytes: int | None
 
 
 @dataclass
 class Curve:
-    """The evaluations that one program has reported, over all its starts, in increasing epochs."""
+    """The evaluations that one program has reported, over all its starts, in increasing epochs.
+
+    ``metrics`` are all that it may report.
+    """
 
     job: TrainingJob
     train_samples: int
     points: list[ConvergencePoint]
+    metrics: Collection[str] = ()
     _last: float = -1.0
     _started_at: float | None = None
     _seconds_before: float = 0.0
@@ -127,7 +136,18 @@ class Curve:
             gradient_noise_scale=_number(values, "gradient_noise_scale"),
         )
         self.points.append(point)
-        return ReportedPoint(point, told["train_loss"], strange)
+        return ReportedPoint(
+            point, told["train_loss"], strange, self._scores(values), _memory(values)
+        )
+
+    def _scores(self, values: Mapping[str, Any]) -> dict[str, float]:
+        """The metrics of a report that are finite numbers."""
+        found = {name: _number(values, name) for name in self.metrics if name in values}
+        return {
+            name: value
+            for name, value in found.items()
+            if value is not None and math.isfinite(value)
+        }
 
     def _epochs(self, values: Mapping[str, Any]) -> float | None:
         per_unit = {
@@ -179,6 +199,12 @@ def _count(values: Mapping[str, Any], name: str) -> int | None:
     if not (math.isfinite(found) and found >= 0):
         raise WorkloadError(f"it reported {found:g} {name}; they must be finite and not negative")
     return round(found)
+
+
+def _memory(values: Mapping[str, Any]) -> int | None:
+    """The bytes of ``memory_gb``; None where it is not there, or no amount."""
+    told = _number(values, "memory_gb")
+    return round(told * 1e9) if told is not None and 0 <= told < 1e9 else None
 
 
 def _or_nan(value: float | None) -> float:

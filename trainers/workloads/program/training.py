@@ -90,7 +90,7 @@ class ProgramTraining(AnyTraining):
         values = trial_values(job, options, place, self.files)
         self.files.make()
         wait_until_free(self.files, 2 * options.stop_seconds + LEAVING_SECONDS)
-        self._curve = Curve(job, options.train_samples, [])
+        self._curve = Curve(job, options.train_samples, [], options.metrics)
         self._follower = ReportFollower(self.files.report)
         self._take_up()
         self.resumed = list(self._curve.points)
@@ -101,6 +101,11 @@ class ProgramTraining(AnyTraining):
             None if self.finished else start_program(job, options, place, self.files, values)
         )
         self._heard_at, self._stopped = time.monotonic(), False
+
+    @property
+    def found_micro_batch(self) -> int | None:
+        """See :mod:`trainers.workloads.program.micro_batch`."""
+        return self._kept.read() if self.options.out_of_memory else None
 
     @property
     def epochs(self) -> float:
@@ -159,7 +164,7 @@ class ProgramTraining(AnyTraining):
             while (values := self._follower.next()) is not None:
                 self._hear(values)
         except WorkloadError:
-            self._curve = Curve(self.job, self.options.train_samples, [])
+            self._curve = Curve(self.job, self.options.train_samples, [], self.options.metrics)
             self._follower = ReportFollower(self.files.report)
 
     def _mark_start(self) -> None:
@@ -222,6 +227,7 @@ class ProgramTraining(AnyTraining):
         """Whether the training goes on; what is not finite has diverged, as with every other workload."""
         at, point = self.progress, evaluation.point
         at.step, at.seconds = point.step, point.seconds
+        self._measure(evaluation.scores, evaluation.memory_bytes)
         if math.isnan(at.first_loss) and evaluation.train_loss is not None:
             at.first_loss = evaluation.train_loss
         if evaluation.not_finite:
@@ -259,7 +265,7 @@ class ProgramTraining(AnyTraining):
         self.files.make()
         self.resumed, self.begun_anew = [], self.begun_anew + 1
         self.progress = TrainingProgress()
-        self._curve = Curve(self.job, options.train_samples, [])
+        self._curve = Curve(self.job, options.train_samples, [], options.metrics)
         self._follower = ReportFollower(self.files.report)
         self._mark_start()
         self._process = start_program(self.job, options, place, self.files, values)

@@ -1,0 +1,222 @@
+"""What a tracker costs the trials beside which it writes: ``python -m benchmarks.tracker_overhead``.
+
+One study of a model in PyTorch (digits, a small residual network, trained in this process) is swept with a tracker that
+fails at once, one that hangs for a minute in its first call, one whose network swallows what it is sent (a server
+that accepts and never answers), one that writes each point, and without any, in turn and in the other order every
+second round, so that whatever else the machine does meets all alike. A sweep is the same each time: sampler, seeds
+and trials. Compared with the sweep without a tracker of the same round are the seconds of its trials by their own
+clock; the processor time of the thread that trains, from its first evaluation to its last, which other programs on the
+machine disturb less; and what became of each trial.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import hpo
+from hpo.runs.exports import beside
+from hpo.runs.progress import Progress
+from hpo.study.spec import parse_study
+from storage.records import Trial
+
+STUDY = """\
+name: {name}
+workload: resnet
+data: {{source: digits}}
+target: {{metric: top1, at_least: 0.999}}
+ladder: [64]
+search:
+  optimizer: sgd
+  learning_rate: {{log_uniform: [0.02, 0.5], role: scaled}}
+budget: {{trials: {trials}, epochs_per_trial: {epochs}}}
+resources: {{fused_trials: 2}}
+sampler: qmc
+trackers: {trackers}
+"""
+
+PACKAGE = """
+import socket, time
+from hpo.study.trackers import TrackerDescription
+
+class Odd:
+    def __init__(self, study, spec, folder, way, port="0"):
+        self.way, self.port, self.lines = way, int(port), (folder / "lines").open("a")
+
+    def begin(self, trial):
+        if self.way == "fails":
+            raise OSError("the network is down")
+        if self.way == "hangs":
+            time.sleep(60)
+        if self.way == "silent":
+            with socket.create_connection(("127.0.0.1", self.port)) as line:
+                line.sendall(b"begin")
+                line.recv(1)
+        return 0
+
+    def add(self, trial, points):
+        for point in points:
+            print(trial.number, point.step, point.metric, file=self.lines, flush=True)
+
+    def end(self, trial):
+        print("end", trial.number, file=self.lines, flush=True)
+
+    def close(self):
+        self.lines.close()
+
+ODD = TrackerDescription(rule="odd_tracker:Odd", about="odd", source="here",
+                         settings={"way": "how", "port": "of a server"})
+"""
+WAYS = ("none", "writes", "fails", "hangs", "silent")
+
+
+class _Heard(Progress):
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        self.seen: list[float] = []
+
+    def sweep(self, *what: object) -> None:  # noqa: ARG002
+        """The processor time of the thread that trains, after each evaluation."""
+        self.seen.append(time.thread_time())
+
+    def message(self, text: str) -> None:
+        if text.startswith("tracker "):
+            self.warnings.append(text)
+
+
+@contextmanager
+def silent_server() -> Iterator[int]:
+    """A server that accepts what comes and never answers; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        kept: list[socket.socket] = []
+        server.settimeout(0.2)
+        over = threading.Event()
+
+        def accept() -> None:
+            while not over.is_set():
+                try:
+                    kept.append(server.accept()[0])
+                except TimeoutError:
+                    continue
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        try:
+            yield int(server.getsockname()[1])
+        finally:
+            over.set()
+            thread.join()
+            for each in kept:
+                each.close()
+
+
+def install(folder: Path) -> None:
+    """The trackers as somebody else's package, for this process and those that it starts."""
+    (folder / "odd_tracker.py").write_text(textwrap.dedent(PACKAGE))
+    info = folder / "odd_tracker-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-tracker\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[largebatch.trackers]\nodd = odd_tracker:ODD\n")
+    (info / "top_level.txt").write_text("odd_tracker\n")
+    sys.path.insert(0, str(folder))
+    given = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), str(Path.cwd()), given]))
+
+
+def sweep(
+    folder: Path, way: str, number: int, port: int, trials: int, epochs: int
+) -> tuple[Sequence[Trial], list[str], float]:
+    """One sweep beside a tracker: its trials, the warnings, and the processor seconds of its thread
+    from the first evaluation to the last."""
+    trackers = "[]" if way == "none" else f'[{{odd: {{way: {way}, port: "{port}"}}}}]'
+    heard = _Heard()
+    text = STUDY.format(name="paced", trackers=trackers, trials=trials, epochs=epochs)
+    result = hpo.run_study(
+        parse_study(text),
+        storage=f"sqlite:///{folder}/{way}-{number}.db",
+        folder=folder / f"{way}-{number}",
+        progress=heard,
+        price_seconds=0,
+    )
+    return result.trials, heard.warnings, heard.seen[-1] - heard.seen[0]
+
+
+def spread(quotients: Sequence[float]) -> tuple[float, float]:
+    """Geometric mean of quotients, and its standard error, both as a share."""
+    logs = [math.log(each) for each in quotients]
+    error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
+    return math.expm1(statistics.fmean(logs)), error
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--trials", type=int, default=4)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--grace", type=float, default=5.0, help="seconds for a tracker at the end")
+    asked = parser.parse_args()
+    beside.GRACE_SECONDS = asked.grace
+    quotients: dict[str, list[float]] = {way: [] for way in WAYS}
+    rounds: dict[str, list[float]] = {way: [] for way in WAYS}
+    processor: dict[str, list[float]] = {way: [] for way in WAYS}
+    lost, warned = dict.fromkeys(WAYS, 0), dict.fromkeys(WAYS, 0)
+    with tempfile.TemporaryDirectory() as name, silent_server() as port:
+        folder = Path(name)
+        install(folder)
+        sweep(folder, "none", -1, port, asked.trials, asked.epochs)  # libraries are read by now
+        for number in range(asked.rounds):
+            order = WAYS if number % 2 == 0 else WAYS[::-1]
+            found, spent = {}, dict[str, float]()
+            for way in order:
+                trials, warnings, spent[way] = sweep(
+                    folder, way, number, port, asked.trials, asked.epochs
+                )
+                found[way] = {trial.number: trial for trial in trials}
+                warned[way] += len(warnings)
+            plain = found["none"]
+            for way in WAYS:
+                for trial in plain.values():
+                    other = found[way].get(trial.number)
+                    if other is None or (other.state, other.epochs, other.steps) != (
+                        trial.state,
+                        trial.epochs,
+                        trial.steps,
+                    ):
+                        lost[way] += 1
+                times = [
+                    sum(each.seconds or 0.0 for each in one.values()) for one in (found[way], plain)
+                ]
+                quotients[way].append(times[0] / times[1])
+                processor[way].append(spent[way] / spent["none"])
+                rounds[way].append(times[0])
+    print(
+        "| tracker | sweeps | lost or otherwise | warnings | seconds of trials | clock | processor |"
+    )
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    for way in WAYS:
+        told = ["", ""]
+        if way != "none":
+            told = [
+                f"{mean:+.2%} ± {error:.2%}"
+                for mean, error in (spread(quotients[way]), spread(processor[way]))
+            ]
+        seconds = statistics.median(rounds[way])
+        print(
+            f"| {way} | {asked.rounds} | {lost[way]} | {warned[way]} | {seconds:.2f} | {told[0]} | {told[1]} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""A study's trials as jobs of submitit: agents on a Slurm cluster, or on this machine to try it.
+
+    pip install largebatch submitit
+    export HPO_SERVER=http://login.example:8642 HPO_TOKEN=lb_...
+    python submitit_agents.py study.yaml --jobs 8 --minutes 55 --at 2048 --partition gpu --gpus 1
+    python submitit_agents.py bowl.yaml --jobs 2 --cluster local --at 512
+
+Each job is `hpo agent`: it asks the server for a trial, trains it, and asks again until the study has ended or its slot
+does; what it had in hand goes to the next. The same command again submits further jobs for what is left.
+"""
+
+import argparse
+import sys
+
+import submitit
+from submitit.helpers import CommandFunction
+
+import hpo
+
+LEAVING_SECONDS = 60.0
+"""So long before the end of its slot a job takes no other trial and gives back the one in hand."""
+
+
+def executor(given: argparse.Namespace) -> submitit.AutoExecutor:
+    """Where the jobs run; without a cluster that is named, Slurm where it is, else this machine."""
+    made = submitit.AutoExecutor(folder=given.folder, cluster=given.cluster)
+    made.update_parameters(
+        name="largebatch",
+        timeout_min=given.minutes,
+        cpus_per_task=given.cpus,
+        gpus_per_node=given.gpus,
+        slurm_array_parallelism=given.jobs,
+        **({"slurm_partition": given.partition} if given.partition else {}),
+    )
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("study", help="the study's YAML file")
+    parser.add_argument("--at", type=int, required=True, metavar="B", help="global batch size")
+    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--minutes", type=int, default=55, help="of a job's slot")
+    parser.add_argument("--cpus", type=int, default=1)
+    parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--partition")
+    parser.add_argument("--cluster", choices=["slurm", "local", "debug"])
+    parser.add_argument("--folder", default="submitit", help="for the jobs' logs; all nodes see it")
+    given = parser.parse_args()
+    with hpo.Client() as client:
+        study = client.submit(given.study, for_agents=True)
+        words = [sys.executable, "-m", "hpo.cli.main", "agent", study.name]
+        words += ["--stop-after", str(max(60 * given.minutes - LEAVING_SECONDS, LEAVING_SECONDS))]
+        cluster = executor(given)
+        with cluster.batch():
+            jobs = [
+                cluster.submit(CommandFunction(words, verbose=False)) for _ in range(given.jobs)
+            ]
+        for job in jobs:
+            job.result()  # raises, with its log, for a job that failed
+            print(f"job {job.job_id} has ended", file=sys.stderr)
+        state = study.status().state
+        if state != "finished":
+            print(f"study {study.name} is {state}: submit again for what is left")
+            return
+        forecast = study.forecast(given.at)
+        epochs, rate = forecast.epochs_to_target, forecast.settings["learning_rate"]
+        print(
+            f"batch {given.at}: {epochs.median:.3g} epochs to target ({epochs.low:.3g} to {epochs.high:.3g}), "
+            f"learning rate {rate.median:.3g}, trust {forecast.trust}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""Whether trainings of some settings at a batch would keep the constraints of a study: by linear regression.
+
+What is held to a bound is told by every training that ended, answered or not. Its expectation is
+
+    memory              m(B) = a + b B                        what a batch adds to what is there without it
+    seconds a sample    s(B) = a + b / B                      what an update costs, spread over its samples
+    another metric      y    = a + b log B + sum_i (c_i x_i + d_i x_i^2)    x_i the tuned settings, log where so tuned
+
+with independent normal errors. The coefficients have a weak normal prior on features scaled to deviation 1, the error's
+variance a scaled inverse chi-square one: no figure is known better than to ``RELATIVE_ERROR``. What is predicted has a
+Student distribution (Gelman et al., Bayesian Data Analysis, 3rd edition, section 14.2), the wider the farther from what
+was seen; its degrees of freedom are the trainings less the coefficients that they tell, the trace of the hat matrix.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.extrapolation.evidence.evidence import ScaledSetting
+from hpo.extrapolation.inference.intervals import Interval
+from trainers.job import MEMORY, PACE, Constraint, Question
+
+Array: TypeAlias = NDArray[np.float64]
+
+RELATIVE_ERROR = 0.01
+PRIOR_PRECISION = 1e-3  # of a coefficient, on a feature of deviation 1, in units of the error
+PRIOR_RUNS = 1.0  # trainings that the prior on the error counts for
+LIKELY = 0.5
+"""Settings that keep a constraint with less than this chance are no recommendation."""
+SURE = 0.9
+"""A chance of less than this is a doubt."""
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class ConstraintOutlook:
+    """What is expected of a constraint with the recommended settings at a batch, told by so many ``trainings``.
+
+    ``expected`` is the 90 % interval of what one training would tell, ``chance`` the probability that it keeps the
+    bound.
+    """
+
+    constraint: Constraint
+    expected: Interval
+    chance: float
+    trainings: int
+
+    @property
+    def likely(self) -> bool:
+        """Whether it is kept more likely than not."""
+        return self.chance >= LIKELY
+
+    def __str__(self) -> str:
+        ends = self.expected
+        return (
+            f"{self.constraint.name} is expected to be {ends.median:.3g} ({ends.low:.3g} to {ends.high:.3g}) and must "
+            f"be {self.constraint.rule}, which it keeps with a chance of {self.chance:.0%}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "name": self.constraint.name,
+            "at_most" if self.constraint.at_most else "at_least": self.constraint.bound,
+            "expected": self.expected.to_dict(),
+            "chance": self.chance,
+            "trainings": self.trainings,
+        }
+
+
+@dataclass(frozen=True)
+class FigureFit:
+    """The posterior of one figure's regression: coefficients of mean (features,) with covariance times the error's
+    variance (features, features), and the error's variance, ``scale``, with ``freedom`` degrees of freedom.
+
+    Features are ``(x - centre) / spread``, after a constant 1.
+    """
+
+    constraint: Constraint
+    tuned: tuple[ScaledSetting, ...]
+    trainings: int
+    centre: Array
+    spread: Array
+    mean: Array
+    covariance: Array
+    scale: float
+    freedom: float
+
+    def told(self, log_batch: float, settings: Mapping[str, Array]) -> tuple[Array, Array]:
+        """Location and scale of the Student distribution of one training each: (places,)."""
+        raw = _features(self.constraint.name, self.tuned, log_batch, settings)
+        rows = np.column_stack([np.ones(len(raw)), (raw - self.centre) / self.spread])
+        spread = np.einsum("pi,ij,pj->p", rows, self.covariance, rows)
+        return rows @ self.mean, np.sqrt(self.scale * (1.0 + spread))
+
+    def chance(self, log_batch: float, settings: Mapping[str, Array]) -> Array:
+        """Probability that a training keeps the bound: (places,)."""
+        location, scale = self.told(log_batch, settings)
+        beyond = (self.constraint.bound - location) / scale
+        return _student(self.freedom, beyond if self.constraint.at_most else -beyond)
+
+    def outlook(self, log_batch: float, settings: Mapping[str, Array]) -> ConstraintOutlook:
+        """The same of one place, for people."""
+        (location,), (scale,) = self.told(log_batch, settings)
+        half = float(scale) * _quantile(self.freedom)
+        low = location - half
+        if self.constraint.name in (MEMORY, PACE):
+            low = max(low, 0.0)
+        (chance,) = self.chance(log_batch, settings)
+        return ConstraintOutlook(
+            self.constraint,
+            Interval(float(location), float(low), float(location + half)),
+            float(chance),
+            self.trainings,
+        )
+
+
+class KeptConstraints:
+    """The fits of all constraints of a study; a constraint of which nothing was told is left out."""
+
+    def __init__(self, fits: Sequence[FigureFit]) -> None:
+        self.fits = tuple(fits)
+
+    def chance(self, log_batch: float, settings: Mapping[str, Array]) -> Array:
+        """Probability that all are kept, taken as independent: (places,)."""
+        chances = [fit.chance(log_batch, settings) for fit in self.fits]
+        return np.asarray(functools.reduce(np.multiply, chances, np.ones(1)))
+
+    def outlooks(
+        self, log_batch: float, settings: Mapping[str, float]
+    ) -> tuple[ConstraintOutlook, ...]:
+        """Each with settings to use at a batch."""
+        columns = {name: np.array([value]) for name, value in settings.items()}
+        return tuple(fit.outlook(log_batch, columns) for fit in self.fits)
+
+    def mendable(self, log_batch: float, settings: Mapping[str, Array]) -> Array:
+        """Probability that a constraint is broken, beyond what no place can mend: (places,)."""
+        broken = 1.0 - self.chance(log_batch, settings)
+        least = float(broken.min())
+        return np.asarray((broken - least) / max(1.0 - least, 1e-9))
+
+
+def fit_constraints(
+    trials: Sequence[Any], question: Question, tuned: Sequence[ScaledSetting]
+) -> KeptConstraints:
+    """The fits to all ``trials`` that ended (:class:`storage.records.Trial`), each by what they told."""
+    fits = []
+    for constraint in question.constraints:
+        seen = [(each, value) for each in trials if (value := _told(constraint, each)) is not None]
+        if seen:
+            fits.append(_fit(constraint, tuple(tuned), [t for t, _ in seen], [v for _, v in seen]))
+    return KeptConstraints(fits)
+
+
+def _told(constraint: Constraint, trial: Any) -> float | None:
+    """What an ended trial tells; one that diverged tells its memory and pace, and no metric that counts."""
+    if not trial.state.finished or (
+        trial.state == "diverged" and constraint.name not in (MEMORY, PACE)
+    ):
+        return None
+    return constraint.value(trial)
+
+
+def _fit(
+    constraint: Constraint,
+    tuned: tuple[ScaledSetting, ...],
+    trials: Sequence[Any],
+    values: Sequence[float],
+) -> FigureFit:
+    if constraint.name in (MEMORY, PACE):
+        tuned = ()
+    tuned = tuple(
+        each
+        for each in tuned
+        if all(isinstance(trial.settings.get(each.name), int | float) for trial in trials)
+    )
+    raw = np.concatenate(
+        [
+            _features(
+                constraint.name,
+                tuned,
+                math.log(trial.global_batch_size),
+                {each.name: np.array([float(trial.settings[each.name])]) for each in tuned},
+            )
+            for trial in trials
+        ]
+    )
+    y = np.asarray(values, dtype=float)
+    centre, spread = raw.mean(axis=0), raw.std(axis=0)
+    spread = np.where(
+        spread > 1e-12 * (np.abs(centre) + 1e-300), spread, np.maximum(np.abs(centre), 1.0)
+    )
+    rows = np.column_stack([np.ones(len(raw)), (raw - centre) / spread])
+    unit = max(float(np.abs(y).max()), 1e-300)
+    least = (RELATIVE_ERROR * unit) ** 2
+    prior = np.diag([1e-9, *[PRIOR_PRECISION] * raw.shape[1]])
+    precision = prior + rows.T @ rows
+    covariance = np.linalg.inv(precision)
+    mean = covariance @ rows.T @ y
+    left = float(np.sum((y - rows @ mean) ** 2) + mean @ prior @ mean)
+    fitted = float(np.einsum("pi,ij,pj->", rows, covariance, rows))
+    freedom = PRIOR_RUNS + max(len(y) - fitted, 0.0)
+    scale = (PRIOR_RUNS * least + left) / freedom
+    return FigureFit(
+        constraint, tuned, len(y), centre, spread, mean, covariance, max(scale, least), freedom
+    )
+
+
+def _features(
+    name: str,
+    tuned: Sequence[ScaledSetting],
+    log_batch: float,
+    settings: Mapping[str, Array],
+) -> Array:
+    """What a figure is linear in, without the constant: (places, features)."""
+    if name == MEMORY:
+        return np.array([[math.exp(log_batch)]])
+    if name == PACE:
+        return np.array([[math.exp(-log_batch)]])
+    columns = []
+    for each in tuned:
+        value = np.asarray(settings[each.name], dtype=float)
+        at = np.log(np.maximum(value, 1e-300)) if each.scale == "log" else value
+        middle = _middle(each)
+        columns += [at - middle, (at - middle) ** 2]
+    places = max((len(each) for each in columns), default=1)
+    every = [np.full(places, log_batch), *(np.broadcast_to(each, (places,)) for each in columns)]
+    return np.column_stack(every)
+
+
+def _middle(setting: ScaledSetting) -> float:
+    """The middle of what was searched, about which a square is taken."""
+    low, high = setting.low, setting.high
+    if low is None or high is None:
+        return 0.0
+    if setting.scale == "log":
+        return 0.5 * (math.log(low) + math.log(high))
+    return 0.5 * (low + high)
+
+
+def _student(freedom: float, at: Array) -> Array:
+    from scipy.special import stdtr
+
+    return np.asarray(stdtr(freedom, at))
+
+
+def _quantile(freedom: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, _LEVEL))

@@ -1,0 +1,186 @@
+"""The Pareto front of time, accelerator hours and epochs over batch sizes, placements and settings.
+
+What is best depends on what is dear: a small batch needs the fewest epochs, a large one on many accelerators ends
+first, and few accelerators cost the least. Candidates are every placement of every batch size that the evidence
+supports, with the recommended settings there and with others about them; one is left out where another is at least as
+good in all three aims and better in one (Pareto; Miettinen, Nonlinear Multiobjective Optimization, 1999). Of a fixed
+budget of training the third aim is the metric after it. A run that may be lost counts with its repetitions: time and
+hours over the chance that it is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpo.extrapolation.inference.intervals import Interval
+from hpo.planning.placement.candidates import Candidate, PlanningContext
+from hpo.planning.placement.epochs import Epochs
+from hpo.planning.placement.optimise import PlanConstraints, candidates
+from trainers.job import Question
+
+Array: TypeAlias = NDArray[np.float64]
+
+SHOWN = 12
+"""Members of a front that are shown, of the hundreds that it may have."""
+AIMS = ("fastest", "cheapest", "fewest epochs")
+BALANCED = "balanced"
+
+
+class SettingsLaw(Protocol):
+    """What settings need at each batch size: recommended ones, or others about them."""
+
+    @property
+    def supported(self) -> tuple[int, int]:
+        """The smallest and the largest global batch size of which the evidence tells anything."""
+
+    def near(self, global_batch_size: int) -> Epochs:
+        """Epochs to target, or what is lacking after a fixed budget."""
+
+    def settings(self, global_batch_size: int) -> Mapping[str, float]:
+        """The tuned settings by name."""
+
+
+@dataclass(frozen=True)
+class TradeOff:
+    """A member of the front: a placement with its batch size, its ``settings``, and what they come to.
+
+    ``need`` is the interval of the epochs to the target of one training, or, of a fixed budget, of the ``metric`` after
+    it. ``seconds`` and ``accelerator_hours`` are medians with 90 % intervals of one run; ``marks`` says in which aim it
+    is the best of all, and which member is the nearest to the best in all at once.
+    """
+
+    candidate: Candidate
+    settings: Mapping[str, float]
+    need: Interval
+    metric: str | None = None
+    marks: tuple[str, ...] = ()
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per update over all workers."""
+        return self.candidate.placement.global_batch_size
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the machine."""
+        return self.candidate.placement.nodes
+
+    @property
+    def seconds(self) -> Interval:
+        """The time to the target, or to the end of the budget."""
+        return self.candidate.seconds
+
+    @property
+    def accelerator_hours(self) -> Interval:
+        """What it costs."""
+        return self.candidate.accelerator_hours
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        row = self.candidate.to_dict()
+        if self.metric is not None:
+            row |= {"metric": self.metric, "best": self.need.to_dict()}
+        return {
+            **row,
+            "workers": self.candidate.placement.workers,
+            "divergence": self.candidate.epochs.divergence,
+            "settings": dict(self.settings),
+            "marks": list(self.marks),
+        }
+
+
+def trade_offs(
+    context: PlanningContext,
+    constraints: PlanConstraints,
+    laws: Sequence[SettingsLaw],
+    told: Question | None = None,
+    most: int = SHOWN,
+) -> tuple[TradeOff, ...]:
+    """The front over all placements within the constraints, with the settings of each of ``laws``, the fastest first.
+
+    ``told`` is the question of a fixed budget (:class:`trainers.job.Question`), whose law of the time is the context's
+    own; None where the epochs to a target are asked for. At most ``most`` members, those best in one aim among them.
+    """
+    found: list[TradeOff] = []
+    for law in laws:
+        of_law = context if told is not None else dataclasses.replace(context, law=law)
+        low, high = law.supported
+        for each in candidates(of_law, constraints):
+            batch = each.placement.global_batch_size
+            if low <= batch <= high:
+                need = law.near(batch)
+                epochs = dataclasses.replace(each.epochs, divergence=need.divergence)
+                costs = dataclasses.replace(each, epochs=epochs)
+                found.append(TradeOff(costs, law.settings(batch), need.interval))
+    if not found:
+        return ()
+    aims = np.array([_aims(each) for each in found])
+    front = nondominated(aims)
+    members = [found[index] for index in front]
+    chosen = _excerpt(np.log(aims[front]), most)
+    told_members = [
+        dataclasses.replace(members[at], marks=marks) for at, marks in sorted(chosen.items())
+    ]
+    if told is not None:
+        told_members = [_of_metric(each, told) for each in told_members]
+    return tuple(sorted(told_members, key=lambda each: each.candidate.expected_seconds))
+
+
+def nondominated(aims: Array) -> list[int]:
+    """Indices of the rows of ``aims`` (points, aims), all to be small, that no other dominates; of equals the first.
+
+    In the order of the first aim, then of the others.
+    """
+    order = sorted(range(len(aims)), key=lambda index: (*aims[index].tolist(), index))
+    kept: list[int] = []
+    for index in order:  # what dominates a row comes before it
+        best = aims[kept]
+        if not kept or not bool((best <= aims[index]).all(axis=1).any()):
+            kept.append(index)
+    return kept
+
+
+def _aims(each: TradeOff) -> tuple[float, float, float]:
+    arrives = max(1.0 - each.candidate.epochs.divergence, 1e-6)
+    return (
+        each.candidate.expected_seconds / arrives,
+        each.candidate.expected_hours / arrives,
+        each.need.median,
+    )
+
+
+def _excerpt(logs: Array, most: int) -> dict[int, tuple[str, ...]]:
+    """Members by index, with marks: the best in each aim, the balanced one, then what lies farthest from those."""
+    low, span = logs.min(axis=0), np.ptp(logs, axis=0)
+    unit = (logs - low) / np.where(span > 0, span, 1.0)
+    marks: dict[int, tuple[str, ...]] = {}
+    for aim, name in enumerate(AIMS):
+        at = min(range(len(unit)), key=lambda index: (unit[index, aim], *unit[index].tolist()))
+        marks[at] = (*marks.get(at, ()), name)
+    at = int(np.argmin(np.linalg.norm(unit, axis=1)))
+    marks[at] = (*marks.get(at, ()), BALANCED)
+    while len(marks) < min(most, len(unit)):
+        apart = np.min([np.linalg.norm(unit - unit[index], axis=1) for index in marks], axis=0)
+        farthest = int(np.argmax(apart))
+        if farthest in marks:
+            break
+        marks[farthest] = ()
+    return marks
+
+
+def _of_metric(each: TradeOff, question: Question) -> TradeOff:
+    """The member with what it lacks in the unit of the metric."""
+    ends = sorted((question.told(each.need.low), question.told(each.need.high)))
+    marks = tuple(f"best {question.unit}" if mark == AIMS[2] else mark for mark in each.marks)
+    return dataclasses.replace(
+        each,
+        need=Interval(question.told(each.need.median), *ends),
+        metric=question.unit,
+        marks=marks,
+    )

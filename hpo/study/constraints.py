@@ -1,0 +1,159 @@
+"""The section ``constraints``: what a training must keep beside its target, for its settings to be of use.
+
+``constraints: {memory_gb: {at_most: 16}, top5: {at_least: 0.9}}``: the peak memory and the seconds a sample of any
+training that tells them, and every metric of the workload but the target's, at the last evaluation.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpo.study.faults import Location, SpecFaultsError, shown
+from hpo.study.program import ProgramSection
+from search_spaces.names import nearest
+from trainers.job import MEMORY, PACE, Constraint
+
+MOST = 20
+BOUNDS = ("at_most", "at_least")
+OF_ANY = (MEMORY, PACE)
+"""What is known of a training beside its metrics."""
+
+
+def parse_constraints(values: Any) -> tuple[Constraint, ...]:
+    """The constraints of a study file's mapping; :class:`SpecFaultsError` names every fault with its place."""
+    if isinstance(values, tuple) and all(isinstance(each, Constraint) for each in values):
+        return values
+    if not isinstance(values, Mapping):
+        raise ValueError(
+            f"must be a mapping, such as {{{MEMORY}: {{at_most: 16}}}}, but got {shown(values)}"
+        )
+    if len(values) > MOST:
+        raise ValueError(f"must be at most {MOST}, but got {len(values)}")
+    found, faults = [], list[tuple[Location, str]]()
+    for name, bound in values.items():
+        fault = _fault(name, bound)
+        if fault:
+            faults.append(((str(name),), f"constraints.{name}{fault}"))
+        else:
+            ((kind, value),) = bound.items()
+            found.append(Constraint(str(name), float(value), kind == "at_most"))
+    if faults:
+        raise SpecFaultsError(faults)
+    return tuple(found)
+
+
+def to_plain(constraints: Sequence[Constraint]) -> dict[str, dict[str, float]]:
+    """As a study file has them."""
+    return {each.name: {BOUNDS[not each.at_most]: each.bound} for each in constraints}
+
+
+def faults_of_constraints(
+    constraints: Sequence[Constraint],
+    metric: str,
+    program: ProgramSection | None,
+    *,
+    fused: bool,
+    asynchronous: bool,
+    sizes: bool = False,
+) -> Iterator[tuple[Location, str]]:
+    """What the study's own file says that its trainings cannot tell; ``metric`` is the target's.
+
+    ``sizes`` says whether the ladder grows in more than the batch.
+    """
+    if sizes and constraints:
+        yield (
+            ("constraints",),
+            "constraints must be told by trainings of the model and length that are forecast, but this ladder has "
+            "smaller ones; leave them out, or give the ladder as a list of batch sizes",
+        )
+    for each in constraints:
+        place = ("constraints", each.name)
+        if each.name == metric:
+            yield (
+                place,
+                f"constraints.{each.name} must not be the target's metric, which target itself bounds; leave it out",
+            )
+        elif each.name == MEMORY and program is None and (fused or asynchronous):
+            which = "resources.fused_trials" if fused else "update_mode asynchronous"
+            yield (
+                place,
+                f"constraints.{MEMORY} must be told by each training, but with {which} they share their memory; leave "
+                "one of the two out",
+            )
+        elif program is not None:
+            yield from _faults_of_program(each, program)
+
+
+def faults_of_metrics(
+    constraints: Sequence[Constraint], workload: str, metrics: Mapping[str, bool], *, memory: bool
+) -> Iterator[tuple[Location, str]]:
+    """What the workload does not measure, or measures the other way; ``memory`` says whether it tells its memory."""
+    for each in constraints:
+        place = ("constraints", each.name)
+        if each.name == MEMORY and not memory:
+            yield (
+                place,
+                f"constraints.{MEMORY} must be measured, but workload {workload!r} computes in the memory of the sweep "
+                "and tells none; leave it out",
+            )
+        elif each.name not in OF_ANY and each.name not in metrics:
+            known = (*OF_ANY, *metrics)
+            yield (
+                place,
+                f"constraints must name what workload {workload!r} tells ({', '.join(sorted(known))}), but got "
+                f"{shown(each.name)}{nearest(each.name, known)}",
+            )
+        elif each.name in metrics and metrics[each.name] == each.at_most:
+            right, wrong = (BOUNDS[1], BOUNDS[0]) if each.at_most else BOUNDS
+            better = "higher" if each.at_most else "lower"
+            yield (
+                place,
+                f"constraints.{each.name}.{right} must be used with {each.name}, which is better when {better}, but "
+                f"got {wrong}",
+            )
+
+
+def _fault(name: Any, bound: Any) -> str:
+    """What is wrong with one constraint, behind its name."""
+    if not isinstance(name, str) or not 0 < len(name) <= 100:
+        return " must be a name of 1 to 100 characters"
+    if not isinstance(bound, Mapping):
+        return f" must be a mapping, such as {{at_most: 16}}, but got {shown(bound)}"
+    unknown = next((key for key in bound if key not in BOUNDS), None)
+    if unknown is not None:
+        hint = nearest(str(unknown), BOUNDS) or f"; the keys are {', '.join(BOUNDS)}"
+        return f" has the unknown key {shown(unknown)}{hint}"
+    return _fault_of_bound(name, bound)
+
+
+def _fault_of_bound(name: str, bound: Mapping[str, Any]) -> str:
+    if len(bound) != 1:
+        return f" must have exactly one of at_most and at_least, but got {'both' if bound else 'neither'}"
+    ((kind, value),) = bound.items()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return f".{kind} must be a finite number, but got {shown(value)}"
+    if name in OF_ANY and (kind != "at_most" or value <= 0):
+        what = "gigabytes" if name == MEMORY else "seconds"
+        return f" must be at_most a number of {what} above 0, but got {kind} {value:g}"
+    return ""
+
+
+def _faults_of_program(
+    constraint: Constraint, program: ProgramSection
+) -> Iterator[tuple[Location, str]]:
+    options = program.options
+    place = ("constraints", constraint.name)
+    yield from faults_of_metrics([constraint], "program", options.metrics, memory=True)
+    pattern = options.report.pattern
+    if constraint.name == PACE or pattern is None:
+        return
+    groups = re.compile(pattern).groupindex
+    if constraint.name in (MEMORY, *options.metrics) and constraint.name not in groups:
+        yield (
+            place,
+            f"constraints.{constraint.name} must be reported, but program.report.pattern has no group "
+            f"(?P<{constraint.name}>...): add one, or have the program report it by hpo.report",
+        )
