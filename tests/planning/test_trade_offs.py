@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from planning_contexts import KnownLaw, a_context, a_machine, random_context
 
 from hpo.planning.placement.optimise import PlanConstraints, candidates
 from hpo.planning.placement.tradeoffs import AIMS, BALANCED, nondominated, trade_offs
+from tests.planning.planning_contexts import KnownLaw, a_context, a_machine, random_context
 from trainers.job import Question, Target
 
 

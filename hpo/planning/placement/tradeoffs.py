@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.placement.candidates import Candidate, PlanningContext
-from hpo.planning.placement.epochs import Epochs
+from hpo.planning.placement.epochs import EpochsLaw
 from hpo.planning.placement.optimise import PlanConstraints, candidates
 from trainers.job import Question
 
@@ -32,15 +32,11 @@ AIMS = ("fastest", "cheapest", "fewest epochs")
 BALANCED = "balanced"
 
 
-class SettingsLaw(Protocol):
-    """What settings need at each batch size: recommended ones, or others about them."""
+class SettingsLaw(EpochsLaw, Protocol):
+    """What settings need at each batch size: recommended ones, or others about them.
 
-    @property
-    def supported(self) -> tuple[int, int]:
-        """The smallest and the largest global batch size of which the evidence tells anything."""
-
-    def near(self, global_batch_size: int) -> Epochs:
-        """Epochs to target, or what is lacking after a fixed budget."""
+    The epochs to the target, or what is lacking after a fixed budget.
+    """
 
     def settings(self, global_batch_size: int) -> Mapping[str, float]:
         """The tuned settings by name."""
