@@ -29,6 +29,7 @@ from hpo.past_runs.past_run import PastRun, Reading
 from hpo.study.spec import StudySpec
 from search_spaces.domains import Categorical, Float, Int
 from search_spaces.names import nearest_or_all
+from search_spaces.own_settings import OwnSetting
 from search_spaces.settings import (
     SettingError,
     TrainingSettings,
@@ -38,6 +39,7 @@ from search_spaces.settings import (
     names,
     range_of,
 )
+from search_spaces.techniques import own_settings_of
 from storage.errors import InvalidRecord
 from storage.figures import MOST_WHOLE, fault_of_points
 from storage.records import ConvergencePoint, NewTrial, TrialPurpose, TrialResult, TrialState
@@ -197,7 +199,12 @@ class _Said:
 
 def _settings_of(spec: StudySpec) -> tuple[str, ...]:
     """The settings that a run of the study may say: those known here, and the study's own."""
-    return (*names(), *spec.search.own_names)
+    return (*names(), *_described(spec), *spec.search.own_names)
+
+
+def _described(spec: StudySpec) -> dict[str, OwnSetting]:
+    """Settings of their own that the optimizers and schedules of the study read, plug-ins' too, by name."""
+    return own_settings_of(spec.search.possible)
 
 
 def _by_our_names(spec: StudySpec, run: PastRun, mapping: Mapping[str, str]) -> _Said:
@@ -244,6 +251,11 @@ def _told_batch_size(values: Mapping[str, Any]) -> int:
 
 def _settings(spec: StudySpec, values: Mapping[str, Any]) -> TrainingSettings:
     told = {name: _setting(name, values[name]) for name in names() if name in values}
+    told |= {
+        name: _described_setting(name, setting, values[name])
+        for name, setting in _described(spec).items()
+        if name in values
+    }
     told |= {
         name: _own_setting(spec, name, values[name])
         for name in spec.search.own_names
@@ -299,6 +311,22 @@ def _setting(name: str, value: Any) -> Any:
         found = tuple(value)
     try:
         check_value(name, found)
+    except SettingError as error:
+        raise SkippedError(str(error)) from error
+    return found
+
+
+def _described_setting(name: str, setting: OwnSetting, value: Any) -> Any:
+    """The value of a setting that one optimizer or schedule reads."""
+    found = value
+    if setting.range is not None:
+        found = _number(name, value)
+        found = round(found) if setting.whole and found == round(found) else found
+    elif isinstance(value, str):
+        text = value.strip().lower()
+        found = text if setting.choices else {"true": True, "false": False}.get(text, text)
+    try:
+        setting.check(name, found)
     except SettingError as error:
         raise SkippedError(str(error)) from error
     return found

@@ -3,11 +3,12 @@
 import math
 
 import pytest
-from past_run_samples import run, spec
+from past_run_samples import STUDY, run, spec
 
 from hpo.errors import EvidenceError
 from hpo.past_runs.conversion import ImportOptions, SkippedError, check_options, trial_of
 from hpo.past_runs.past_run import PastRun, Reading
+from hpo.study.spec import parse_study
 from storage.records import TrialState
 
 
@@ -99,6 +100,35 @@ def test_texts_are_read_as_the_setting_asks():
     )
     assert made.new.settings["learning_rate"] == 0.1 and made.new.settings["nesterov"] is False
     assert made.new.settings["optimizer"] == "sgd" and made.new.seed == 3
+
+
+def test_settings_of_an_optimizer_and_a_schedule_alone_are_read_and_may_be_mapped():
+    study = parse_study(
+        STUDY.replace("optimizer: sgd", "optimizer: muon").replace(
+            "momentum: 0.9",
+            "muon_momentum: {uniform: [0.8, 0.99], role: scaled}\n  decay: wsd\n  cooldown_share: 0.3",
+        )
+    )
+
+    def settings(**values):
+        mapping = {"mu": "muon_momentum"}
+        past = run([0.97], mu="0.95", **values)
+        options = ImportOptions(mapping=mapping, train_samples=320)
+        checked = check_options(study, [past], options)
+        return trial_of(study, past, checked, lambda new: 7).new.settings
+
+    made = settings(muon_nesterov="True", muon_iterations="5", muon_rate_scaling="RMS")
+    own = made["own"]
+    assert (own["muon_momentum"], own["cooldown_share"], own["muon_nesterov"]) == (0.95, 0.3, True)
+    for values, said in (
+        ({"cooldown_share": 0.2}, "cooldown_share is 0.2, and the study fixes 0.3"),
+        ({"muon_iterations": 4}, "muon_iterations is 4, and the study's trainings have 5"),
+        ({"muon_nesterov": "no"}, "muon_nesterov must be true or false, but got 'no'"),
+        ({"muon_rate_scaling": "rsm"}, "muon_rate_scaling must be one of rms, shape"),
+        ({"muon_rest_rate": "fast"}, "muon_rest_rate must be a number, but got 'fast'"),
+    ):
+        with pytest.raises(SkippedError, match=said):
+            settings(**values)
 
 
 def test_the_batch_may_be_told_by_its_parts():

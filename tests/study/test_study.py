@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from hpo import errors
 from hpo.errors import SpecError
+from hpo.study.samplers import SAMPLERS
 from hpo.study.spec import StudySpec, check_target, load_study, parse_study
 from hpo.study.yaml_text import MAX_BYTES, read, write
 from search_spaces import Float, Role
@@ -166,7 +167,7 @@ def test_target_at_most() -> None:
         (
             "seeds: 2",
             "sampler: tpee",
-            "line 13: sampler must be one of tpe, gp, cmaes, qmc, random or forecast, but got "
+            f"line 13: sampler must be one of {', '.join([*SAMPLERS][:-1])} or {[*SAMPLERS][-1]}, but got "
             "'tpee'; did you mean 'tpe'?",
         ),
         (
