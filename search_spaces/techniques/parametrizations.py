@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+MODEL_SIZES = ("width", "depth")
+"""In what a model may grow: settings of one's own, and data options of the workloads that know them."""
+
 PARAMETRIZATIONS: Mapping[str, tuple[str, ...]] = {
     "standard": (),
     "mup": ("width",),

@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from search_spaces.names import nearest
+from search_spaces.techniques.parametrizations import MODEL_SIZES
 from trainers.errors import WorkloadError
 
-WIDTH, DEPTH, SAMPLES = "width", "depth", "samples"
-MODEL_SIZES = (WIDTH, DEPTH)
+SAMPLES = "samples"
 SIZES = (*MODEL_SIZES, SAMPLES)
 """What a formula may name."""
 MOST_CHARACTERS = 500

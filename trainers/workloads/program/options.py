@@ -11,9 +11,10 @@ from typing import Any
 
 from search_spaces.names import nearest_or_all
 from search_spaces.own_settings import RESERVED
+from search_spaces.techniques.parametrizations import MODEL_SIZES
 from trainers.errors import JobError, WorkloadError
 from trainers.workloads.program.command import own_placeholders, placeholders
-from trainers.workloads.program.formula import MODEL_SIZES, SIZES, CostFormula, parse_cost
+from trainers.workloads.program.formula import SIZES, CostFormula, parse_cost
 
 PROGRESS = ("epochs", "samples", "steps")
 """How a report may say how far the training has come; any one of them will do."""
