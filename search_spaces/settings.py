@@ -334,7 +334,11 @@ class TrainingSettings:
     @property
     def scale(self) -> dict[str, int]:
         """The sizes of the model that a ladder names, ``width`` and ``depth``; empty where it grows in neither."""
-        return {name: int(size) for name, size in self.own.items() if name in MODEL_SIZES}
+        return {
+            name: int(size)
+            for name, size in self.own.items()
+            if name in MODEL_SIZES and isinstance(size, (int, float))
+        }
 
     @property
     def of_workload(self) -> dict[str, Scalar]:

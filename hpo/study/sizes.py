@@ -359,7 +359,9 @@ def _faults_of_cost(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
     every = itertools.islice(itertools.product(*spec.sizes.values()), MOST_POINTS)
     corners = [dict(zip(spec.sizes, each, strict=True)) for each in every]
     full = {name: getattr(spec.full_scale, name, None) for name in spec.sizes}
-    for sizes in corners + ([] if None in full.values() else [full]):
+    if None not in full.values():
+        corners.append({name: int(size or 0) for name, size in full.items()})
+    for sizes in corners:
         try:
             options.figures(sizes)
             if formula is not None:
