@@ -1,11 +1,17 @@
-"""Sweeps of small language models and the forecast of a larger one: python -m benchmarks.growing_models FOLDER.
+"""Sweeps of small models that forecast a larger one: python -m benchmarks.growing_models FOLDER [--only NAME ...].
 
-Each sweep trains widths 32 and 64 at batches 16 to 64 for an eighth and a half of the samples, with AdamW, and
-forecasts width 128 at batch 128 for all of them; in the standard parametrization and in mup with base width 32. The
-truth is a grid of rates at the full scale, two seeds each, that no sweep sees; ``regret`` is by how much the loss of a
-rate, on the curve through the means of the grid, is above the least. Beside the forecast: the rate of the best trial of
-the largest and longest models left alone, that rate moved by the square root of the batch, and by Step Law
-(arXiv:2503.04715) from there. ``cost`` is that of a sweep in trainings at the full scale. FOLDER keeps what was
+``standard`` and ``mup``: language models with AdamW. Each sweep trains widths 32 and 64 at batches 16 to 64 for an
+eighth and a half of the samples, and forecasts the loss of width 128 at batch 128 for all of them; mup has base width
+32. ``lamb``: the same in the standard parametrization with LAMB. ``resnet`` and ``resnet-mup``: residual networks on
+digits with SGD. Each sweep trains widths 4 and 8 at batches 32 to 128, and forecasts the epochs of width 32 at batch
+256 to an accuracy of 0.96; mup has base width 4.
+
+The truth is a grid of rates at the full scale, each with several seeds, that no sweep sees; ``regret`` is by how much
+the loss, or the epochs, of a rate on the curve through the grid's means are above the least. The curve of losses is a
+cubic in the logarithms, that of epochs a polygon, on which a training that did not arrive counts its whole budget.
+Beside the forecast: the rate of the best trial of the largest and longest models at the largest batch left alone, that
+rate moved by the square root of the batch and, of SGD, by linear scaling, of language models by Step Law
+(arXiv:2503.04715). ``cost`` is that of a sweep in trainings at the full scale with the best rate. FOLDER keeps what was
 trained; a second call goes on.
 """
 
@@ -16,7 +22,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,69 +35,152 @@ from hpo.study.jobs import training_job
 from hpo.study.sizes import full_point, point_of, relative_cost
 from hpo.study.spec import StudySpec
 from search_spaces.settings import TrainingSettings
+from storage.records import Trial
 
-RATES = (0.001, 0.002, 0.004, 0.007, 0.012, 0.02, 0.035)
-SEEDS = (100, 101)
-SWEEPS = 5
-WIDTHS, LENGTHS, BATCHES = (32, 64), (2048, 8192), (16, 32, 64)
-FULL = {"global_batch_size": 128, "width": 128, "samples": 16384}
-PARAMETRIZATIONS: Mapping[str, Mapping[str, Any]] = {
-    "standard": {},
-    "mup": {"parametrization": "mup", "base_width": 32},
+_LANGUAGE: Mapping[str, Any] = {
+    "workload": "language",
+    "data": {
+        "source": "python",
+        "sequence_length": 64,
+        "train_samples": 2048,
+        "evaluation_samples": 64,
+    },
+    "target": {"metric": "loss", "best_within": {"samples": 16384}},
+    "ladder": {"global_batch_size": [16, 32, 64], "width": [32, 64], "samples": [2048, 8192]},
+    "full_scale": {"global_batch_size": 128, "width": 128, "samples": 16384},
+    "search": {
+        "optimizer": "adamw",
+        "learning_rate": {"log_uniform": [0.0005, 0.1], "role": "scaled"},
+    },
+    "budget": {"trials": 48},
+}
+_RESNET: Mapping[str, Any] = {
+    "workload": "resnet",
+    "data": {"source": "digits"},
+    "target": {"metric": "top1", "at_least": 0.96},
+    "ladder": {"global_batch_size": [32, 64, 128], "width": [4, 8]},
+    "full_scale": {"global_batch_size": 256, "width": 32},
+    "search": {
+        "optimizer": "sgd",
+        "momentum": 0.9,
+        "warmup_epochs": 1.0,
+        "learning_rate": {"log_uniform": [0.005, 2.0], "role": "scaled"},
+    },
+    "budget": {"trials": 30, "epochs_per_trial": 40},
 }
 
 
-def study(parametrization: str, number: int) -> StudySpec:
-    """One sweep; its number is in its name, from which the sampler draws."""
-    return StudySpec.from_dict(
-        {
-            "name": f"{parametrization}-{number}",
-            "workload": "language",
-            "data": {
-                "source": "python",
-                "sequence_length": 64,
-                "train_samples": 2048,
-                "evaluation_samples": 64,
-                **PARAMETRIZATIONS[parametrization],
-            },
-            "target": {"metric": "loss", "best_within": {"samples": FULL["samples"]}},
-            "ladder": {
-                "global_batch_size": list(BATCHES),
-                "width": list(WIDTHS),
-                "samples": list(LENGTHS),
-            },
-            "full_scale": FULL,
-            "search": {
-                "optimizer": "adamw",
-                "learning_rate": {"log_uniform": [0.0005, 0.1], "role": "scaled"},
-            },
-            "budget": {"trials": 48},
-        }
-    )
+@dataclass(frozen=True)
+class Case:
+    """Sweeps of one kind: ``values`` are those of the study; ``rates`` and ``seeds`` those of the grid."""
+
+    name: str
+    values: Mapping[str, Any]
+    rates: tuple[float, ...]
+    seeds: tuple[int, ...]
+    sweeps: int
+
+    def study(self, number: int = 0) -> StudySpec:
+        """One sweep; its number is in its name, from which the sampler draws."""
+        return StudySpec.from_dict({**self.values, "name": f"{self.name}-{number}"})
+
+    @property
+    def how_soon(self) -> bool:
+        """Whether the question is how soon, and not how good."""
+        return "best_within" not in self.values["target"]
 
 
-def trained(parametrization: str, rate: float, seed: int) -> float:
-    """The best loss of one training at the full scale."""
+def _with(values: Mapping[str, Any], section: str, **others: Any) -> dict[str, Any]:
+    return {**values, section: {**values[section], **others}}
+
+
+_RATES = (0.001, 0.002, 0.004, 0.007, 0.012, 0.02, 0.035)
+_OF_RESNET = (0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+CASES = (
+    Case("standard", _LANGUAGE, _RATES, (100, 101), 5),
+    Case(
+        "mup",
+        _with(_LANGUAGE, "data", parametrization="mup", base_width=32),
+        _RATES,
+        (100, 101),
+        5,
+    ),
+    Case("resnet", _RESNET, _OF_RESNET, (100, 101, 102, 103), 4),
+    Case(
+        "resnet-mup",
+        _with(_RESNET, "data", parametrization="mup", base_width=4),
+        _OF_RESNET,
+        (100, 101, 102, 103),
+        4,
+    ),
+    Case(
+        "lamb",
+        _with(
+            _LANGUAGE,
+            "search",
+            optimizer="lamb",
+            learning_rate={"log_uniform": [0.002, 0.4], "role": "scaled"},
+        ),
+        (0.004, 0.008, 0.016, 0.03, 0.06, 0.12),
+        (100,),
+        2,
+    ),
+)
+
+
+def trained(name: str, rate: float, seed: int) -> float:
+    """The best loss of one training at the full scale, or its epochs to the target: all it may take where it missed."""
     import torch
 
     from trainers.begin import begin_training
 
     torch.set_num_threads(1)
-    settings = TrainingSettings(optimizer="adamw", learning_rate=rate)
-    job = training_job(study(parametrization, 0), settings, FULL["global_batch_size"], seed)
+    (case,) = (each for each in CASES if each.name == name)
+    spec = case.study()
+    settings = TrainingSettings.from_dict({**spec.search.fixed, "learning_rate": rate})
+    job = training_job(spec, settings, spec.full_scale.global_batch_size, seed)
     training = begin_training(job)
-    best = math.inf
+    points = []
     while not training.finished:
-        point = training.advance()
-        best = min(best, math.inf if point is None else float(point.metric))
-    return best
+        points.append(training.advance())
+    training.close()
+    metrics = [
+        float(point.metric) for point in points if point is not None and math.isfinite(point.metric)
+    ]
+    if not case.how_soon:
+        return min(metrics, default=math.inf)
+    arrived = metrics and metrics[-1] >= case.values["target"]["at_least"]
+    return float(points[-1].epochs if arrived else spec.budget.epochs_per_trial)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The mean need at the full scale over the rate, and the rate at which it is least."""
+
+    need: Callable[[float], float]
+    best: float
+
+
+def curve(case: Case, needs: Sequence[float]) -> Curve:
+    """Through the needs at the rates of the grid; beyond its ends as at its ends."""
+    logs, values = np.log(case.rates), np.log(needs)
+    fitted = (
+        (lambda at: np.interp(at, logs, values))
+        if case.how_soon
+        else np.polynomial.Polynomial.fit(logs, values, 3)
+    )
+    grid = np.linspace(logs[0], logs[-1], 400)
+    return Curve(
+        lambda rate: float(np.exp(fitted(min(max(math.log(rate), logs[0]), logs[-1])))),
+        float(np.exp(grid[np.argmin(fitted(grid))])),
+    )
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One sweep's forecast; ``regrets`` are those of its rate and of the others, in loss."""
+    """One sweep's forecast; ``regrets`` are those of its rate and of the others, in loss or in epochs."""
 
-    parametrization: str
+    name: str
     told: float
     low: float
     high: float
@@ -101,68 +190,100 @@ class Scored:
     cost: float
     regrets: Mapping[str, float]
 
+    @property
+    def held(self) -> bool:
+        """Whether the interval holds what the rate came to."""
+        return self.low <= self.truth <= self.high
 
-def score(parametrization: str, number: int, folder: Path, losses: Sequence[float]) -> Scored:
-    """The forecast of one sweep beside the grid's ``losses``."""
-    spec = study(parametrization, number)
+
+def score(case: Case, number: int, folder: Path, needs: Sequence[float]) -> Scored:
+    """The forecast of one sweep beside the grid's ``needs``."""
+    spec = case.study(number)
     result = hpo.run_study(spec, f"sqlite:///{folder / 'sweeps.db'}", folder=folder)
     made = result.forecast
-    assert made is not None and made.numbers.best is not None
-    curve = np.polynomial.Polynomial.fit(np.log(RATES), np.log(losses), 3)
-    grid = np.linspace(math.log(RATES[0]), math.log(RATES[-1]), 400)
-    best = float(grid[np.argmin(curve(grid))])
-    least = float(curve(best))
-
-    def regret(rate: float) -> float:
-        at = min(max(math.log(rate), float(grid[0])), float(grid[-1]))
-        return float(np.expm1(curve(at) - least))
-
-    largest = [
-        trial
-        for trial in result.trials
-        if dict(point_of(spec, trial.settings)) == {"width": 64, "training_samples": 8192}
-        and spec.question.need(trial) is not None
-        and trial.global_batch_size == BATCHES[-1]
-    ]
-    alone = float(
-        min(largest, key=lambda trial: trial.best_metric or math.inf).settings["learning_rate"]
-    )
-    model, length = (FULL["width"] / 64) ** 2, FULL["samples"] / 8192
-    settings, ends = made.numbers.settings["learning_rate"], made.numbers.best.interval
-    cost = math.fsum(
-        relative_cost(point_of(spec, trial.settings))
-        / relative_cost(full_point(spec))
-        * (trial.samples or 0)
-        / trial.settings["training_samples"]
-        for trial in result.trials
-    )
+    assert made is not None
+    ends = made.numbers.epochs_to_target
+    if not case.how_soon:
+        assert made.numbers.best is not None
+        ends = made.numbers.best.interval
+    truth = curve(case, needs)
+    rate, least = made.numbers.settings["learning_rate"], truth.need(truth.best)
     return Scored(
-        parametrization,
+        case.name,
         ends.median,
         ends.low,
         ends.high,
-        float(np.exp(curve(math.log(settings.median)))),
-        settings.median,
-        settings.low <= math.exp(best) <= settings.high,
-        cost,
+        truth.need(rate.median),
+        rate.median,
+        rate.low <= truth.best <= rate.high,
+        cost(case, spec, result.trials, least),
         {
-            "forecast": regret(settings.median),
-            "left alone": regret(alone),
-            "square root of the batch": regret(alone * math.sqrt(FULL["global_batch_size"] / 64)),
-            "Step Law": regret(alone * model**-0.713 * length**0.307),
+            rule: truth.need(each) / least - 1
+            for rule, each in {
+                "forecast": rate.median,
+                **others(case, spec, result.trials),
+            }.items()
         },
     )
 
 
-def tables(found: Sequence[Scored], losses: Mapping[str, Sequence[float]]) -> str:
-    """The grids, every sweep, and the means, in Markdown."""
-    lines = [
-        f"| rate | {' | '.join(f'{rate:g}' for rate in RATES)} |",
-        "|---|" + "--:|" * len(RATES),
+def others(case: Case, spec: StudySpec, trials: Sequence[Trial]) -> dict[str, float]:
+    """The rates of the rules beside the forecast."""
+    largest = {point: size[-1] for point, size in spec.sizes.items()}
+    batch = spec.ladder[-1]
+    evidence = [
+        (need, trial)
+        for trial in trials
+        if (need := spec.question.need(trial)) is not None
+        and trial.global_batch_size == batch
+        and [size for _, size in point_of(spec, trial.settings)] == list(largest.values())
     ]
+    _, best = min(evidence, key=lambda each: each[0])
+    alone = float(best.settings["learning_rate"])
+    times = spec.full_scale.global_batch_size / batch
+    found = {"left alone": alone, "square root of the batch": alone * math.sqrt(times)}
+    if case.how_soon:
+        return {**found, "linear scaling": alone * times}
+    model = (spec.full_scale.width / largest["width"]) ** 2
+    length = spec.full_scale.samples / largest["samples"]
+    return {**found, "Step Law": alone * model**-0.713 * length**0.307}
+
+
+def cost(case: Case, spec: StudySpec, trials: Sequence[Trial], least: float) -> float:
+    """Of a sweep, in trainings at the full scale; ``least`` is what the best of those need, in epochs or loss."""
+    full = dict(full_point(spec))
+    samples = least * case_samples(case) if case.how_soon else full["training_samples"]
+    per_sample = relative_cost(full_point(spec)) / full.get("training_samples", 1)
+    return math.fsum(
+        relative_cost(point_of(spec, trial.settings))
+        / trial.settings.get("training_samples", 1)
+        * (trial.samples or 0)
+        / per_sample
+        / samples
+        for trial in trials
+    )
+
+
+def case_samples(case: Case) -> int:
+    """The samples of an epoch."""
+    from trainers.workloads import load_workload
+
+    return load_workload(case.values["workload"], case.values["data"]).train_samples
+
+
+def tables(
+    cases: Sequence[Case], found: Sequence[Scored], needs: Mapping[str, Sequence[float]]
+) -> str:
+    """The grids, every sweep, and the means, in Markdown; ``cases`` have the same rates."""
+    rates = cases[0].rates
+    lines = [
+        f"| rate | {' | '.join(f'{rate:g}' for rate in rates)} |",
+        "|---|" + "--:|" * len(rates),
+    ]
+    digits = 2 if cases[0].how_soon else 3
     lines += [
-        f"| {name} | {' | '.join(f'{loss:.3f}' for loss in each)} |"
-        for name, each in losses.items()
+        f"| {case.name} | {' | '.join(f'{need:.{digits}f}' for need in needs[case.name])} |"
+        for case in cases
     ]
     names = list(found[0].regrets)
     lines += [
@@ -170,24 +291,48 @@ def tables(found: Sequence[Scored], losses: Mapping[str, Sequence[float]]) -> st
         f"| | told (90 %) | trained at that rate | held | rate | holds the best | cost | {' | '.join(names)} |",
         "|---|---|--:|---|--:|---|--:|" + "--:|" * len(names),
     ]
-    for each in found:
-        held = each.low <= each.truth <= each.high
-        lines.append(
-            f"| {each.parametrization} | {each.told:.3f} ({each.low:.3f} to {each.high:.3f}) | {each.truth:.3f} "
-            f"| {'yes' if held else 'no'} | {each.rate:.4f} | {'yes' if each.rate_held else 'no'} | {each.cost:.2f} "
-            f"| {' | '.join(f'{each.regrets[name]:.2%}' for name in names)} |"
-        )
-    for name in losses:
-        own = [each for each in found if each.parametrization == name]
-        held = sum(each.low <= each.truth <= each.high for each in own)
+    lines += [
+        f"| {each.name} | {each.told:.{digits}f} ({each.low:.{digits}f} to {each.high:.{digits}f}) "
+        f"| {each.truth:.{digits}f} | {'yes' if each.held else 'no'} | {each.rate:.3g} "
+        f"| {'yes' if each.rate_held else 'no'} | {each.cost:.2f} "
+        f"| {' | '.join(f'{each.regrets[name]:.2%}' for name in names)} |"
+        for each in found
+    ]
+    for case in cases:
+        own = [each for each in found if each.name == case.name]
         means = " | ".join(
             f"{statistics.fmean(each.regrets[rule] for each in own):.2%}" for rule in names
         )
         lines.append(
-            f"| {name}, mean | | | {held} of {len(own)} | | {sum(each.rate_held for each in own)} of {len(own)} "
+            f"| {case.name}, mean | | | {sum(each.held for each in own)} of {len(own)} | "
+            f"| {sum(each.rate_held for each in own)} of {len(own)} "
             f"| {statistics.fmean(each.cost for each in own):.2f} | {means} |"
         )
     return "\n".join(lines)
+
+
+def grid_of(cases: Sequence[Case], file: Path, processes: int) -> dict[str, list[float]]:
+    """The mean need of each rate by case: of losses the arithmetic, of epochs the geometric mean."""
+    known: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
+    every = [
+        each for case in cases for each in itertools.product((case.name,), case.rates, case.seeds)
+    ]
+    wanted = [each for each in every if repr(each) not in known]
+    with ProcessPoolExecutor(processes) as pool:
+        for each, need in zip(
+            wanted, pool.map(trained, *zip(*wanted, strict=True)) if wanted else (), strict=True
+        ):
+            known[repr(each)] = need
+            file.write_text(json.dumps(known))
+    return {
+        case.name: [
+            (statistics.geometric_mean if case.how_soon else statistics.fmean)(
+                [known[repr((case.name, rate, seed))] for seed in case.seeds]
+            )
+            for rate in case.rates
+        ]
+        for case in cases
+    }
 
 
 def main() -> None:
@@ -197,33 +342,20 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--only", nargs="+", choices=[case.name for case in CASES], metavar="NAME")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    file = arguments.folder / "grid.json"
-    known: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
-    wanted = [
-        each
-        for each in itertools.product(PARAMETRIZATIONS, RATES, SEEDS)
-        if repr(each) not in known
-    ]
-    with ProcessPoolExecutor(arguments.processes) as pool:
-        for each, loss in zip(
-            wanted, pool.map(trained, *zip(*wanted, strict=True)) if wanted else (), strict=True
-        ):
-            known[repr(each)] = loss
-            file.write_text(json.dumps(known))
-    losses = {
-        name: [
-            statistics.fmean(known[repr((name, rate, seed))] for seed in SEEDS) for rate in RATES
+    asked = [case for case in CASES if not arguments.only or case.name in arguments.only]
+    needs = grid_of(asked, arguments.folder / "grid.json", arguments.processes)
+    print({name: [round(each, 3) for each in means] for name, means in needs.items()}, flush=True)
+    for rates in dict.fromkeys(case.rates for case in asked):
+        alike = [case for case in asked if case.rates == rates]
+        found = [
+            score(case, number, arguments.folder, needs[case.name])
+            for case in alike
+            for number in range(case.sweeps)
         ]
-        for name in PARAMETRIZATIONS
-    }
-    found = [
-        score(name, number, arguments.folder, losses[name])
-        for name in PARAMETRIZATIONS
-        for number in range(SWEEPS)
-    ]
-    print(tables(found, losses))
+        print(f"\n{tables(alike, found, needs)}", flush=True)
 
 
 if __name__ == "__main__":

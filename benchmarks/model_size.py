@@ -1,14 +1,15 @@
-"""Small models for large ones: python -m benchmarks.model_size [--trainings FILE] [--write FOLDER].
+"""Small models for large ones: python -m benchmarks.model_size [--over depth] [--trainings FILE] [--write FOLDER].
 
-Decoder-only transformers of 2 blocks over the bytes of Python's own sources, in the parametrizations ``standard`` and
-``mup`` with the base width 32, where both are the same.
+Decoder-only transformers over the bytes of Python's own sources. Over the width, of 2 blocks in the parametrizations
+``standard`` and ``mup`` with the base width 32; with ``--over depth``, of width 32 in ``standard`` and ``completep``
+with the base depth 2. At the base both are the same.
 
 Coordinate check (Yang et al., arXiv:2203.03466, section D.1): the root mean square of what each part of the network
-gives, and of its change over the first 4 updates, at widths of 32 to 512.
+gives, and of its change over the first 4 updates, at widths of 32 to 512 or depths of 2 to 32.
 
-Best rate: the held-out loss after 256 updates of 32 sequences of 32 bytes with AdamW, at seven rates and four widths;
-warmup over a tenth, a line to zero, no weight decay, one seed. The best rate is the lowest point of the parabola
-through the lowest loss and its two neighbours, over the logarithm of the rate.
+Best rate: the held-out loss after 256 updates (over the depth 128) of 32 sequences of 32 bytes with AdamW, at seven
+rates and four sizes; warmup over a tenth, a line to zero, no weight decay, one seed. The best rate is the lowest point
+of the parabola through the lowest loss and its two neighbours, over the logarithm of the rate.
 
 A training that is in FILE, one JSON object a line, is not trained again. ``--write`` writes the pictures and the table.
 """
@@ -22,6 +23,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +33,12 @@ from torch import Tensor, nn
 
 from benchmarks.extrapolation.svg import Picture
 from search_spaces.settings import TrainingSettings
+from search_spaces.techniques.parametrizations import PARAMETRIZATIONS
 from trainers.begin import begin_training
 from trainers.job import Target, TrainingJob
 from trainers.loop.synchronous import Training
 
-BASE, BATCH = 32, 32
-PARAMETRIZATIONS = ("standard", "mup")
-CHECKED_WIDTHS = (32, 64, 128, 256, 512)
+BATCH = 32
 CHECKED: Mapping[str, Mapping[str, Any]] = {
     "sgd": {"learning_rate": 0.1},
     "lars": {"learning_rate": 0.5, "trust_coefficient": 0.02},
@@ -48,7 +49,6 @@ CHECKED: Mapping[str, Mapping[str, Any]] = {
 """Optimizers of the coordinate check, at rates at which the narrow network learns."""
 CHECKED_DATA = {"sequence_length": 16, "evaluation_samples": 16, "train_samples": 4 * BATCH}
 """Four updates to the first evaluation."""
-WIDTHS = (32, 64, 128, 256)
 RATES = tuple(0.001 * 2**power for power in range(7))
 SEEDS = (1,)
 LOST = 10.0
@@ -56,12 +56,43 @@ LOST = 10.0
 COLOURS = ("#1f77b4", "#2ca02c", "#ff7f0e", "#d62728")
 
 
+@dataclass(frozen=True)
+class Direction:
+    """What grows: ``sizes`` are trained and ``checked`` are checked, all from the first; ``updates`` are those of a
+    training, and ``parametrizations`` the standard one and that which follows this direction.
+    """
+
+    name: str
+    parametrizations: tuple[str, str]
+    sizes: tuple[int, ...]
+    checked: tuple[int, ...]
+    updates: int
+    page: str
+
+    @property
+    def base(self) -> int:
+        """The size at which both parametrizations are the same."""
+        return self.sizes[0]
+
+    def data(self, parametrization: str, size: int, **others: Any) -> dict[str, Any]:
+        """The data section of a language model of this size; ``width`` or ``depth`` among the others."""
+        return options(parametrization, **{**others, self.name: size})
+
+
+WIDTH = Direction(
+    "width", ("standard", "mup"), (32, 64, 128, 256), (32, 64, 128, 256, 512), 256, "model_size"
+)
+DEPTH = Direction(
+    "depth", ("standard", "completep"), (2, 4, 8, 16), (2, 4, 8, 16, 32), 128, "model_depth"
+)
+
+
 @dataclass(frozen=True, order=True)
 class SmallTraining:
-    """One training of the sweep over rates."""
+    """One training of the sweep over rates; ``size`` is its width or its depth."""
 
     parametrization: str
-    width: int
+    size: int
     rate: float
     seed: int
 
@@ -74,10 +105,14 @@ class Size:
     change: float
 
 
-def options(parametrization: str, width: int, **others: Any) -> dict[str, Any]:
-    """The data section of a language model."""
-    base = {"parametrization": "mup", "base_width": BASE} if parametrization == "mup" else {}
-    return {"width": width, "depth": 2, **base, **others}
+def options(parametrization: str, width: int = 32, **others: Any) -> dict[str, Any]:
+    """The data section of a language model, by default of 2 blocks; its base is of width 32 and depth 2."""
+    base = {
+        f"base_{size}": {"width": 32, "depth": 2}[size]
+        for size in PARAMETRIZATIONS[parametrization]
+    }
+    named = {"parametrization": parametrization} if base else {}
+    return {"width": width, "depth": 2, **named, **base, **others}
 
 
 def coordinates(
@@ -122,24 +157,24 @@ def parts_of_decoder(model: Any) -> dict[str, nn.Module]:
     }
 
 
-def check(optimizer: str, parametrization: str) -> dict[int, dict[str, Size]]:
-    """The coordinate check of one optimizer, by width."""
+def check(over: Direction, optimizer: str, parametrization: str) -> dict[int, dict[str, Size]]:
+    """The coordinate check of one optimizer, by size."""
     settings = TrainingSettings(optimizer=optimizer, weight_decay=0.0, **CHECKED[optimizer])
     return {
-        width: coordinates(
-            options(parametrization, width, **CHECKED_DATA), "language", parts_of_decoder, settings
+        size: coordinates(
+            over.data(parametrization, size, **CHECKED_DATA), "language", parts_of_decoder, settings
         )
-        for width in CHECKED_WIDTHS
+        for size in over.checked
     }
 
 
-def loss_of(training: SmallTraining) -> float:
+def loss_of(over: Direction, training: SmallTraining) -> float:
     """The held-out loss at the end, in nats a byte; LOST where it diverged."""
-    data = options(
+    data = over.data(
         training.parametrization,
-        training.width,
+        training.size,
         sequence_length=32,
-        train_samples=256 * BATCH,
+        train_samples=over.updates * BATCH,
         evaluation_samples=512,
     )
     settings = TrainingSettings(
@@ -158,48 +193,48 @@ def loss_of(training: SmallTraining) -> float:
     return min(loss, LOST)
 
 
-def wanted() -> list[SmallTraining]:
+def wanted(over: Direction) -> list[SmallTraining]:
     """Every training of the sweep, seed by seed, the dearest first.
 
-    At the base width both parametrizations are one, which is trained once.
+    At the base both parametrizations are one, which is trained once.
     """
     return sorted(
         (
-            SmallTraining(parametrization, width, rate, seed)
-            for parametrization in PARAMETRIZATIONS
-            for width in WIDTHS
+            SmallTraining(parametrization, size, rate, seed)
+            for parametrization in over.parametrizations
+            for size in over.sizes
             for rate in RATES
             for seed in SEEDS
-            if parametrization == "standard" or width != BASE
+            if parametrization == "standard" or size != over.base
         ),
-        key=lambda each: (each.seed, -each.width, each),
+        key=lambda each: (each.seed, -each.size, each),
     )
 
 
-def losses(file: Path, processes: int) -> dict[SmallTraining, float]:
+def losses(over: Direction, file: Path, processes: int) -> dict[SmallTraining, float]:
     """The losses of all trainings, from the file where they are there."""
     found: dict[SmallTraining, float] = {}
     if file.exists():
         for line in file.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             found[SmallTraining(**row["training"])] = row["loss"]
-    left = [each for each in wanted() if each not in found]
+    left = [each for each in wanted(over) if each not in found]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        for training, loss in pool.imap_unordered(_trained, left):
+        for training, loss in pool.imap_unordered(partial(_trained, over), left):
             found[training] = loss
             with file.open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps({"training": asdict(training), "loss": loss}) + "\n")
             print(training, f"{loss:.3f}", flush=True)
-    for training in [each for each in found if each.width == BASE]:
-        found[SmallTraining("mup", BASE, training.rate, training.seed)] = found[training]
+    for training in [each for each in found if each.size == over.base]:
+        found[replace(training, parametrization=over.parametrizations[1])] = found[training]
     return found
 
 
 def curves(found: Mapping[SmallTraining, float]) -> dict[tuple[str, int], np.ndarray[Any, Any]]:
-    """The mean loss over the seeds at each rate, ``(rates,)``, by parametrization and width."""
+    """The mean loss over the seeds at each rate, ``(rates,)``, by parametrization and size."""
     sums: dict[tuple[str, int], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for training, loss in found.items():
-        sums[training.parametrization, training.width][training.rate].append(loss)
+        sums[training.parametrization, training.size][training.rate].append(loss)
     return {
         key: np.array([np.mean(of_rates[rate]) for rate in RATES]) for key, of_rates in sums.items()
     }
@@ -214,86 +249,113 @@ def best_rate(curve: Sequence[float] | np.ndarray[Any, Any]) -> float:
     return float(RATES[at] * 2 ** (0.5 * (below - above) / (below - 2 * lowest + above)))
 
 
-def check_picture(checks: Mapping[str, Mapping[int, Mapping[str, Size]]]) -> Picture:
-    """The change of three parts with AdamW, over the width."""
+def check_picture(
+    over: Direction, checks: Mapping[str, Mapping[int, Mapping[str, Size]]]
+) -> Picture:
+    """The change of three parts with AdamW, over the size."""
     parts = ("queries, keys, values", "stream", "scores")
     sizes = [
         its.change for check in checks.values() for of in check.values() for its in of.values()
     ]
     picture = Picture(
-        "width", "change over 4 updates", (28, 600), (0.7 * min(sizes), 1.4 * max(sizes))
+        over.name,
+        "change over 4 updates",
+        (0.875 * over.checked[0], 1.18 * over.checked[-1]),
+        (0.7 * min(sizes), 1.4 * max(sizes)),
     )
-    for name, widths in checks.items():
+    for name, its in checks.items():
         for part, colour in zip(parts, COLOURS, strict=False):
-            changes = [widths[width][part].change for width in CHECKED_WIDTHS]
+            changes = [its[size][part].change for size in over.checked]
             label = f"{part}, {name}"
-            picture.line(CHECKED_WIDTHS, changes, colour, label, dashed=name == "standard")
+            picture.line(over.checked, changes, colour, label, dashed=name == "standard")
     return picture
 
 
 def rate_picture(
-    by_width: Mapping[tuple[str, int], np.ndarray[Any, Any]], parametrization: str
+    over: Direction,
+    by_size: Mapping[tuple[str, int], np.ndarray[Any, Any]],
+    parametrization: str,
 ) -> Picture:
-    """Loss over the rate, a line for each width, and the best rate of each."""
-    lowest = min(float(curve.min()) for curve in by_width.values())
+    """Loss over the rate, a line for each size, and the best rate of each."""
+    lowest = min(float(curve.min()) for curve in by_size.values())
     picture = Picture(
         f"learning rate, {parametrization}",
         "held-out loss, nats a byte",
         (RATES[0] * 0.9, RATES[-1] * 1.1),
         (lowest * 0.95, lowest * 1.5),
     )
-    for width, colour in zip(WIDTHS, COLOURS, strict=True):
-        curve = by_width[parametrization, width]
+    for size, colour in zip(over.sizes, COLOURS, strict=True):
+        curve = by_size[parametrization, size]
         best = best_rate(curve)
-        picture.line(RATES, curve, colour, f"width {width}")
+        picture.line(RATES, curve, colour, f"{over.name} {size}")
         picture.line([best, best], [lowest * 0.95, float(curve.min())], colour, "", dashed=True)
     return picture
 
 
 def tables(
+    over: Direction,
     checks: Mapping[tuple[str, str], Mapping[int, Mapping[str, Size]]],
-    by_width: Mapping[tuple[str, int], np.ndarray[Any, Any]],
+    by_size: Mapping[tuple[str, int], np.ndarray[Any, Any]],
 ) -> Iterator[str]:
     """The tables, in Markdown."""
     parts = ("queries, keys, values", "hidden layer", "stream", "scores")
-    yield "| change at width 512 over that at 32 | parametrization | " + " | ".join(parts) + " |"
+    largest = over.checked[-1]
+    yield (
+        f"| change at {over.name} {largest} over that at {over.base} | parametrization | "
+        f"{' | '.join(parts)} |"
+    )
     yield "|---|---|" + "--:|" * len(parts)
     for (optimizer, parametrization), check in checks.items():
-        grown = [
-            check[CHECKED_WIDTHS[-1]][part].change / check[BASE][part].change for part in parts
-        ]
+        grown = [check[largest][part].change / check[over.base][part].change for part in parts]
         shown = " | ".join(f"{each:.2g}" for each in grown)
         yield f"| {optimizer} | {parametrization} | {shown} |"
     yield ""
     yield (
-        "| width | parametrization | best rate | loss there | rate of width 32 | loss with it | "
+        f"| {over.name} | parametrization | best rate | loss there | rate of {over.name} {over.base} | loss with it | "
         "cost of the small model's rate |"
     )
     yield "|--:|---|--:|--:|--:|--:|--:|"
-    taken = best_rate(by_width["standard", BASE])
-    for width in WIDTHS:
-        for parametrization in PARAMETRIZATIONS:
-            curve = by_width[parametrization, width]
+    taken = best_rate(by_size["standard", over.base])
+    for size in over.sizes:
+        for parametrization in over.parametrizations:
+            curve = by_size[parametrization, size]
             with_it = float(np.interp(np.log(taken), np.log(RATES), curve))
             yield (
-                f"| {width} | {parametrization} | {best_rate(curve):.2g} | {curve.min():.3f} | {taken:.2g} | "
+                f"| {size} | {parametrization} | {best_rate(curve):.2g} | {curve.min():.3f} | {taken:.2g} | "
                 f"{with_it:.3f} | {with_it - curve.min():.3f} |"
             )
 
 
-PAGE = """# Small models for large ones
+PAGE = """# {title}
 
 ```
-python -m benchmarks.model_size --write docs/concepts
+python -m benchmarks.model_size {option}--write docs/concepts
 ```
 
-Transformers of 2 blocks on the bytes of Python's own sources; parametrization `mup` begins at width 32. Change: of the
-root mean square of what a part gives, over the first 4 updates. Best rate: AdamW, 256 updates of 32 sequences of 32
-bytes, held-out loss in nats a byte, {seeds} seed; the rate of width 32 is the best one there. Machine: 2 cores of a
-shared x86-64 virtual machine. What it means: [model size](../docs/concepts/model_size.md).
+Transformers of {what} on the bytes of Python's own sources; parametrization `{parametrization}` begins at
+{name} {base}. Change: of the root mean square of what a part gives, over the first 4 updates. Best rate: AdamW,
+{updates} updates of 32 sequences of 32 bytes, held-out loss in nats a byte, {seeds} seed; the rate of {name} {base} is
+the best one there. Machine: 2 cores of a shared x86-64 virtual machine. What it means:
+[model size](../docs/concepts/model_size.md).
 
 {tables}
 """
+
+
+def page(over: Direction, text: str) -> str:
+    """The page of one direction, with its tables."""
+    deep = over is DEPTH
+    return PAGE.format(
+        title="Shallow models for deep ones" if deep else "Small models for large ones",
+        option="--over depth " if deep else "",
+        what="width 32" if deep else "2 blocks",
+        parametrization=over.parametrizations[1],
+        name=over.name,
+        base=over.base,
+        updates=over.updates,
+        seeds=len(SEEDS),
+        tables=text,
+    )
 
 
 def main() -> None:
@@ -301,29 +363,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--trainings", type=Path, default=Path("model_size.jsonl"), metavar="FILE")
+    parser.add_argument("--over", choices=("width", "depth"), default="width")
+    parser.add_argument(
+        "--trainings",
+        type=Path,
+        metavar="FILE",
+        help="model_size.jsonl or model_depth.jsonl if not given",
+    )
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument(
         "--write", type=Path, metavar="FOLDER", help="where the pictures go; writes the table too"
     )
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    over = DEPTH if asked.over == "depth" else WIDTH
     checks = {
-        (optimizer, parametrization): check(optimizer, parametrization)
+        (optimizer, parametrization): check(over, optimizer, parametrization)
         for optimizer in CHECKED
-        for parametrization in PARAMETRIZATIONS
+        for parametrization in over.parametrizations
     }
-    by_width = curves(losses(asked.trainings, asked.processes))
-    text = "\n".join(tables(checks, by_width))
+    file = asked.trainings or Path(f"{over.page}.jsonl")
+    by_size = curves(losses(over, file, asked.processes))
+    text = "\n".join(tables(over, checks, by_size))
     print(text)
     if asked.write is not None:
-        (Path(__file__).parent / "model_size.md").write_text(
-            PAGE.format(tables=text, seeds=len(SEEDS)), encoding="utf-8"
-        )
-        of_adamw = {each: checks["adamw", each] for each in PARAMETRIZATIONS}
-        pictures = {"model_size-check": check_picture(of_adamw)}
+        (Path(__file__).parent / f"{over.page}.md").write_text(page(over, text), encoding="utf-8")
+        of_adamw = {each: checks["adamw", each] for each in over.parametrizations}
+        pictures = {f"{over.page}-check": check_picture(over, of_adamw)}
         pictures |= {
-            f"model_size-{each}": rate_picture(by_width, each) for each in PARAMETRIZATIONS
+            f"{over.page}-{each}": rate_picture(over, by_size, each)
+            for each in over.parametrizations
         }
         for name, picture in pictures.items():
             (asked.write / f"{name}.svg").write_text(picture.text(), encoding="utf-8")
@@ -343,9 +412,9 @@ def _job(
     )
 
 
-def _trained(training: SmallTraining) -> tuple[SmallTraining, float]:
+def _trained(over: Direction, training: SmallTraining) -> tuple[SmallTraining, float]:
     torch.set_num_threads(1)
-    return training, loss_of(training)
+    return training, loss_of(over, training)
 
 
 def _rms(tensor: Tensor) -> float:

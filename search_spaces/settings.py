@@ -27,6 +27,7 @@ from search_spaces.own_settings import (
 )
 from search_spaces.plugins import PluginError
 from search_spaces.techniques import TECHNIQUES, Technique, own_settings_of
+from search_spaces.techniques.parametrizations import MODEL_SIZES
 
 __all__ = [
     "Range",
@@ -329,6 +330,15 @@ class TrainingSettings:
     def own_settings(self) -> dict[str, OwnSetting]:
         """What the chosen optimizer and schedules read beside the known settings, by name."""
         return own_settings_of(lambda setting: (getattr(self, setting),))
+
+    @property
+    def scale(self) -> dict[str, int]:
+        """The sizes of the model that a ladder names, ``width`` and ``depth``; empty where it grows in neither."""
+        return {
+            name: int(size)
+            for name, size in self.own.items()
+            if name in MODEL_SIZES and isinstance(size, (int, float))
+        }
 
     @property
     def of_workload(self) -> dict[str, Scalar]:

@@ -163,15 +163,19 @@ def _counted(
     )
 
 
-def _of_program(cost: Mapping[str, float] | None) -> WorkloadCost:
-    """What the study says of its program: nobody else can know it."""
-    if cost is None or not set(NEEDED_FIGURES) <= set(cost) <= set(FIGURES):
+def _of_program(cost: Mapping[str, float | str] | str | None) -> WorkloadCost:
+    """What the study says of its program, at its full scale: nobody else can know it."""
+    given = {} if cost is None or isinstance(cost, str) else cost
+    if not set(NEEDED_FIGURES) <= set(given) <= set(FIGURES):
         raise WorkloadError(
             f"a program's cost cannot be measured; give {', '.join(NEEDED_FIGURES)} under "
             f"program.cost, and {' and '.join(FIGURES[len(NEEDED_FIGURES) :])} where they count"
         )
     return WorkloadCost(
-        **{name: int(cost[name]) if name in WHOLE_FIGURES else float(cost[name]) for name in cost}  # type: ignore[arg-type]
+        **{
+            name: int(given[name]) if name in WHOLE_FIGURES else float(given[name])
+            for name in given
+        }  # type: ignore[arg-type]
     )
 
 

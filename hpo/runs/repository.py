@@ -173,7 +173,9 @@ def measure_cost(store: Store, study: Study, spec: StudySpec) -> str:
     from trainers.cost import workload_cost
     from trainers.workloads import load_workload
 
-    if _cost(store, study) is not None or (spec.program and spec.program.cost is None):
+    if _cost(store, study) is not None or (
+        spec.program and not isinstance(spec.program.cost, Mapping)
+    ):
         return ""
     try:
         keep_cost(

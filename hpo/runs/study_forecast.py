@@ -37,6 +37,7 @@ from hpo.runs.results import (
 )
 from hpo.study.sizes import at_full_scale, full_point
 from search_spaces.settings import TrainingSettings
+from search_spaces.techniques.parametrizations import PARAMETRIZATIONS
 from storage.records import TrialPurpose
 
 KEPT_FITS = 8
@@ -258,7 +259,7 @@ def evidence_of(result: StudyResult, batches: Collection[int] | None = None) -> 
         result.noise_scales,
         spec.question,
         dict(full_point(spec)),
-        carried=spec.data.get("parametrization") == "mup",
+        carried=PARAMETRIZATIONS.get(str(spec.data.get("parametrization")), ()),
     )
 
 

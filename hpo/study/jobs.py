@@ -21,10 +21,12 @@ def search_path(spec: StudySpec) -> str:
 def workload_data(spec: StudySpec) -> dict[str, Any]:
     """What the study's workload is opened with: ``data``, its path made absolute, so that workers may start anywhere.
 
-    For a program it is the section ``program``.
+    For a program it is the section ``program``, with the figures of its cost at the full scale.
     """
     if spec.program is not None:
-        return spec.program.to_plain()
+        plain = spec.program.to_plain()
+        figures = spec.program.options.figures(dict(full_point(spec)))
+        return plain if figures is None else {**plain, "cost": figures}
     data = dict(spec.data)
     data |= sizes_of_model(spec, full_point(spec))
     if isinstance(data.get("path"), str):

@@ -56,7 +56,7 @@ class ProgramSection(Section):
     out_of_memory: OutOfMemorySection | None = None
     stop_seconds: float = Field(ProgramOptions.stop_seconds, gt=0)
     reads_trial: bool = False
-    cost: dict[str, float] | None = None
+    cost: dict[str, float | str] | str | None = None
 
     @model_validator(mode="after")
     def _is_sound(self) -> ProgramSection:

@@ -21,8 +21,10 @@ from hpo.study.target import StudyTarget
 from search_spaces.names import nearest_or_all
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
+from trainers.errors import WorkloadError
 from trainers.job import LENGTH
 from trainers.workloads.described import WORKLOADS
+from trainers.workloads.program.formula import parse_cost
 
 Point: TypeAlias = tuple[tuple[str, int], ...]
 """One combination of sizes, by name; empty where a study grows in its batch alone."""
@@ -145,7 +147,7 @@ def points(spec: GrowingStudy) -> list[Point]:
     found = [
         tuple(zip(names, each, strict=True)) for each in itertools.product(*spec.sizes.values())
     ]
-    return sorted(found, key=lambda point: (relative_cost(point), point))
+    return sorted(found, key=lambda point: (relative_cost(point, spec), point))
 
 
 def full_point(spec: GrowingStudy) -> Point:
@@ -169,9 +171,17 @@ def point_of(spec: GrowingStudy, settings: Mapping[str, Any]) -> Point:
     return tuple((name, int(settings.get(name, size))) for name, size in full.items())
 
 
-def relative_cost(point: Point) -> float:
-    """What a training costs, over one of sizes 1: a sample costs as the square of the width, and as the depth."""
+def relative_cost(point: Point, spec: GrowingStudy | None = None) -> float:
+    """What a training costs in some unit: as the square of the width, the depth and the samples.
+
+    Of the program of ``spec`` it is the formula of its ``cost``, by the samples where that is of one.
+    """
     sizes = dict(point)
+    program = getattr(spec, "program", None)
+    formula = program and program.options.formula()
+    if formula:
+        length = 1 if SAMPLES in formula.names else sizes.get(LENGTH, 1)
+        return float(formula.value({**sizes, SAMPLES: sizes.get(LENGTH, 1)}) * length)
     return float(sizes.get(WIDTH, 1) ** 2 * sizes.get(DEPTH, 1) * sizes.get(LENGTH, 1))
 
 
@@ -182,7 +192,7 @@ def cost_share(spec: GrowingStudy, point: Point) -> float:
     workload = str(getattr(spec, "workload", ""))
     counted = WORKLOADS[workload].sample_flops if workload in WORKLOADS else None
     if counted is None:
-        return relative_cost(point) / relative_cost(full_point(spec))
+        return relative_cost(point, spec) / relative_cost(full_point(spec), spec)
     data = dict(getattr(spec, "data", {}))
     here, full = (counted({**data, **dict(each)}) for each in (point, full_point(spec)))
     return here / full * length_share(spec, point)
@@ -212,7 +222,7 @@ def point_budgets(spec: GrowingStudy) -> dict[Point, dict[int, RungBudget]]:
     price (multilevel Monte Carlo, Giles 2008, equation 3.1). Every rung gets one at least.
     """
     found = points(spec)
-    weights = [1 / math.sqrt(relative_cost(point)) for point in found]
+    weights = [1 / math.sqrt(relative_cost(point, spec)) for point in found]
     rungs = len(spec.ladder)
     free = spec.budget.trials - rungs * len(found)
     shares = [rungs + int(free * weight / math.fsum(weights)) for weight in weights]
@@ -249,6 +259,7 @@ def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
                 f"full_scale.{name} needs a ladder that names smaller ones, ladder: {{{BATCH}: [...], {name}: [...]}}, "
                 f"or leave it out{_in_data(spec, name)}",
             )
+    yield from _faults_of_cost(spec)
     if not spec.sizes:
         return
     for name, sizes in spec.sizes.items():
@@ -326,6 +337,56 @@ def _faults_of_workload(spec: FittingStudy, name: str) -> Iterator[tuple[Locatio
             f"{', '.join(others)}, to a class of your own that names it in own_settings, and to a program whose "
             f"command reads {{{name}}}",
         )
+
+
+def _faults_of_cost(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
+    """Of a program that grows nobody else knows what a training costs."""
+    program, place = spec.program, ("program", "cost")
+    if program is None:
+        return
+    options, formula = program.options, program.options.formula()
+    grown = [name for name in spec.sizes if name != SAMPLES]
+    if grown and formula is None:
+        example = " * ".join({WIDTH: "{width}**2", DEPTH: "{depth}"}[name] for name in grown)
+        yield (
+            place,
+            "cost must say what a sample costs in a model of any size, as a formula of "
+            f"{' and '.join(f'{{{name}}}' for name in grown)}, in which the ladder grows, but "
+            f"{'its flops_per_sample is a number or not there' if program.cost else 'there is none'}; add cost: "
+            f"'{example}' if it costs so, in any unit, or to the figures of cost flops_per_sample as a formula",
+        )
+        return
+    if formula is not None:
+        for name in grown:
+            if name not in formula.names:
+                yield (
+                    place,
+                    f"cost must read {{{name}}}, in which the ladder grows, but got {formula.text!r}; add it",
+                )
+                return
+    texts = [program.cost] if isinstance(program.cost, str) else [*(program.cost or {}).values()]
+    for text in texts:
+        for name in parse_cost(text).names if isinstance(text, str) else ():
+            if name not in spec.sizes:
+                yield (
+                    place,
+                    f"cost must read what the ladder grows in, {', '.join(spec.sizes) or 'nothing'}, but "
+                    f"{text!r} reads {{{name}}}; write its value",
+                )
+                return
+    every = itertools.islice(itertools.product(*spec.sizes.values()), MOST_POINTS)
+    corners = [dict(zip(spec.sizes, each, strict=True)) for each in every]
+    full = {name: getattr(spec.full_scale, name, None) for name in spec.sizes}
+    if None not in full.values():
+        corners.append({name: int(size or 0) for name, size in full.items()})
+    for sizes in corners:
+        try:
+            options.figures(sizes)
+            if formula is not None:
+                formula.value(sizes)
+        except WorkloadError as error:
+            yield place, str(error)
+            return
 
 
 def _faults_of_samples(spec: FittingStudy) -> Iterator[tuple[Location, str]]:

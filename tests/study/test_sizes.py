@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,23 @@ from hpo.planning.plan import planned_job
 from hpo.runs.checks import check_workload
 from hpo.runs.results import throughput
 from hpo.study.jobs import training_job, workload_data
-from hpo.study.sizes import full_point, point_budgets, points, relative_cost, rung_name
+from hpo.study.sizes import (
+    cost_share,
+    full_point,
+    point_budgets,
+    points,
+    relative_cost,
+    rung_name,
+    sample_cost_share,
+)
 from hpo.study.spec import StudySpec, parse_study
 from search_spaces.settings import TrainingSettings
 from storage.records import Trial, TrialPurpose, TrialState
+from trainers.cost import workload_cost
+from trainers.errors import WorkloadError
+from trainers.workloads import load_workload
+from trainers.workloads.program.files import ProgramFiles
+from trainers.workloads.program.training import ProgramPlace, trial_values
 
 PLAIN: dict[str, Any] = {
     "name": "sized",
@@ -99,17 +113,22 @@ def test_a_trial_trains_its_own_sizes_and_a_plan_those_of_the_full_scale():
     assert workload_data(spec)["width"] == 128
 
 
+PROGRAM: dict[str, Any] = {
+    "command": ["train", "{learning_rate}", "{global_batch_size}", "{width}"],
+    "train_samples": 500,
+    "report": {"metrics": {"loss": False}},
+    "cost": "6 * 12 * {width}**2",
+}
+OF_PROGRAM = {"workload": "program", "data": {}, **HOW_SOON}
+
+
+def program(**changes: Any) -> dict[str, Any]:
+    its = {**copy.deepcopy(PROGRAM), **changes}
+    return {name: value for name, value in its.items() if value is not None}
+
+
 def test_a_program_reads_its_size_as_a_setting():
-    spec = study(
-        workload="program",
-        program={
-            "command": ["train", "{learning_rate}", "{global_batch_size}", "{width}"],
-            "train_samples": 500,
-            "report": {"metrics": {"loss": False}},
-        },
-        data={},
-        **{**HOW_SOON, "ladder": HOW_SOON["ladder"]},
-    )
+    spec = study(**OF_PROGRAM, program=program())
     settings = TrainingSettings(learning_rate=0.01, own={"width": 32})
     assert training_job(spec, settings, 16, seed=0).settings.own == {"width": 32}
     assert planned_job(spec, settings, 128, None).settings.own == {"width": 128}
@@ -194,13 +213,145 @@ def test_the_keys_that_a_study_may_have_are_those_of_its_file():
 
 
 def test_a_command_that_does_not_read_the_size_is_told():
-    program = {
-        "command": ["train", "{learning_rate}", "{global_batch_size}"],
-        "train_samples": 500,
-        "report": {"metrics": {"loss": False}},
-    }
-    told = faults(**HOW_SOON, workload="program", data={}, program=program)
+    command = ["train", "{learning_rate}", "{global_batch_size}"]
+    told = faults(**OF_PROGRAM, program=program(command=command))
     assert "the command must read {width}" in told
+
+
+IN_ALL = {
+    "ladder": {"global_batch_size": [16, 32], "width": [8, 16], "depth": [2], "samples": [64, 256]},
+    "full_scale": {"global_batch_size": 64, "width": 32, "depth": 4, "samples": 1000},
+    "target": {"metric": "loss", "best_within": {"samples": 1000}},
+    "workload": "program",
+    "data": {},
+}
+READS_ALL = [*PROGRAM["command"], "{depth}", "{samples}"]
+
+
+def test_a_training_of_a_program_costs_by_its_formula():
+    """At a width of 8 of 32, a depth of 2 of 4 and 64 of 1,000 samples, by hand."""
+    of_sample = "{depth} * (12 * {width}**2 + 100 * width)"
+    one = study(**IN_ALL, program=program(command=READS_ALL, cost=of_sample))
+    point = points(one)[0]
+    assert dict(point) == {"width": 8, "depth": 2, "training_samples": 64}
+    expected = 2 * (12 * 64 + 800) / (4 * (12 * 1024 + 3200))
+    assert cost_share(one, point) == pytest.approx(expected * 64 / 1000)
+    assert sample_cost_share(one, point) == pytest.approx(expected)
+    whole = study(
+        **IN_ALL, program=program(command=READS_ALL, cost=f"({of_sample}) * {{samples}} + 5e4")
+    )
+    told = (2 * 1568 * 64 + 5e4) / (4 * 15488 * 1000 + 5e4)
+    assert cost_share(whole, point) == pytest.approx(told)
+
+
+def test_the_formula_decides_which_sizes_are_cheap_and_get_more_trials():
+    turned = study(**OF_PROGRAM, program=program(cost="1 / {width}"))
+    assert [dict(point)["width"] for point in points(turned)] == [64, 32]
+    shares = [
+        sum(rung.trainings for rung in rungs.values()) for rungs in point_budgets(turned).values()
+    ]
+    free, weights = 40 - 2 * 2, [64**0.5, 32**0.5]
+    assert shares[1] == 2 + int(free * weights[1] / sum(weights))
+
+
+FIGURES = {
+    "parameters": "12 * {width}**2",
+    "gradient_tensors": 20,
+    "flops_per_sample": "72 * {width}**2",
+    "activation_bytes_per_sample": "400 * {width}",
+    "sample_bytes": 0.0,
+}
+
+
+def test_a_plan_has_the_figures_of_the_full_scale():
+    spec = study(**OF_PROGRAM, program=program(cost=FIGURES))
+    assert workload_data(spec)["cost"] == {
+        **FIGURES,
+        "parameters": 12 * 128**2,
+        "flops_per_sample": 72 * 128**2,
+        "activation_bytes_per_sample": 51200,
+    }
+    assert cost_share(spec, points(spec)[0]) == pytest.approx(1 / 16)
+    cost = workload_cost(load_workload("program", workload_data(spec)))
+    assert (cost.parameters, cost.flops_per_sample) == (12 * 128**2, 72 * 128**2)
+    assert parse_study(spec.to_yaml()) == spec
+    with pytest.raises(WorkloadError, match="a program's cost cannot be measured"):
+        workload_cost(load_workload("program", program()))
+
+
+def test_a_program_is_told_its_length_in_samples():
+    spec = study(**IN_ALL, program=program(command=READS_ALL, cost="{depth} * {width}"))
+    settings = TrainingSettings(learning_rate=0.01, own=dict(points(spec)[0]))
+    job = training_job(spec, settings, 16, seed=0)
+    assert spec.program is not None
+    here = Path("here")
+    values = trial_values(job, spec.program.options, ProgramPlace(here), ProgramFiles(here))
+    assert values["samples"] == 64 and values["width"] == 8
+
+
+@pytest.mark.parametrize(
+    ("cost", "told"),
+    [
+        (
+            None,
+            "cost must say what a sample costs in a model of any size, as a formula of {width}, in which the ladder "
+            "grows, but there is none; add cost: '{width}**2' if it costs so",
+        ),
+        ({**FIGURES, "flops_per_sample": 1e9}, "but its flops_per_sample is a number or not there"),
+        ("{widht}**2", "but in '{widht}**2' 'widht' is none of them; did you mean 'width'?"),
+        ("7", "cost must read {width}, in which the ladder grows, but got '7'; add it"),
+        ("{width} * {depth}", "but '{width} * {depth}' reads {depth}; write its value"),
+        ({**FIGURES, "parameters": "{depth}*2"}, "reads {depth}; write its value"),
+        ({**FIGURES, "parameters": "{samples}"}, "numbers, {width}, {depth}, + - * / ** and paren"),
+        (
+            "{width} - 40",
+            "a cost must be a finite number above 0 at every size, but '{width} - 40' is -8 at width 32",
+        ),
+        ("{width} / (128 - {width})", "not a number at width 128"),
+        ("({width} - 40)**0.5", "not a number at width 32"),
+        ("{width}**9999", "not a number at width 32"),
+        ("__import__('os').system('true')", "is none of them"),
+        ("width.real", "'width.real' is none of them"),
+        ("{width} if 1 else 2", "is none of them"),
+        ("{width} // 2", "is none of them"),
+        ("~{width}", "is none of them"),
+        ("'a' * {width}", "'a' is no number"),
+        ("2j * {width}", "2j is no number"),
+        ("True * {width}", "True is no number"),
+        ("{width} *", "in '{width} *' it cannot be read"),
+        ("", "in '' it cannot be read"),
+        ("(" * 240 + "{width}" + ")" * 240, "it cannot be read"),
+        ("{width}" + "+1" * 300, "a cost must have at most 500 characters, but has 607"),
+    ],
+)
+def test_a_cost_that_is_none_says_the_rule_and_the_way_out(cost: Any, told: str):
+    assert told in faults(**OF_PROGRAM, program=program(cost=cost))
+
+
+def test_a_cost_reads_no_size_where_nothing_grows():
+    plain = {
+        "ladder": [16, 32],
+        "full_scale": {"global_batch_size": 64},
+        "budget": {"trials": 9, "epochs_per_trial": 9},
+        "target": HOW_SOON["target"],
+    }
+    its = program(command=PROGRAM["command"][:-1])
+    told = faults(**{**OF_PROGRAM, **plain}, program=its)
+    assert (
+        "cost must read what the ladder grows in, nothing, but '6 * 12 * {width}**2' reads" in told
+    )
+    assert study(**{**OF_PROGRAM, **plain}, program={**its, "cost": "3 * (2 + 1)"})
+
+
+def test_a_program_that_only_trains_longer_needs_no_cost():
+    within = {
+        "ladder": {"global_batch_size": [16, 32], "samples": [64, 256]},
+        "full_scale": {"global_batch_size": 64, "samples": 1000},
+        "target": {"metric": "loss", "best_within": {"samples": 1000}},
+    }
+    command = PROGRAM["command"][:-1]
+    spec = study(workload="program", data={}, **within, program=program(command=command, cost=None))
+    assert cost_share(spec, points(spec)[0]) == pytest.approx(0.064)
 
 
 def test_a_width_that_the_network_cannot_have_is_told_before_anything_is_trained():

@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 
 from benchmarks.model_size import (
-    BASE,
-    PARAMETRIZATIONS,
+    DEPTH,
     RATES,
     SEEDS,
-    WIDTHS,
+    WIDTH,
+    Direction,
     Size,
     best_rate,
     check_picture,
     curves,
+    page,
     rate_picture,
     tables,
     wanted,
@@ -36,38 +37,43 @@ def test_beyond_the_grid_it_is_the_end(best: float) -> None:
     assert best_rate(made(best)) in (RATES[0], RATES[-1])
 
 
-def test_every_training_is_there_once() -> None:
-    pairs = len(PARAMETRIZATIONS) * len(WIDTHS) - 1  # at the base width both are one
-    assert len(wanted()) == len(set(wanted())) == pairs * len(RATES) * len(SEEDS)
+@pytest.mark.parametrize("over", [WIDTH, DEPTH])
+def test_every_training_is_there_once(over: Direction) -> None:
+    pairs = 2 * len(over.sizes) - 1  # at the base both are one
+    assert len(wanted(over)) == len(set(wanted(over))) == pairs * len(RATES) * len(SEEDS)
 
 
-def test_the_tables_tell_what_the_small_models_rate_costs() -> None:
-    by_width = {
-        (name, width): made(0.016 if name == "mup" else 0.016 * BASE / width)
-        for name in PARAMETRIZATIONS
-        for width in WIDTHS
+@pytest.mark.parametrize("over", [WIDTH, DEPTH])
+def test_the_tables_tell_what_the_small_models_rate_costs(over: Direction) -> None:
+    following = over.parametrizations[1]
+    by_size = {
+        (name, size): made(0.016 if name == following else 0.016 * over.base / size)
+        for name in over.parametrizations
+        for size in over.sizes
     }
     checks = {
         ("adamw", name): {
-            width: {part: Size(1.0, 1.0 if name == "mup" else width / BASE) for part in PARTS}
-            for width in (32, 64, 128, 256, 512)
+            size: {
+                part: Size(1.0, 1.0 if name == following else size / over.base) for part in PARTS
+            }
+            for size in over.checked
         }
-        for name in PARAMETRIZATIONS
+        for name in over.parametrizations
     }
-    rows = list(tables(checks, by_width))
+    rows = list(tables(over, checks, by_size))
     assert "| adamw | standard | 16 | 16 | 16 | 16 |" in rows
-    assert "| adamw | mup | 1 | 1 | 1 | 1 |" in rows
+    assert f"| adamw | {following} | 1 | 1 | 1 | 1 |" in rows
     # three doublings away on the made parabola: 0.1 * 3^2
-    assert "| 256 | standard | 0.002 | 2.000 | 0.016 | 2.900 | 0.900 |" in rows
-    assert "| 256 | mup | 0.016 | 2.000 | 0.016 | 2.000 | 0.000 |" in rows
-    assert "width 256" in rate_picture(by_width, "mup").text()
-    assert (
-        "scores, mup"
-        in check_picture({name: checks["adamw", name] for name in PARAMETRIZATIONS}).text()
-    )
+    largest = over.sizes[-1]
+    assert f"| {largest} | standard | 0.002 | 2.000 | 0.016 | 2.900 | 0.900 |" in rows
+    assert f"| {largest} | {following} | 0.016 | 2.000 | 0.016 | 2.000 | 0.000 |" in rows
+    assert f"{over.name} {largest}" in rate_picture(over, by_size, following).text()
+    of_adamw = {name: checks["adamw", name] for name in over.parametrizations}
+    assert f"scores, {following}" in check_picture(over, of_adamw).text()
+    assert f"`{following}` begins at\n{over.name} {over.base}" in page(over, "\n".join(rows))
 
 
 def test_the_seeds_are_averaged() -> None:
-    losses = {each: float(each.seed + each.width) for each in wanted()}
+    losses = {each: float(each.seed + each.size) for each in wanted(WIDTH)}
     mean = sum(SEEDS) / len(SEEDS)
     assert np.allclose(curves(losses)["mup", 64], 64 + mean)

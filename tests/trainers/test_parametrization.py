@@ -11,13 +11,16 @@ from torch import Tensor, nn
 from benchmarks.model_size import (
     CHECKED,
     CHECKED_DATA,
-    PARAMETRIZATIONS,
+    DEPTH,
+    WIDTH,
     Size,
+    check,
     coordinates,
     options,
     parts_of_decoder,
 )
 from search_spaces.settings import TrainingSettings
+from search_spaces.techniques import OPTIMIZERS
 from trainers.begin import begin_training
 from trainers.errors import DataError, JobError, WorkloadError
 from trainers.fused.trainings import FusedTrainings
@@ -91,13 +94,15 @@ def test_rates_are_those_of_the_published_table(name: str) -> None:
     growth = maximal_update_(model, Perceptron(16))[dict(model.named_parameters())[name]]
     sgd, of_sgd, adam, of_adam = PUBLISHED[name]
     decay = {"weight_decay": 0.1, "adapted": True}
-    assert growth.multipliers(sgd, **decay) == pytest.approx((of_sgd, 1 / of_sgd))
-    assert growth.multipliers(adam, **decay) == pytest.approx((of_adam, 1 / of_adam))
+    # the epsilon of table 1 of arXiv:2505.01618: 1 / width, of whatever grows
+    epsilon = 1.0 if name in ("offset", "output.bias") else 0.25
+    assert growth.multipliers(sgd, **decay) == pytest.approx((of_sgd, 1 / of_sgd, 1))
+    assert growth.multipliers(adam, **decay) == pytest.approx((of_adam, 1 / of_adam, epsilon))
     for other in ("nadamw", "lion", "ademamix", "schedule_free_adamw"):
         assert growth.multipliers(other, **decay) == growth.multipliers(adam, **decay)
     layerwise = 0.5 if name in ("first.weight", "second.weight") else 1.0
-    assert growth.multipliers("lars", **decay) == pytest.approx((layerwise, 1 / of_sgd))
-    assert growth.multipliers("lamb", **decay) == pytest.approx((layerwise, 1 / of_adam))
+    assert growth.multipliers("lars", **decay) == pytest.approx((layerwise, 1 / of_sgd, 1))
+    assert growth.multipliers("lamb", **decay) == pytest.approx((layerwise, 1 / of_adam, epsilon))
     alone = {"weight_decay": 0.1, "adapted": False}
     assert growth.multipliers("lars", **alone) == growth.multipliers("sgd", **alone)
     assert growth.multipliers("lamb", **alone) == growth.multipliers("adamw", **alone)
@@ -106,8 +111,8 @@ def test_rates_are_those_of_the_published_table(name: str) -> None:
 def test_fans_that_grow_apart() -> None:
     """Hidden weights of SGD move by fan_out over fan_in, Adam's by 1 / fan_in: mup's fanin_fanout_mult_ratio."""
     growth = Growth(fan_in=2.0, fan_out=8.0)
-    assert growth.multipliers("sgd", weight_decay=0.0, adapted=False) == (4.0, 0.25)
-    assert growth.multipliers("adamw", weight_decay=0.0, adapted=False) == (0.5, 2.0)
+    assert growth.multipliers("sgd", weight_decay=0.0, adapted=False) == (4.0, 0.25, 1.0)
+    assert growth.multipliers("adamw", weight_decay=0.0, adapted=False) == (0.5, 2.0, 0.125)
     assert growth.deviation == 2.0**-0.5
 
 
@@ -258,7 +263,7 @@ def test_activations_of_a_transformer_and_their_changes_keep_their_size(optimize
     """
     found = {
         (name, width): sizes("language", name, width, 32, optimizer=optimizer, **CHECKED[optimizer])
-        for name in PARAMETRIZATIONS
+        for name in WIDTH.parametrizations
         for width in (32, 128, 512)
     }
     small = found["mup", 32]
@@ -275,7 +280,7 @@ def test_activations_of_a_transformer_and_their_changes_keep_their_size(optimize
     assert 1 / 2 < scores[1] / scores[0] < 1.1
     grown = {
         name: found[name, 512]["stream"].change / found[name, 32]["stream"].change
-        for name in PARAMETRIZATIONS
+        for name in WIDTH.parametrizations
     }
     assert grown["mup"] < 1.1 and grown["standard"] > LEAST_GROWN[optimizer]
 
@@ -286,7 +291,7 @@ def test_activations_of_a_residual_network_and_their_changes_keep_their_size(
 ) -> None:
     found = {
         (name, width): sizes("resnet", name, width, 8, optimizer=optimizer, **RESNET[optimizer])
-        for name in PARAMETRIZATIONS
+        for name in WIDTH.parametrizations
         for width in (8, 32, 128)
     }
     for width in (32, 128):
@@ -294,7 +299,7 @@ def test_activations_of_a_residual_network_and_their_changes_keep_their_size(
             assert 1 / 2 < found["mup", width][part].change / small.change < 2, (part, width)
     grown = {
         name: found[name, 128]["scores"].change / found[name, 8]["scores"].change
-        for name in PARAMETRIZATIONS
+        for name in WIDTH.parametrizations
     }
     assert grown["standard"] > 2 * grown["mup"]
 
@@ -328,7 +333,7 @@ def test_fused_trainings_are_those_alone(optimizer: str) -> None:
         for name, mine in one.model.named_parameters():
             # attention ignores the bias of keys, of whose gradient Adam would normalize the rounding errors
             if not name.endswith("queries_keys_values.bias"):
-                torch.testing.assert_close(mine, its[name], rtol=2e-4, atol=2e-6)
+                torch.testing.assert_close(mine, its[name], rtol=2e-4, atol=5e-6)
 
 
 def test_weights_shrink_as_fast_at_any_width() -> None:
@@ -363,7 +368,7 @@ class OwnTask(LanguageWorkload):
     """A class of one's own, which declares its base shapes."""
 
     def base_model(self, settings: TrainingSettings) -> nn.Module:
-        return self._decoder(32, 2, attention_scale(16, 16))
+        return self._decoder(32, self.depth, 2, attention_scale(16, 16))
 
 
 def test_a_class_of_ones_own_declares_its_base_shapes() -> None:
@@ -392,6 +397,10 @@ def test_a_class_of_ones_own_declares_its_base_shapes() -> None:
             "base_width must be a multiple of base_head_size, 16",
         ),
         ({"base_head_size": 8}, "base_head_size is that of parametrization 'mup'"),
+        (
+            {"parametrization": "mup", "base_width": 32, "base_depth": 2},
+            "got base_depth 2 with parametrization 'mup'; set parametrization: completep",
+        ),
     ],
 )
 def test_options_that_contradict_each_other(option: dict[str, Any], said: str) -> None:
@@ -419,7 +428,8 @@ def test_an_optimizer_without_a_rule_is_refused(settings: dict[str, Any], said: 
 def test_models_that_do_not_fit_their_base_are_refused() -> None:
     with pytest.raises(WorkloadError, match=r"but one alone has '1.bias'"):
         maximal_update_(
-            nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)), nn.Sequential(nn.Linear(3, 4))
+            nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)),
+            nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5, bias=False)),
         )
     cube, small = nn.Module(), nn.Module()
     cube.own, small.own = nn.Parameter(torch.zeros(4, 2, 6)), nn.Parameter(torch.zeros(2, 2, 2))
@@ -431,3 +441,254 @@ def test_models_that_do_not_fit_their_base_are_refused() -> None:
         maximal_update_(nn.Linear(4, 4), nn.Linear(2, 2), {"bies": "constant"})
     with pytest.raises(WorkloadError, match="fan_in, fan_out or constant, but is 'fan'"):
         maximal_update_(nn.Linear(4, 4), nn.Linear(2, 2), {"weight": "fan"})  # type: ignore[dict-item]
+
+
+# table 1 of arXiv:2505.01618 with alpha = 1, for a model of 4 times the width and 8 times the depth of its base: the
+# multipliers of AdamW's rate, decay and epsilon; what the table calls hidden are the matrices of blocks
+OF_COMPLETEP = {
+    "token_embedding.weight": (1.0, 1.0, 1 / 4),
+    "position_embedding.weight": (1.0, 1.0, 1 / 4),
+    "blocks.9.attention_norm.weight": (1.0, 1.0, 1 / 32),
+    "blocks.9.network_norm.bias": (1.0, 1.0, 1 / 32),
+    "blocks.0.queries_keys_values.weight": (1 / 4, 4.0, 1 / 32),
+    "blocks.9.attention_output.weight": (1 / 4, 4.0, 1 / 32),
+    "blocks.15.network_input.weight": (1 / 4, 4.0, 1 / 32),
+    "blocks.15.network_output.weight": (1 / 4, 4.0, 1 / 32),
+    "blocks.15.network_output.bias": (1.0, 1.0, 1 / 32),
+    "norm.weight": (1.0, 1.0, 1 / 4),
+    "head.weight": (1.0, 1.0, 1 / 4),
+}
+
+
+def completep(width: int, depth: int, base_width: int = 32, base_depth: int = 2) -> dict[str, Any]:
+    return {
+        **TEXT,
+        "width": width,
+        "depth": depth,
+        "parametrization": "completep",
+        "base_width": base_width,
+        "base_depth": base_depth,
+    }
+
+
+def built(data: Mapping[str, Any]) -> tuple[TransformerDecoder, dict[nn.Parameter, Growth]]:
+    workload, settings = LanguageWorkload(data), TrainingSettings()
+    torch.manual_seed(0)
+    model = workload.build_model(settings)
+    base = workload.base_model(settings)
+    assert isinstance(model, TransformerDecoder) and base is not None
+    return model, maximal_update_(model, base, workload.initialization, workload.residual_outputs)
+
+
+def test_multipliers_of_completep_are_those_of_the_published_table() -> None:
+    model, growths = built(completep(128, 16))
+    named = dict(model.named_parameters())
+    for name, published in OF_COMPLETEP.items():
+        growth = growths[named[name]]
+        given = {"weight_decay": 0.1, "adapted": True}
+        assert growth.multipliers("adamw", **given) == pytest.approx(published), name
+        for other in ("nadamw", "ademamix", "schedule_free_adamw", "lion"):
+            assert growth.multipliers(other, **given) == growth.multipliers("adamw", **given)
+        # derived: an update in proportion to the gradient, which the branch makes smaller by the depth
+        of_width = Growth(growth.fan_in, growth.fan_out)
+        times = 8 if name.startswith("blocks") else 1
+        sgd, shallow = (each.multipliers("sgd", **given) for each in (growth, of_width))
+        assert sgd == pytest.approx((times * shallow.rate, shallow.weight_decay / times, 1))
+        lamb = growth.multipliers("lamb", **given)
+        assert lamb.rate == of_width.multipliers("lamb", **given).rate
+        assert lamb.epsilon == pytest.approx(published[2])
+
+
+def test_initial_values_do_not_follow_the_depth() -> None:
+    """Hidden deviations fall as 1 / sqrt(width), and are those of a network of the base depth, its outputs too."""
+    deep, _ = built(completep(128, 16))
+    base = LanguageWorkload(completep(128, 16)).base_model(TrainingSettings())
+    assert isinstance(base, TransformerDecoder)
+    for name, theirs in base.blocks[1].named_parameters():
+        if theirs.ndim == 2:
+            mine = torch.stack([dict(each.named_parameters())[name] for each in deep.blocks]).std()
+            assert mine.item() == pytest.approx(theirs.std().item() / 2, rel=0.05), name
+
+
+def test_what_a_block_adds_is_divided_by_the_depth() -> None:
+    model, _ = built(completep(32, 16))
+    block, stream = model.blocks[3], torch.randn(2, 5, 32)
+    plain = DecoderBlock(32, 2, 0.25)
+    plain.load_state_dict(block.state_dict())
+    mixed = plain(stream) - stream
+    attended = {}
+    plain.attention_output.register_forward_hook(lambda _, __, out: attended.update(out=out))
+    plain(stream)
+    middle = stream + attended["out"] / 8
+    hidden = nn.functional.gelu(plain.network_input(plain.network_norm(middle)))
+    torch.testing.assert_close(block(stream), middle + plain.network_output(hidden) / 8)
+    assert not torch.allclose(block(stream), stream + mixed, atol=1e-2)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lamb"])
+def test_completep_at_the_base_depth_is_mup_bit_for_bit(optimizer: str) -> None:
+    def trained(data: dict[str, Any]) -> list[Tensor]:
+        given = {"optimizer": optimizer, "learning_rate": 0.05, "weight_decay": 0.01}
+        training = begun(job("language", data, 0.2, **given))
+        training.advance()
+        return [each.detach() for each in training.model.parameters()]
+
+    mup = trained(options("mup", 64, **TEXT))
+    same, deeper = trained(completep(64, 2)), trained(completep(64, 2, base_depth=1))
+    for one, other in zip(mup, same, strict=True):
+        assert torch.equal(one, other)
+    assert not all(torch.equal(one, other) for one, other in zip(mup, deeper, strict=True))
+    standard = trained(options("standard", 32, **TEXT))
+    for one, other in zip(standard, trained(completep(32, 2)), strict=True):
+        assert torch.equal(one, other)
+
+
+# how many times the change of the stream at depth 32 is that at depth 4: about 8 where a sum of blocks grows
+LEAST_GROWN_BY_DEPTH = {"sgd": 4.0, "lars": 4.0, "adamw": 4.0, "lion": 3.0, "lamb": 3.0}
+
+
+@pytest.mark.parametrize("optimizer", CHECKED)
+def test_what_a_deep_transformer_computes_and_changes_keeps_its_size(optimizer: str) -> None:
+    """From 2 to 32 blocks; in the standard parametrization the change of the stream grows.
+
+    What the blocks add to the stream at first vanishes as 1 / sqrt(depth), and leaves the embedding's.
+    """
+    found = {name: check(DEPTH, optimizer, name) for name in DEPTH.parametrizations}
+    assert found["completep"][2] == found["standard"][2]
+    for name in ("queries, keys, values", "hidden layer", "scores"):
+        sizes = [found["completep"][depth][name] for depth in DEPTH.checked]
+        assert max(each.value for each in sizes) < 1.1 * min(each.value for each in sizes)
+        assert max(each.change for each in sizes) < 1.8 * min(each.change for each in sizes)
+    streams = {
+        name: [its[depth]["stream"] for depth in DEPTH.checked] for name, its in found.items()
+    }
+    changes = [each.change for each in streams["completep"]]
+    assert max(changes) < 2 * min(changes)
+    grown = {name: its[-1].change / its[1].change for name, its in streams.items()}
+    assert grown["completep"] < 1.3 and grown["standard"] > LEAST_GROWN_BY_DEPTH[optimizer]
+    values = [each.value for each in streams["completep"]]
+    assert values == sorted(values, reverse=True) and values[-1] > 0.4 * values[0]
+
+
+def test_epsilon_follows_the_gradients() -> None:
+    """With one that decides the update, a block moves about as far in a wide and deep network as at the base."""
+    changes: dict[tuple[int, int, bool], float] = {}
+    for scaled in (True, False):
+        for width, depth in ((32, 2), (128, 8)):
+            model, growths = built(completep(width, depth))
+            if not scaled:
+                growths = {}
+            its = TrainingSettings(optimizer="adamw", epsilon=1.0, weight_decay=0.0)
+            before = model.blocks[1].network_input.bias.detach().clone()
+            tokens = torch.arange(64).view(4, 16)
+            nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+            make_optimizer(model.parameters(), its, growths=growths).step(1.0)
+            after = model.blocks[1].network_input.bias.detach()
+            changes[width, depth, scaled] = (after - before).square().mean().sqrt().item()
+    assert 0.4 < changes[128, 8, True] / changes[32, 2, True] < 2.5
+    assert changes[128, 8, False] < 0.15 * changes[32, 2, False]
+
+
+def test_fused_trainings_in_completep_are_those_alone() -> None:
+    data = {**completep(64, 3, base_depth=1), "train_samples": 128}
+    settings = {"optimizer": "adamw", "epsilon": 1e-3, "weight_decay": 0.01}
+    jobs = [job("language", data, learning_rate=rate, **settings) for rate in (0.003, 0.001)]
+    alone, together = ([begun(each) for each in jobs] for _ in range(2))
+    fused = FusedTrainings()
+    for training, other in zip(alone, together, strict=True):
+        training.advance()
+        fused.add(other)
+    fused.advance()
+    fused.close()
+    for one, two in zip(alone, together, strict=True):
+        its = dict(two.model.named_parameters())
+        for name, mine in one.model.named_parameters():
+            torch.testing.assert_close(mine, its[name], rtol=2e-4, atol=2e-6)
+
+
+class OwnStack(LanguageWorkload):
+    """A class of one's own, which declares its base shapes in three lines."""
+
+    residual_outputs = ("attention_output", "network_output")
+
+    def base_model(self, settings: TrainingSettings) -> nn.Module:
+        return self._decoder(32, 1, 2, attention_scale(16, 16))
+
+    def _decoder(self, width: int, depth: int, heads: int, scale: float) -> TransformerDecoder:
+        model = super()._decoder(width, depth, heads, scale)
+        for block in model.blocks:  # the initial values of one block
+            for each in (block.attention_output, block.network_output):
+                nn.init.normal_(each.weight, std=math.sqrt(1 / (5 * width)))
+        return model
+
+
+def test_a_class_of_ones_own_grows_in_depth_by_its_base_shapes() -> None:
+    its = job("own", options("standard", 64, **TEXT | {"depth": 4}), 0.2, optimizer="adamw")
+    own = begun(its, workload=OwnStack(its.data))
+    growth = own.replica.growths[own.model.blocks[3].network_input.weight]
+    assert growth == Growth(fan_in=2.0, fan_out=2.0, depth=4.0)
+    assert own.replica.growths[own.model.head.weight] == Growth(fan_in=2.0)
+    stream = torch.randn(1, 3, 64)
+    added = own.model.blocks[0].attention_output(stream)
+    plain = nn.functional.linear(stream, *own.model.blocks[0].attention_output.parameters())
+    torch.testing.assert_close(added, plain / 4)
+
+
+def test_a_base_may_be_deeper_than_the_model() -> None:
+    shallow, growths = built(completep(32, 2, base_depth=4))
+    assert growths[shallow.blocks[1].network_input.weight].depth == 0.5
+    assert growths[shallow.norm.weight] == Growth()
+
+
+def test_a_deeper_base_that_does_not_say_what_writes_to_the_stream_is_refused() -> None:
+    data = completep(32, 4)
+    workload = LanguageWorkload(data)
+    model, base = workload.build_model(TrainingSettings()), workload.base_model(TrainingSettings())
+    assert base is not None
+    for named in ((), ("attention_outputs",)):
+        with pytest.raises(
+            WorkloadError,
+            match=r"blocks has 4 blocks and 2 at the base, so what each adds to the stream is divided by 2, but "
+            r"residual_outputs .* names no module of 4 of them; name the layers .* attention_output",
+        ):
+            maximal_update_(model, base, workload.initialization, named)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"parametrization": "completep"}, "'completep' needs base_width.* but got None"),
+        ({"parametrization": "completep", "base_width": 32}, "needs base_depth, .* but got None"),
+        (
+            {"parametrization": "completep", "base_width": 32, "base_depth": 0},
+            "a whole number of at least 1, but got 0",
+        ),
+        ({"base_depth": 2}, "base_depth is where parametrization 'completep' begins"),
+    ],
+)
+def test_options_of_completep_that_contradict_each_other(option: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        load_workload("language", {**TEXT, **option})
+
+
+def test_a_network_whose_depth_does_not_grow_knows_no_completep() -> None:
+    with pytest.raises(
+        DataError, match=r"but the depth of workload 'resnet' .* take parametrization: mup"
+    ):
+        load_workload(
+            "resnet", {"source": "digits", "parametrization": "completep", "base_width": 8}
+        )
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.built_in)
+def test_completep_refuses_the_optimizers_that_mup_refuses(optimizer: str) -> None:
+    growth, given = Growth(depth=4.0), {"weight_decay": 0.0, "adapted": False}
+    if OPTIMIZERS[optimizer].update_size is None:
+        with pytest.raises(
+            JobError, match=f"'completep' need an optimizer .* but got '{optimizer}'"
+        ):
+            growth.multipliers(optimizer, **given)
+        with pytest.raises(JobError):
+            Growth(fan_out=2.0).multipliers(optimizer, **given)
+    else:
+        growth.multipliers(optimizer, **given)

@@ -40,13 +40,15 @@ class FusedRule:
             for parameters in zip(*(each.replica.parameters for each in trainings), strict=True)
             for parameter in parameters
         ]
-        decays, adapted, rates = zip(*treatments, strict=True)
+        decays, adapted, rates, epsilons = zip(*treatments, strict=True)
         self._decay = torch.tensor(decays, dtype=like.dtype).to(like.device)
         self._decay_of_elements = self._decay.index_select(0, memory.block_of)
         self._adapted = torch.tensor(adapted).to(like.device)
-        self._rates = None
-        if any(rate != 1 for rate in rates):
-            self._rates = torch.tensor(rates, dtype=like.dtype).to(like.device)
+        self._of_blocks = {
+            name: torch.tensor(values, dtype=like.dtype).to(like.device)
+            for name, values in (("rate", rates), ("epsilon", epsilons))
+            if any(value != 1 for value in values)
+        }
 
     def table(
         self, rates: Sequence[Sequence[float]], epochs: Sequence[Sequence[float]]
@@ -79,7 +81,7 @@ class FusedRule:
             self._decay_of_elements,
             self._decay,
             self._adapted,
-            self._rates,
+            self._of_blocks,
         )
         self._rule.fused(update, self._settings)
 

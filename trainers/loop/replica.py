@@ -54,7 +54,11 @@ class Replica:
             self.model = workload.build_model(settings).to(device)
             base = workload.base_model(settings)
         self.growths = (
-            {} if base is None else maximal_update_(self.model, base, workload.initialization)
+            {}
+            if base is None
+            else maximal_update_(
+                self.model, base, workload.initialization, workload.residual_outputs
+            )
         )
         store_reduced(self.model, settings)
         self.parameters = [

@@ -1,4 +1,4 @@
-"""Parametrizations: how initial values, outputs and learning rates follow from the width of a model.
+"""Parametrizations: how initial values, outputs and learning rates follow from the width and the depth of a model.
 
 ``standard`` leaves a model as it is. ``mup`` is the maximal update parametrization (Yang et al., arXiv:2203.03466) in
 the form of its table 8. At its base width it is the standard one; beyond, with every size as a multiple of the base's:
@@ -7,9 +7,21 @@ the form of its table 8. At its base width it is the standard one; beyond, with 
     initial standard deviation      1           1 / sqrt(fan_in)    of the standard one at the base width
     rate of SGD                     size        fan_out / fan_in    its update is proportional to the gradient
     rate of Adam and its kin        1           1 / fan_in          every entry's update has the rate's size
+    epsilon of Adam and its kin     1 / size    1 / fan_out         it stays as small beside the gradient
     rate of LARS and LAMB           1           1 / sqrt(fan_in)    the update's norm is that of the weights
     what the last layer reads       1 / fan_in                      a layer whose output does not grow
     products in attention           sqrt(base d) / d                d, the size of a head (:func:`attention_scale`)
+
+``completep`` is the same over the depth too (Dey et al., arXiv:2505.01618, table 1 with alpha = 1), the number of
+residual blocks as a multiple of the base's:
+
+                                    outside of blocks   in a block
+    what a branch adds              -                   1 / depth           to the residual stream
+    initial standard deviation      as in mup           as in mup           whatever the depth
+    rate of Adam and its kin        as in mup           as in mup
+    epsilon of Adam and its kin     as in mup           1 / depth times it
+    rate of SGD                     as in mup           depth times it
+    rate of LARS and LAMB           as in mup           as in mup
 
 Two dimensions of a matrix grow with the width, one of a vector: biases, gains of normalizations, embeddings, weights of
 first and last layers. Table 3 of the paper, without the multiplier of the last layer, is the same training (section B.1
@@ -21,42 +33,59 @@ sqrt(fan_out / fan_in) (Yang, Simon and Bernstein, arXiv:2310.17813, condition 1
 so an update's spectral norm is a share of its Frobenius norm, which the trust ratio makes a share of the weights':
 sqrt(fan_out) for a matrix. What these rules do not adapt goes by the lines above it.
 
+CompleteP is published for AdamW. What it asks of every optimizer is that the weights of a block move as far in a deep
+network as in that of the base depth. The rest follows from the gradient, which the multiplier of the branch makes
+smaller by the depth: a rule that normalizes it (Adam's kin, LARS, LAMB) moves as far, one that is proportional to it
+(SGD, and what LARS does not adapt) needs a rate that is greater by the depth.
+
 The coefficient of weight decay is divided by the multiplier of SGD's or Adam's rate, so that weights shrink as fast at
-any width (section B.3: decay that is decoupled; microsoft/mup does the same). Adam's epsilon is not scaled: gradients
-fall with the width, and it has to stay small beside them.
+any size (section B.3 of muP: decay that is decoupled; microsoft/mup does the same, and CompleteP's table). Adam's
+epsilon follows the gradients, which fall with the width and in a block with the depth (CompleteP, table 1).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, TypeGuard, get_args
 
 import torch
 from torch import Tensor, nn
 
 from search_spaces.names import nearest, nearest_or_all
 from search_spaces.techniques import OPTIMIZERS
+from search_spaces.techniques.parametrizations import PARAMETRIZATIONS
 from search_spaces.techniques.technique import listed
 from trainers.errors import DataError, JobError, WorkloadError
-
-PARAMETRIZATIONS = ("standard", "mup")
 
 InitialLaw = Literal["fan_in", "fan_out", "constant"]
 """How the standard initialization's deviation moves with the width: 1 / sqrt(fan_in), 1 / sqrt(fan_out), not at all."""
 
 _LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
+_LISTS = (nn.ModuleList, nn.Sequential)
 _INPUTS_FIRST = (nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd)
+
+
+class Multipliers(NamedTuple):
+    """What a parameter's rate, its coefficient of weight decay and Adam's epsilon are multiplied by."""
+
+    rate: float = 1.0
+    weight_decay: float = 1.0
+    epsilon: float = 1.0
 
 
 @dataclass(frozen=True)
 class Growth:
-    """How many times a tensor's fans are those of its base shape; both 1 where nothing grows."""
+    """How many times a tensor's fans are those of its base shape; both 1 where nothing grows.
+
+    ``depth`` is how many times as many residual blocks there are, for a tensor in one of them; 1 outside.
+    """
 
     fan_in: float = 1.0
     fan_out: float = 1.0
+    depth: float = 1.0
 
     @property
     def matrix(self) -> bool:
@@ -68,60 +97,85 @@ class Growth:
         """The initial standard deviation, of the one at the base width."""
         return self.fan_in**-0.5 if self.matrix else 1.0
 
-    def multipliers(
-        self, optimizer: str, *, weight_decay: float, adapted: bool
-    ) -> tuple[float, float]:
-        """What the rate and the coefficient of weight decay of a parameter are multiplied by.
+    @property
+    def gradient(self) -> float:
+        """The size of the gradient's entries, of that at the base."""
+        of_width = 1 / self.fan_out if self.matrix else 1 / (self.fan_in * self.fan_out)
+        return of_width / self.depth
 
-        ``weight_decay`` is that coefficient, ``adapted`` says whether layer-wise adaptation applies to the parameter.
-        Raises :class:`JobError` for an optimizer of which nobody says how its updates move with the width.
+    def multipliers(self, optimizer: str, *, weight_decay: float, adapted: bool) -> Multipliers:
+        """What belongs to a parameter under an optimizer.
+
+        ``weight_decay`` is its coefficient, ``adapted`` says whether layer-wise adaptation applies to the parameter.
+        Raises :class:`JobError` for an optimizer of which nobody says how its updates move with the size.
         """
         if self == Growth():
-            return 1.0, 1.0
+            return Multipliers()
         its = OPTIMIZERS[optimizer]
         if its.update_size is None:
             known = [name for name, each in OPTIMIZERS.built_in.items() if each.update_size]
             raise JobError(
-                f"parametrization 'mup' needs an optimizer whose updates are known to move with the width, but got "
-                f"{optimizer!r}; take one of {', '.join(known)}, or parametrization 'standard'"
+                "parametrizations 'mup' and 'completep' need an optimizer whose updates are known to move with the "
+                f"size of the model, but got {optimizer!r}; take one of {', '.join(known)}, or parametrization "
+                "'standard'"
             )
         if its.normalizes_decay and weight_decay:
             raise JobError(
-                f"parametrization 'mup' knows no weight decay that is part of a normalized gradient, but got "
-                f"weight_decay {weight_decay:g} with optimizer {optimizer!r}; take adamw, or weight_decay 0"
+                "parametrizations 'mup' and 'completep' know no weight decay that is part of a normalized gradient, "
+                f"but got weight_decay {weight_decay:g} with optimizer {optimizer!r}; take adamw, or weight_decay 0"
             )
         if its.update_size == "gradient":
-            plain = self.fan_out / self.fan_in if self.matrix else self.fan_in * self.fan_out
+            of_width = self.fan_out / self.fan_in if self.matrix else self.fan_in * self.fan_out
+            plain, epsilon = of_width * self.depth, 1.0
         else:
-            plain = 1 / self.fan_in if self.matrix else 1.0
-        if its.layerwise and adapted:
-            return self.deviation, 1 / plain
-        return plain, 1 / plain
+            plain, epsilon = 1 / self.fan_in if self.matrix else 1.0, self.gradient
+        rate = self.deviation if its.layerwise and adapted else plain
+        return Multipliers(rate, 1 / plain, epsilon)
 
 
-def base_width(data: Mapping[str, Any]) -> int | None:
-    """The width from which ``mup`` scales, of a workload's data options; None: the standard parametrization.
+@dataclass(frozen=True)
+class BaseSizes:
+    """The sizes at which a parametrization is the standard one; ``depth`` is None in ``mup``, which follows none."""
 
-    Reads ``parametrization`` and ``base_width``; raises :class:`DataError` where they contradict each other.
+    width: int
+    depth: int | None = None
+
+
+def base_sizes(data: Mapping[str, Any], *, depth: str = "") -> BaseSizes | None:
+    """The sizes from which a parametrization scales, of a workload's data options; None: the standard one.
+
+    Reads ``parametrization``, ``base_width`` and ``base_depth``. ``depth`` says why the workload's network cannot be
+    followed over its depth; empty where it can. Raises :class:`DataError` where the options contradict each other.
     """
-    name, width = data.get("parametrization", "standard"), data.get("base_width")
+    name = data.get("parametrization", "standard")
     if name not in PARAMETRIZATIONS:
         raise DataError(
             f"there is no parametrization {name!r}{nearest_or_all(str(name), PARAMETRIZATIONS)}"
         )
-    if name == "standard":
-        if width is not None:
-            raise DataError(
-                f"base_width is where parametrization 'mup' begins, but got base_width {width!r} with parametrization "
-                "'standard'; set parametrization: mup, or leave base_width out"
-            )
-        return None
-    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+    if name == "completep" and depth:
         raise DataError(
-            "parametrization 'mup' needs base_width, the width at which it is the standard one (such as the smallest "
-            f"that is trained), a whole number of at least 1, but got {width!r}"
+            f"parametrization 'completep' follows the number of residual blocks, but {depth}; take parametrization: "
+            "mup, which follows the width"
         )
-    return width
+    wanted = PARAMETRIZATIONS[name]
+    for size, first in (("width", "mup"), ("depth", "completep")):
+        if size not in wanted and data.get(f"base_{size}") is not None:
+            raise DataError(
+                f"base_{size} is where parametrization {first!r} begins, but got base_{size} "
+                f"{data[f'base_{size}']!r} with parametrization {name!r}; set parametrization: {first}, or leave "
+                f"base_{size} out"
+            )
+    return BaseSizes(**{size: _base(data, size, name) for size in wanted}) if wanted else None
+
+
+def _base(data: Mapping[str, Any], size: str, name: str) -> int:
+    value = data.get(f"base_{size}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise DataError(
+            f"parametrization {name!r} needs base_{size}, the {size} at which it is the standard one (such as the "
+            f"smallest that is trained), a whole number of at least 1, but got {value!r}"
+        )
+    return value
 
 
 def attention_scale(head_size: int, base_head_size: int) -> float:
@@ -130,17 +184,30 @@ def attention_scale(head_size: int, base_head_size: int) -> float:
 
 
 def maximal_update_(
-    model: nn.Module, base: nn.Module, initialization: Mapping[str, InitialLaw] | None = None
+    model: nn.Module,
+    base: nn.Module,
+    initialization: Mapping[str, InitialLaw] | None = None,
+    residual_outputs: Collection[str] = (),
 ) -> dict[nn.Parameter, Growth]:
     """Put a model that was built in the standard way into ``mup``; gives the growth of each parameter.
 
     ``base`` is the same model at the base width, of which only the shapes are read. ``initialization`` says, by the
     beginnings of parameters' names, how the standard deviation of initial values moves with the width, for parameters
     of more than one dimension; the longest that fits counts. Without it they are PyTorch's: layers and other matrices
-    follow ``fan_in``, embeddings and all other vectors are constant. Raises :class:`WorkloadError` where the two models
-    do not fit.
+    follow ``fan_in``, embeddings and all other vectors are constant.
+
+    Where the base has another number of blocks (modules of a list), the model is put into ``completep``.
+    ``residual_outputs`` are then the names of the modules of a block whose outputs are added to the stream; they are
+    divided by the depth. Initial values must not depend on the depth. Raises :class:`WorkloadError` where the two
+    models do not fit.
     """
-    growths = _growths(model, base)
+    depths = _depths(model, base)
+    branches = {
+        module: 1 / depth.growth
+        for depth in depths
+        for module in _residual_outputs(model, depth, residual_outputs)
+    }
+    growths = _growths(model, base, depths)
     deviations = _standard_deviations(model, growths, initialization or {})
     with torch.no_grad():
         for parameter, growth in growths.items():
@@ -151,17 +218,90 @@ def maximal_update_(
             its = growths[_weight(module)]
             if its.fan_in != 1 and not its.matrix:
                 module.register_forward_pre_hook(partial(_multiply_input, 1 / its.fan_in))
+    for module, factor in branches.items():
+        module.register_forward_hook(partial(_multiply_output, factor))
     return growths
 
 
-def _growths(model: nn.Module, base: nn.Module) -> dict[nn.Parameter, Growth]:
+@dataclass(frozen=True)
+class _Depth:
+    """A list of blocks that is of another length than at the base; ``beginning`` is that of its modules' names."""
+
+    beginning: str
+    blocks: int
+    base: int
+
+    @property
+    def growth(self) -> float:
+        return self.blocks / self.base
+
+    def at_base(self, name: str) -> str:
+        """The name that a parameter has in the base: blocks beyond begin anew."""
+        if not name.startswith(self.beginning):
+            return name
+        index, _, rest = name.removeprefix(self.beginning).partition(".")
+        return f"{self.beginning}{int(index) % self.base}.{rest}"
+
+
+def _depths(model: nn.Module, base: nn.Module) -> list[_Depth]:
+    """The lists of blocks that grow; of lists within lists the outermost."""
+    lists = {name: len(each) for name, each in base.named_modules() if _is_list(each)}
+    found: list[_Depth] = []
+    for name, module in model.named_modules():
+        beginning = f"{name}." if name else ""
+        if any(beginning.startswith(outer.beginning) for outer in found):
+            continue
+        if _is_list(module) and 0 < lists.get(name, 0) != len(module):
+            found.append(_Depth(beginning, len(module), lists[name]))
+    return found
+
+
+def _is_list(module: nn.Module) -> TypeGuard[nn.ModuleList | nn.Sequential]:
+    numbered = all(name.isdecimal() for name, _ in module.named_children())
+    return isinstance(module, _LISTS) and len(module) > 0 and numbered
+
+
+def _residual_outputs(
+    model: nn.Module, depth: _Depth, residual_outputs: Collection[str]
+) -> list[nn.Module]:
+    found = {
+        name: module
+        for name, module in model.named_modules()
+        if name.startswith(depth.beginning)
+        and any(f".{name}".endswith(f".{each}") for each in residual_outputs)
+    }
+    where = depth.beginning.removesuffix(".") or "the model"
+    blocks = {name.removeprefix(depth.beginning).partition(".")[0] for name in found}
+    if len(blocks) != depth.blocks:
+        inside = [
+            name for name, _ in model.named_modules() if name.startswith(f"{depth.beginning}0.")
+        ]
+        told = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in inside)) or "nothing"
+        raise WorkloadError(
+            f"{where} has {depth.blocks} blocks and {depth.base} at the base, so what each adds to the stream is "
+            f"divided by {depth.growth:g}, but residual_outputs {tuple(residual_outputs)!r} names no module of "
+            f"{depth.blocks - len(blocks)} of them; name the layers that write to the stream, of a block's {told}, or "
+            "build the base with as many blocks"
+        )
+    return list(found.values())
+
+
+def _growths(
+    model: nn.Module, base: nn.Module, depths: Sequence[_Depth]
+) -> dict[nn.Parameter, Growth]:
     shapes = {name: each.shape for name, each in base.named_parameters()}
     named = dict(model.named_parameters())
-    if shapes.keys() != named.keys():
-        odd = min(shapes.keys() ^ named.keys())
+    at_base = {name: name for name in named}
+    for depth in depths:
+        at_base = {name: depth.at_base(its) for name, its in at_base.items()}
+    fewer = {
+        name for name in shapes if any(name.startswith(depth.beginning) for depth in depths)
+    } - set(at_base.values())  # of the blocks that only the base has
+    if odd := (shapes.keys() - fewer) ^ set(at_base.values()):
+        alone = next((name for name, its in at_base.items() if its in odd), min(odd))
         raise WorkloadError(
             "the model at the base width must have the same parameters as the model, only of other sizes, but one "
-            f"alone has {odd!r}; build both by the same class, with everything but the width alike"
+            f"alone has {alone!r}; build both by the same class, with everything but the width alike"
         )
     inputs_first = {
         each
@@ -170,7 +310,10 @@ def _growths(model: nn.Module, base: nn.Module) -> dict[nn.Parameter, Growth]:
         for each in module.parameters(recurse=False)
     }
     return {
-        parameter: _growth(name, parameter, shapes[name], inputs_first=parameter in inputs_first)
+        parameter: replace(
+            _growth(name, parameter, shapes[at_base[name]], inputs_first=parameter in inputs_first),
+            depth=math.prod(each.growth for each in depths if name.startswith(each.beginning)),
+        )
         for name, parameter in named.items()
     }
 
@@ -236,3 +379,12 @@ def _weight(layer: nn.Module) -> nn.Parameter:
 
 def _multiply_input(factor: float, module: nn.Module, inputs: tuple[Tensor, ...]) -> Any:  # noqa: ARG001
     return (inputs[0] * factor, *inputs[1:])
+
+
+def _multiply_output(
+    factor: float,
+    module: nn.Module,  # noqa: ARG001
+    inputs: tuple[Tensor, ...],  # noqa: ARG001
+    output: Tensor,
+) -> Tensor:
+    return output * factor

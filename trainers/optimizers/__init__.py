@@ -42,10 +42,10 @@ def make_optimizer(
     """The optimizer that ``settings.optimizer`` names, over the parameters that are trained.
 
     ``kinds`` says what each parameter is (:func:`~trainers.optimizers.parameter_kinds.parameter_kinds`); without it
-    the exclusions go by rank. ``growths`` says how far each is from its base shape, where the model is in ``mup``
-    (:func:`~trainers.numerics.parametrization.maximal_update_`). A rule may share its work among the workers of
-    ``communicator``, all of which do the same updates. Where some parameters are bf16 or fp16 it runs on fp32 masters
-    of them.
+    the exclusions go by rank. ``growths`` says how far each is from its base shape, where the model is in ``mup`` or
+    ``completep`` (:func:`~trainers.numerics.parametrization.maximal_update_`). A rule may share its work among the
+    workers of ``communicator``, all of which do the same updates. Where some parameters are bf16 or fp16 it runs on
+    fp32 masters of them.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     theirs = None if kinds is None else [kinds[parameter] for parameter in trained]

@@ -7,7 +7,7 @@ training has of its own is a vector over the trainings, so that no update waits 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -36,7 +36,7 @@ class FusedUpdate:
     """One update of all trainings: their gradients ``(elements,)`` and their numbers, ``(K,)`` by name.
 
     The coefficients of weight decay are those of each element and of each tensor of each training; ``adapted`` says
-    whether layer-wise adaptation applies to such a tensor, ``rate_of_blocks`` by what its rate is multiplied.
+    whether layer-wise adaptation applies to such a tensor, ``of_blocks`` by what its number of a name is multiplied.
     """
 
     memory: StackedTensors
@@ -45,19 +45,19 @@ class FusedUpdate:
     decay_of_elements: Tensor
     decay_of_blocks: Tensor
     adapted: Tensor
-    rate_of_blocks: Tensor | None = None
+    of_blocks: Mapping[str, Tensor] = field(default_factory=dict)
 
     def elements(self, name: str) -> Tensor:
         """A number of each training, for each of its elements: shape ``(elements,)``."""
-        if name == "rate" and self.rate_of_blocks is not None:
+        if name in self.of_blocks:
             return self.spread(self.blocks(name))
         return self.memory.over_elements(self.numbers[name])
 
     def blocks(self, name: str) -> Tensor:
         """A number of each training, for each of its tensors: shape ``(blocks,)``."""
         of_blocks = self.memory.over_blocks(self.numbers[name])
-        if name == "rate" and self.rate_of_blocks is not None:
-            return of_blocks * self.rate_of_blocks
+        if name in self.of_blocks:
+            return of_blocks * self.of_blocks[name]
         return of_blocks
 
     def spread(self, of_blocks: Tensor) -> Tensor:

@@ -126,7 +126,7 @@ def _fused_(
         beta1=settings.beta1,
         beta2=settings.beta2,
         weight_decay=weight_decay,
-        eps=settings.epsilon,
+        eps=settings.epsilon * batch.epsilon,
         amsgrad=False,
         maximize=False,
     )

@@ -37,7 +37,7 @@ class NAdamWRule(GroupOptimizer):
         add_scaled_(moves, gradients, (1 - beta1) / correction(beta1, self.count, settings))
         roots = list(torch._foreach_div(second, correction(beta2, self.count, settings)))
         torch._foreach_sqrt_(roots)
-        torch._foreach_add_(roots, settings.epsilon)
+        torch._foreach_add_(roots, settings.epsilon * batch.epsilon)
         torch._foreach_div_(moves, roots)
         if batch.weight_decay:
             torch._foreach_mul_(batch.parameters, 1 - learning_rate * batch.weight_decay)

@@ -21,12 +21,13 @@ its cache from the first pass over them to the last. A larger tensor is a batch 
 
 class Treatment(NamedTuple):
     """How a parameter is treated: its coefficient of weight decay, whether layer-wise adaptation applies to it (the
-    trust ratio, or Shampoo's preconditioners), and what its learning rate is multiplied by.
+    trust ratio, or Shampoo's preconditioners), and what its learning rate and Adam's epsilon are multiplied by.
     """
 
     weight_decay: float = 0.0
     adapted: bool = False
     rate: float = 1.0
+    epsilon: float = 1.0
 
 
 AS_IT_IS = Treatment()
@@ -40,7 +41,7 @@ class ParameterBatch:
     """
 
     def __init__(self, group: ParameterGroup, first: int, last: int, memory: Tensor) -> None:
-        self.weight_decay, self.adapted, self.rate = group.treatment
+        self.weight_decay, self.adapted, self.rate, self.epsilon = group.treatment
         self.shaped = group.parameters[first:last]
         self.states = {
             name: [_flat(tensor) for tensor in tensors[first:last]]
@@ -206,10 +207,11 @@ def treatment(kind: Kind, settings: TrainingSettings, parameter: Tensor | None =
 
 
 def _grown(its: Treatment, growth: Growth, settings: TrainingSettings) -> Treatment:
-    rate, decay = growth.multipliers(
+    times = growth.multipliers(
         settings.optimizer, weight_decay=its.weight_decay, adapted=its.adapted
     )
-    return Treatment(its.weight_decay * decay, its.adapted, rate)
+    decay = its.weight_decay * times.weight_decay
+    return Treatment(decay, its.adapted, times.rate, times.epsilon)
 
 
 def _decay(kind: Kind, settings: TrainingSettings) -> float:

@@ -118,7 +118,7 @@ class ScheduleFreeAdamWRule(ScheduleFreeSGDRule):
         torch._foreach_addcmul_(second, gradients, gradients, value=1 - settings.beta2)
         roots = list(torch._foreach_div(second, correction(settings.beta2, self.count, settings)))
         torch._foreach_sqrt_(roots)
-        torch._foreach_add_(roots, settings.epsilon)
+        torch._foreach_add_(roots, settings.epsilon * batch.epsilon)
         directions = list(torch._foreach_div(gradients, roots))
         if batch.weight_decay:
             torch._foreach_add_(directions, batch.parameters, alpha=batch.weight_decay)

@@ -90,7 +90,9 @@ class Workload(AnyWorkload):
         threads at once. streamed: whether the samples come in an order of their own, by ``training_stream`` and
         ``evaluation_stream``, rather than by index; see :class:`StreamWorkload`. initialization: how the initial values
         of ``build_model`` move with the width, by the beginnings of parameters' names, where they are not PyTorch's
-        (:func:`~trainers.numerics.parametrization.maximal_update_`). The others are those of every workload.
+        (:func:`~trainers.numerics.parametrization.maximal_update_`). residual_outputs: the modules of a residual block
+        whose outputs are added to the stream, by their names in it, where ``base_model`` has another number of blocks.
+        The others are those of every workload.
 
     A workload may also define ``sample_images(model) -> dict``: pictures of its predictions for the report, and
     predictors to compare with, as plain JSON values. The model is in evaluation mode, without gradients.
@@ -101,6 +103,7 @@ class Workload(AnyWorkload):
     prefetched_batches: int = 0
     concurrent_batches: int = 1
     initialization: Mapping[str, InitialLaw] = MappingProxyType({})
+    residual_outputs: Collection[str] = ()
     streamed: bool = False
 
     def use_device(self, device: torch.device) -> None:
@@ -115,10 +118,11 @@ class Workload(AnyWorkload):
         """
 
     def base_model(self, settings: TrainingSettings) -> nn.Module | None:  # noqa: ARG002 - for subclasses
-        """The same model at the width at which its settings were chosen, of which only the shapes are read.
+        """The same model at the size at which its settings were chosen, of which only the shapes are read.
 
         With one, the training is in the maximal update parametrization (:mod:`trainers.numerics.parametrization`), so
-        that settings which are good at the base width are good at this one; None: the standard parametrization.
+        that settings which are good at the base width are good at this one. Where it has another number of blocks it is
+        in CompleteP, which carries them over the depth too. None: the standard parametrization.
         """
         return None
 

@@ -103,8 +103,8 @@ class Evidence:
     ``question`` is what was asked of the trainings where that is how good they get within a fixed budget; None where it
     is how soon they reach their target.
     ``full_scale`` holds the size of the model and the length of the training that a forecast is for, by the names of
-    settings that every trial and row tells; empty where they are the same in all. ``carried`` says that the
-    parametrization carries the learning rate over the width.
+    settings that every trial and row tells; empty where they are the same in all. ``carried`` are those of
+    its names over which the parametrization carries the learning rate.
     """
 
     observations: Sequence[Observation] = ()
@@ -113,7 +113,7 @@ class Evidence:
     tuned: Sequence[ScaledSetting] = ()
     question: Question | None = None
     full_scale: Mapping[str, float] = field(default_factory=dict)
-    carried: bool = False
+    carried: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.observations and not self.aggregates:

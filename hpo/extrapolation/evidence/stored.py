@@ -28,14 +28,14 @@ def study_evidence(
     question: Question | None = None,
     full_scale: Mapping[str, float] | None = None,
     *,
-    carried: bool = False,
+    carried: tuple[str, ...] = (),
 ) -> Evidence:
     """All that the trials say about how the settings that ``space`` scales move with the batch size.
 
     ``noise_scales`` are measured gradient noise scales in samples, by the id of the trial; ``question`` is what was
     asked of them, the epochs to their target if not given. ``full_scale`` holds the sizes of model and training where
-    they have several, which a trial tells among its settings, ``carried`` whether the learning rate carries over the
-    width. Raises :class:`EvidenceError` where no trial says anything.
+    they have several, which a trial tells among its settings, ``carried`` over which of them the learning rate stays.
+    Raises :class:`EvidenceError` where no trial says anything.
     """
     trials = counted_once(trials)
     fixed = question if question is not None and question.fixed else None

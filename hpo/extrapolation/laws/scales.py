@@ -56,14 +56,14 @@ class Scales:
     """The directions besides the batch that a study grows in, and their values at ``full_scale``.
 
     ``reach`` (directions,) is how far below it the largest lie that were seen, 0 where it was seen. ``fixed_budget``
-    says that a metric is asked about and not the epochs; ``carried`` that the parametrization carries the learning rate
-    over the width.
+    says that a metric is asked about and not the epochs; ``carried`` are the directions over which the parametrization
+    carries the learning rate.
     """
 
     full_scale: Mapping[str, float] = field(default_factory=dict)
     reach: Array = field(default_factory=lambda: np.zeros(0))
     fixed_budget: bool = False
-    carried: bool = False
+    carried: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in self.full_scale.items():
@@ -165,7 +165,7 @@ class Scales:
     def _best(self, setting: str, name: str) -> Normal:
         if setting != RATE:
             return BEST_ELSE
-        if self.carried and name == WIDTH:
+        if name in self.carried:
             return BEST_RATE_OF_MUP
         return BEST_RATE[_kind(name)]
 

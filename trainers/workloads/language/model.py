@@ -24,6 +24,8 @@ INITIALIZATION: Mapping[str, InitialLaw] = {
     "position_embedding": "fan_out",
 }
 """How the initial values move with the width, by the beginnings of parameters' names."""
+RESIDUAL_OUTPUTS = ("attention_output", "network_output")
+"""What each block adds to the stream."""
 
 
 class DecoderBlock(nn.Module):
@@ -59,7 +61,8 @@ class DecoderBlock(nn.Module):
 class TransformerDecoder(nn.Module):
     """Predicts each next token of a sequence from those before it; ``heads`` must divide ``width``.
 
-    ``attention_scale`` is what the product of a query and a key is multiplied by.
+    ``attention_scale`` is what the product of a query and a key is multiplied by. Initial values are those of a network
+    of ``initial_depth`` blocks.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class TransformerDecoder(nn.Module):
         *,
         width: int,
         depth: int,
+        initial_depth: int,
         heads: int,
         positions: int,
         tokens: int,
@@ -82,8 +86,8 @@ class TransformerDecoder(nn.Module):
         self.head = nn.Linear(width, tokens, bias=False)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
-                writes = name.endswith(("attention_output.weight", "network_output.weight"))
-                scale = 1 / math.sqrt(2 * depth) if writes else 1.0
+                writes = name.endswith(tuple(f"{each}.weight" for each in RESIDUAL_OUTPUTS))
+                scale = 1 / math.sqrt(2 * initial_depth) if writes else 1.0
                 nn.init.normal_(parameter, std=math.sqrt(2 / (5 * width)) * scale)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)

@@ -1,7 +1,7 @@
 """Language: a decoder-only transformer over the bytes of texts.
 
 Data options: ``source`` (python or text), ``path``, ``sequence_length``, ``train_samples``, ``evaluation_samples``,
-``width``, ``depth``, ``head_size``, ``parametrization``, ``base_width``, ``base_head_size``.
+``width``, ``depth``, ``head_size``, ``parametrization``, ``base_width``, ``base_depth``, ``base_head_size``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from torch import Tensor, nn
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError, JobError
-from trainers.numerics.parametrization import attention_scale, base_width
-from trainers.workloads.language.model import INITIALIZATION, TransformerDecoder
+from trainers.numerics.parametrization import attention_scale, base_sizes
+from trainers.workloads.language.model import (
+    INITIALIZATION,
+    RESIDUAL_OUTPUTS,
+    TransformerDecoder,
+)
 from trainers.workloads.language.text import ByteWindows, read_text
 from trainers.workloads.workload import Batch, Workload, check_options
 
@@ -31,6 +35,7 @@ _OPTIONS = (
     "head_size",
     "parametrization",
     "base_width",
+    "base_depth",
     "base_head_size",
 )
 _BYTES = 256
@@ -43,6 +48,7 @@ class LanguageWorkload(Workload):
     metrics: ClassVar[Mapping[str, bool]] = {"bits_per_byte": False, "loss": False}
     largest_micro_batch = 64
     initialization = INITIALIZATION
+    residual_outputs = RESIDUAL_OUTPUTS
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         check_options(data, _OPTIONS)
@@ -50,13 +56,13 @@ class LanguageWorkload(Workload):
         self.width, self.depth = _whole(data, "width", 64), _whole(data, "depth", 2)
         self.head_size = _whole(data, "head_size", 16)
         self.heads = _heads(self.width, self.head_size, "")
-        self.base_width = base_width(data)
+        self.base = base_sizes(data)
         self.base_head_size = _whole(data, "base_head_size", self.head_size)
-        if self.base_width is not None:
-            _heads(self.base_width, self.base_head_size, "base_")
+        if self.base is not None:
+            _heads(self.base.width, self.base_head_size, "base_")
         elif "base_head_size" in data:
             raise DataError(
-                "base_head_size is that of parametrization 'mup' at its base_width, but got "
+                "base_head_size is that of parametrization 'mup' or 'completep' at its base_width, but got "
                 f"{self.base_head_size} with parametrization 'standard'; leave it out, or set parametrization: mup"
             )
         training, held_out = read_text(data)
@@ -88,23 +94,28 @@ class LanguageWorkload(Workload):
                 f"{settings.class_weighting!r} for the workload language; set class_weighting 'none'"
             )
         return self._decoder(
-            self.width, self.heads, attention_scale(self.head_size, self.base_head_size)
+            self.width,
+            self.depth,
+            self.heads,
+            attention_scale(self.head_size, self.base_head_size),
         )
 
     def base_model(self, settings: TrainingSettings) -> nn.Module | None:  # noqa: ARG002
-        """The decoder at ``base_width`` with parametrization ``mup``; None with ``standard``."""
-        if self.base_width is None:
+        """The decoder at ``base_width``, with ``completep`` at ``base_depth`` too; None with ``standard``."""
+        if self.base is None:
             return None
         return self._decoder(
-            self.base_width,
-            self.base_width // self.base_head_size,
+            self.base.width,
+            self.base.depth or self.depth,
+            self.base.width // self.base_head_size,
             attention_scale(self.base_head_size, self.base_head_size),
         )
 
-    def _decoder(self, width: int, heads: int, scale: float) -> TransformerDecoder:
+    def _decoder(self, width: int, depth: int, heads: int, scale: float) -> TransformerDecoder:
         return TransformerDecoder(
             width=width,
-            depth=self.depth,
+            depth=depth,
+            initial_depth=(self.base and self.base.depth) or depth,
             heads=heads,
             positions=self.sequence_length,
             tokens=_BYTES,

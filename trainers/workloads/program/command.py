@@ -27,6 +27,7 @@ PLACEHOLDERS: dict[str, str] = {
     "node_rank": "number of this node, from 0; a command that reads it is started on every node, any other once",
     "seed": "of this training; repetitions of one configuration differ in it alone",
     "epochs": "after which the training is ended where it has not reached its target",
+    "samples": "the same length in samples",
     "evaluations_per_epoch": "as the study's budget has it",
     "checkpoint_folder": "a folder that is kept until the training has ended, and in which a restarted one goes on",
     "output_folder": "a folder that is kept",

@@ -11,8 +11,10 @@ from typing import Any
 
 from search_spaces.names import nearest_or_all
 from search_spaces.own_settings import RESERVED
+from search_spaces.techniques.parametrizations import MODEL_SIZES
 from trainers.errors import JobError, WorkloadError
 from trainers.workloads.program.command import own_placeholders, placeholders
+from trainers.workloads.program.formula import SIZES, CostFormula, parse_cost
 
 PROGRESS = ("epochs", "samples", "steps")
 """How a report may say how far the training has come; any one of them will do."""
@@ -62,7 +64,9 @@ class ProgramOptions:
     ``largest_micro_batch`` the most samples per forward pass of a worker, ``out_of_memory`` how it says that its
     memory takes fewer, ``stop_seconds`` how long it may take to leave once it was asked, and again after SIGTERM.
     ``reads_trial``: it reads its settings by ``hpo.trial()``, and not only in its command. ``cost`` is what a plan
-    needs to know of it (:class:`trainers.cost.WorkloadCost`).
+    needs to know of it (:class:`trainers.cost.WorkloadCost`), figures by name, where the model grows as formulas of its
+    sizes (:mod:`trainers.workloads.program.formula`); or one formula alone, of what a sample costs in any unit, or with
+    ``{samples}`` a training.
     """
 
     command: tuple[str, ...]
@@ -73,7 +77,7 @@ class ProgramOptions:
     out_of_memory: OutOfMemoryOptions | None = None
     stop_seconds: float = 10.0
     reads_trial: bool = False
-    cost: Mapping[str, float] | None = None
+    cost: Mapping[str, float | str] | str | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ProgramOptions:
@@ -162,8 +166,36 @@ class ProgramOptions:
                 "largest_micro_batch has no effect, for the command reads neither {accumulation} nor "
                 "{micro_batch_size}; put one of them where the program takes it",
             )
+        yield from self._faults_of_cost()
         yield from self._faults_of_report()
         yield from self._faults_of_out_of_memory()
+
+    def formula(self) -> CostFormula | None:
+        """What a training costs, or a sample, by the sizes; None where the study does not say so."""
+        if isinstance(self.cost, str):
+            return parse_cost(self.cost)
+        flops = (self.cost or {}).get("flops_per_sample")
+        return parse_cost(flops, MODEL_SIZES) if isinstance(flops, str) else None
+
+    def figures(self, sizes: Mapping[str, float]) -> dict[str, float] | None:
+        """The figures of ``cost`` for a model of these sizes; None where there is none, or only one formula."""
+        if self.cost is None or isinstance(self.cost, str):
+            return None
+        return {
+            name: parse_cost(each, MODEL_SIZES).value(sizes) if isinstance(each, str) else each
+            for name, each in self.cost.items()
+        }
+
+    def _faults_of_cost(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        one = isinstance(self.cost, str)
+        formulas = {"": self.cost} if one else dict(self.cost or {})  # type: ignore[arg-type]
+        for name, formula in formulas.items():
+            if not isinstance(formula, str):
+                continue
+            try:
+                parse_cost(formula, SIZES if one else MODEL_SIZES)
+            except WorkloadError as error:
+                yield ("cost", *([name] if name else [])), str(error)
 
     def _faults_of_out_of_memory(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         signs, place = self.out_of_memory, ("out_of_memory",)

@@ -325,6 +325,7 @@ def trial_values(
         "node_rank": place.node_rank,
         "seed": job.seed,
         "epochs": job.epochs,
+        "samples": round(job.epochs * options.train_samples),
         "evaluations_per_epoch": job.evaluations_per_epoch,
         "checkpoint_folder": str(files.checkpoint),
         "output_folder": str(files.output),

@@ -18,7 +18,7 @@ from search_spaces.names import nearest_or_all
 from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError, JobError
 from trainers.feed.streams import Part
-from trainers.numerics.parametrization import base_width
+from trainers.numerics.parametrization import base_sizes
 from trainers.workloads.resnet.data import SOURCE_OPTIONS, open_images
 from trainers.workloads.resnet.model import (
     NAMES,
@@ -37,6 +37,7 @@ class ResNetWorkload(Workload):
     metrics: ClassVar[Mapping[str, bool]] = {"top1": True, "top5": True, "loss": False}
 
     def __init__(self, data: Mapping[str, Any]) -> None:
+        base = base_sizes(data, depth="the depth of workload 'resnet' is that of its model's name")
         check_options(data, (*_OPTIONS, *SOURCE_OPTIONS))
         self.images = open_images(data)
         self.train_samples = self.images.train_samples
@@ -47,7 +48,7 @@ class ResNetWorkload(Workload):
         self.streamed = self.images.streamed
         self.model_name = _model_name(data.get("model"), self.images.size)
         self.width = _width(data.get("width"), self.model_name)
-        self.base_width = base_width(data)
+        self.base_width = None if base is None else base.width
         self.initialization = initialization_of(self.model_name)
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:

@@ -1,0 +1,18 @@
+"""The parametrizations of a model, and the sizes over which each carries the learning rate.
+
+What they do to a model stands in :mod:`trainers.numerics.parametrization`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+MODEL_SIZES = ("width", "depth")
+"""In what a model may grow: settings of one's own, and data options of the workloads that know them."""
+
+PARAMETRIZATIONS: Mapping[str, tuple[str, ...]] = {
+    "standard": (),
+    "mup": ("width",),
+    "completep": ("width", "depth"),
+}
+"""Directions over which the best rate stays, by name; the data options ``base_width``, ``base_depth`` begin them."""

@@ -1,0 +1,110 @@
+"""What a program costs, as a formula of its sizes: ``6 * 12 * {depth} * {width}**2 * {samples}``.
+
+A formula holds numbers, names, ``+ - * / **`` and parentheses; names may stand in braces, as in a command. It is parsed
+by Python's grammar and computed here, node by node, in floating point: nothing of it is ever run.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from search_spaces.names import nearest
+from search_spaces.techniques.parametrizations import MODEL_SIZES
+from trainers.errors import WorkloadError
+
+SAMPLES = "samples"
+SIZES = (*MODEL_SIZES, SAMPLES)
+"""What a formula may name."""
+MOST_CHARACTERS = 500
+
+_OPERATIONS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+}
+_BRACES = re.compile(r"\{\s*(\w+)\s*\}")
+
+
+@dataclass(frozen=True)
+class CostFormula:
+    """A parsed formula; ``names`` are the sizes that it reads, ``text`` is what it was parsed from."""
+
+    text: str
+    names: tuple[str, ...]
+    _tree: ast.expr
+
+    def value(self, sizes: Mapping[str, float]) -> float:
+        """What it comes to at these sizes; :class:`WorkloadError` where that is no finite number above 0."""
+        try:
+            value = _value(self._tree, sizes)
+        except (ArithmeticError, TypeError):  # TypeError: a root of a negative number is complex
+            value = math.nan
+        if isinstance(value, complex) or not (math.isfinite(value) and value > 0):
+            at = ", ".join(f"{name} {sizes[name]:g}" for name in self.names)
+            raise WorkloadError(
+                f"a cost must be a finite number above 0 at every size, but {self.text!r} is "
+                f"{'not a number' if isinstance(value, complex) or math.isnan(value) else f'{value:g}'}"
+                f"{f' at {at}' if at else ''}; correct the formula"
+            )
+        return value
+
+
+def parse_cost(text: str, known: Collection[str] = SIZES) -> CostFormula:
+    """The formula of this text; :class:`WorkloadError` where it holds anything else than it may.
+
+    ``known`` are the names that may stand in it.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise WorkloadError(
+            f"a cost must have at most {MOST_CHARACTERS} characters, but has {len(text)}"
+        )
+    bare = _BRACES.sub(r"(\1)", text).strip()
+    try:
+        tree = ast.parse(bare, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise _refused(text, known, "it cannot be read") from error
+    names: dict[str, None] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            if node.id not in known:
+                raise _refused(text, known, f"{node.id!r} is none of them{nearest(node.id, known)}")
+            names[node.id] = None
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, bool) or not isinstance(node.value, (int, float)):
+                raise _refused(text, known, f"{node.value!r} is no number")
+        elif isinstance(node, ast.BinOp):
+            if type(node.op) not in _OPERATIONS:
+                raise _refused(text, known, f"{ast.unparse(node)!r} is none of them")
+        elif isinstance(node, ast.UnaryOp):
+            if not isinstance(node.op, (ast.UAdd, ast.USub)):
+                raise _refused(text, known, f"{ast.unparse(node)!r} is none of them")
+        elif not isinstance(node, (ast.operator, ast.unaryop, ast.expr_context)):
+            raise _refused(text, known, f"{ast.unparse(node)!r} is none of them")
+    return CostFormula(text, tuple(names), tree)
+
+
+def _refused(text: str, known: Collection[str], reason: str) -> WorkloadError:
+    names = ", ".join(f"{{{name}}}" for name in known)
+    return WorkloadError(
+        f"a cost may hold numbers, {names}, + - * / ** and parentheses, but in {text[:100]!r} {reason}"
+    )
+
+
+def _value(node: ast.expr, sizes: Mapping[str, float]) -> float:
+    if isinstance(node, ast.Constant):
+        return float(node.value)  # type: ignore[arg-type]  # a number: the formula was checked
+    if isinstance(node, ast.Name):
+        return float(sizes[node.id])
+    if isinstance(node, ast.UnaryOp):
+        value = _value(node.operand, sizes)
+        return -value if isinstance(node.op, ast.USub) else value
+    assert isinstance(node, ast.BinOp)
+    left, right = _value(node.left, sizes), _value(node.right, sizes)
+    return _OPERATIONS[type(node.op)](left, right)
