@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 from hpo.cli.main import main
 
+pytestmark = [pytest.mark.fit, pytest.mark.processes]
+
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "own_workload"
 
 

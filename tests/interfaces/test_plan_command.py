@@ -17,6 +17,8 @@ from hpo.planning.schedulers import SCHEDULERS
 from storage.records import NewThroughput
 from storage.store import Store
 
+pytestmark = pytest.mark.fit
+
 SUMMIT = ("--machine", "summit", "--cost", "resnet50")
 
 

@@ -15,6 +15,8 @@ from hpo.service.worker import Worker, WorkerOptions
 from storage.records import NewStudy, StudyState, TrialState
 from storage.store import Store
 
+pytestmark = [pytest.mark.fit, pytest.mark.processes]
+
 
 def options(url, folder, **more):
     return WorkerOptions(

@@ -27,6 +27,8 @@ from hpo.tuning.acquisition.surface import (
 from hpo.tuning.forecast_sampler import ForecastSampler
 from storage.records import ConvergencePoint, TrialState
 
+pytestmark = pytest.mark.fit
+
 TUNED = (ScaledSetting("learning_rate", "log", 0.01, 4.0),)
 LADDER = (16, 32, 64)
 
