@@ -23,7 +23,7 @@ from tests.wheels import NOT_COPIED, ROOT, environment, run
 
 PACKAGES = ("hpo", "search_spaces", "trainers", "storage")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
 """The distribution is built for them: half a minute."""
 
 

@@ -22,7 +22,6 @@ from click.testing import CliRunner
 import hpo
 from hpo.cli.main import main
 from scripts import api_reference
-from tests.conftest import FIT, PROCESSES, SLOW
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -379,6 +378,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield made
 
 
+@pytest.mark.fit
 @pytest.mark.parametrize(
     "line",
     [line for line in COMMANDS if line not in {*ELSEWHERE, *ON_A_CLUSTER, *TOLD, *TOLD_OF_LARGER}],
@@ -496,6 +496,8 @@ def test_a_guide_is_a_story_of_whoever_has_followed_the_tutorial(
 # Python
 
 
+@pytest.mark.fit
+@pytest.mark.processes
 @pytest.mark.parametrize("block", PYTHON, ids=str)
 def test_python_of_the_pages_runs(place: Place, block: Block) -> None:
     code = compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -524,15 +526,6 @@ def test_a_study_of_the_pages_is_one(block: Block) -> None:
 def test_every_example_is_a_study(path: Path) -> None:
     spec = hpo.load_study(path)
     assert spec.name.replace("workflow_", "") in (path.stem, "goyal_on_digits")
-
-
-# marks
-
-
-def test_every_test_that_is_marked_by_its_cost_exists() -> None:
-    for place in (*SLOW, *FIT, *PROCESSES):
-        file, _, name = place.partition("::")
-        assert f"def {name}" in (ROOT / "tests" / file).read_text("utf-8"), place
 
 
 def test_what_a_builder_adds_takes_ten_lines_to_say() -> None:

@@ -1,17 +1,18 @@
-"""The marks of cost: what they are for, and that what they name is there."""
+"""The marks of cost, and the order of tests."""
 
+import ast
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import (
     COSTLY,
-    LISTED,
     MARKS,
     MOST_SECONDS,
     dealt,
     excluded,
     fault_of_cost,
+    marks_of,
     processor_seconds,
 )
 
@@ -36,20 +37,6 @@ def test_the_time_of_children_counts():
     assert processor_seconds() - before >= 0.25
 
 
-@pytest.mark.parametrize(("mark", "places"), LISTED.items())
-def test_what_is_listed_is_there(mark, places):
-    """A test that was renamed would lose its mark in silence."""
-    assert len(set(places)) == len(places)
-    for place in places:
-        file, _, name = place.partition("::")
-        text = (HERE / file).read_text(encoding="utf-8")
-        *classes, test = name.split("[")[0].split("::")
-        if classes:  # a class may have its tests from a contract beside it
-            assert f"class {classes[0]}(" in text, place
-            text = "".join(each.read_text("utf-8") for each in (HERE / file).parent.glob("*.py"))
-        assert not name or f"def {test}(" in text, place
-
-
 @pytest.mark.parametrize(
     ("file", "expression", "left_out"),
     [
@@ -62,7 +49,7 @@ def test_what_is_listed_is_there(mark, places):
         ("../benchmarks/fleet.py", "not (slow)", False),
     ],
 )
-def test_only_files_that_are_listed_as_a_whole_are_not_read(file, expression, left_out):
+def test_only_files_that_are_marked_as_a_whole_are_not_read(file, expression, left_out):
     assert excluded((HERE / file).resolve(), expression) is left_out
 
 
@@ -90,3 +77,16 @@ def test_every_part_begins_with_its_share_of_the_costly_files(processes):
 def test_every_mark_is_explained(pytestconfig):
     explained = {line.partition(":")[0] for line in pytestconfig.getini("markers")}
     assert set(MARKS) <= explained
+
+
+def test_a_mark_of_a_whole_file_is_found_without_an_import():
+    for file in HERE.glob("**/test_*.py"):
+        named = {
+            node.attr
+            for statement in ast.parse(file.read_text(encoding="utf-8")).body
+            if isinstance(statement, ast.Assign)
+            and ast.unparse(statement.targets[0]) == "pytestmark"
+            for node in ast.walk(statement.value)
+            if isinstance(node, ast.Attribute) and node.attr in MARKS
+        }
+        assert named == marks_of(file) & set(MARKS), f"{file}: write pytestmark in one line"

@@ -13,6 +13,8 @@ import pytest
 
 from hpo.cli.main import main
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[1]
 
 

@@ -1,4 +1,4 @@
-"""Files and folders of a run, which are their user's alone: 0600 and 0700.
+"""Files and folders of a run, which are their user's alone (0600 and 0700), and their locks.
 
 ``HPO_UMASK`` says otherwise, in octal as umask(1) takes it: 027 lets the group read, 007 write too.
 """
@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+from typing import IO
 
 UMASK = "HPO_UMASK"
 DEFAULT_UMASK = 0o077
+LOCK_POLL_SECONDS = 0.05
 
 
 def umask() -> int:
@@ -42,3 +45,25 @@ def write_text(path: Path, text: str, *, executable: bool = False) -> None:
     with open(path, "w", encoding="utf-8", opener=open_private) as file:
         file.write(text)
     path.chmod((0o777 if executable else 0o666) & ~umask())
+
+
+def lock_file(file: IO[str] | IO[bytes] | int, wait_seconds: float | None = 0.0) -> None:
+    """Take the exclusive lock of an open file, for this process and those that inherit the file.
+
+    The lock is released when the last of them has closed the file or ended. Raises OSError if another process still
+    holds it after ``wait_seconds``; None waits without a limit.
+    """
+    import fcntl  # not on Windows, where results can be read
+
+    if wait_seconds is None:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(LOCK_POLL_SECONDS)

@@ -32,7 +32,7 @@ from hpo.tuning.trainings import Ending, Progress, Trainings
 from storage.records import Study
 from storage.store import Store
 from trainers.errors import CommunicationError
-from trainers.private_files import make_folder, open_private
+from trainers.private_files import lock_file, make_folder, open_private
 
 RESTARTS = 2
 """How often a trial whose process died is started again, from its checkpoint, before it counts as failed."""
@@ -187,12 +187,10 @@ def only_runner(folder: Path, study: Study) -> Iterator[None]:
 
     The lock goes with the process that holds it, however that ends.
     """
-    import fcntl  # not on Windows, where results can be read
-
     make_folder(folder)
     with open(folder / f"study-{study.id}.lock", "w", opener=open_private) as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(lock)
         except OSError as error:
             raise TuningError(
                 f"another process is running study {study.name!r} from {folder}; wait for it, or "

@@ -21,6 +21,8 @@ from storage.store import Store
 from trainers.begin import begin_training
 from trainers.report import ConvergencePoint
 
+pytestmark = pytest.mark.medium
+
 SPEC = """\
 name: bowl
 workload: noisy_quadratic
@@ -71,6 +73,7 @@ def results(url, name="bowl"):
     ]
 
 
+@pytest.mark.fit
 def test_one_that_asks_trains_the_very_trials_of_the_sweep(url, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "hpo.ask_and_tell.trial.SEND_SECONDS", 0.0
@@ -99,6 +102,7 @@ def test_a_study_that_would_be_raced_says_that_nobody_who_asks_races(url):
         assert {t.global_batch_size for t in hpo.read_study(name, url).trials} == {32, 64}
 
 
+@pytest.mark.fit
 def test_a_study_that_is_opened_anew_before_every_call_changes_nothing(store, url):
     """What a server that restarts between any two calls does: the database holds all there is."""
     enter_study(store, parse_study(SPEC))

@@ -34,6 +34,8 @@ from hpo.runs.study_forecast import with_forecast
 from storage.records import CalibrationRow, PlanKind, TrialState, Trust
 from storage.store import Store
 
+pytestmark = pytest.mark.fit
+
 
 @pytest.fixture(scope="module")
 def view(tmp_path_factory: pytest.TempPathFactory) -> StudyView:

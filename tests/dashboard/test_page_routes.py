@@ -34,6 +34,8 @@ from tests.dashboard.dashboard_samples import (
 )
 from tests.service.api_server import listening
 
+pytestmark = pytest.mark.fit
+
 PAGES = (
     "/",
     "/submit",

@@ -25,6 +25,8 @@ from hpo.runs.formatting import prospects
 from storage.records import StudyState, TrialState
 from storage.store import Store
 
+pytestmark = pytest.mark.fit
+
 
 class References(HTMLParser):
     """Everything that a browser would fetch, and every tag by name."""

@@ -14,6 +14,8 @@ from hpo.dashboard.view import StudyView
 from storage.records import CalibrationRow, PlanKind, Trust
 from tests.dashboard.dashboard_samples import full_view
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture(scope="module")
 def view(tmp_path_factory: pytest.TempPathFactory) -> StudyView:

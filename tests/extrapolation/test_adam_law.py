@@ -155,6 +155,7 @@ def sweep(fall=0.0, seed=0, batches=(32, 64, 128, 256), optimizer="adamw"):
     return Evidence(observations=found, tuned=[ScaledSetting("learning_rate")]), made, law
 
 
+@pytest.mark.fit
 def test_a_known_answer():
     """Rungs at which small batches cost more and the rate still grows, beyond which it does not."""
     evidence, made, law = sweep()
@@ -172,6 +173,7 @@ def test_a_known_answer():
         assert found.epochs_to_target.median == pytest.approx(epochs, rel=0.3)
 
 
+@pytest.mark.fit
 def test_only_adam_and_adamw_with_a_tuned_rate_get_the_law():
     names = {
         optimizer: {
@@ -191,6 +193,7 @@ def test_only_adam_and_adamw_with_a_tuned_rate_get_the_law():
     }
 
 
+@pytest.mark.fit
 def test_learning_moves_the_belief_to_what_sweeps_say_and_narrows_it():
     ladder = (16, 64, 256, 1024, 4096)
     sweeps = [sweep(seed=seed, batches=ladder)[0] for seed in range(2)]

@@ -7,6 +7,8 @@ from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, Observation
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit
 
+pytestmark = pytest.mark.fit
+
 RATE = (ScaledSetting("learning_rate", "log", 0.01, 1.0),)
 
 

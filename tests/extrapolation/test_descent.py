@@ -18,6 +18,8 @@ from trainers.workloads.noisy_quadratic.dynamics import stability_limit
 from trainers.workloads.noisy_quadratic.optimum import epochs_to_target, optimum
 from trainers.workloads.noisy_quadratic.problem import Problem
 
+pytestmark = pytest.mark.fit
+
 LADDER = (16, 32, 64, 128, 256)
 CRITICAL, DECAY, WALL, SAMPLES = 500.0, 1.4, 2.0, 10_000.0
 BATCHES = np.log([1e-3, 1.0, 50.0, 500.0, 4e3, 1e6, 1e7])

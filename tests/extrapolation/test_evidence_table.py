@@ -9,6 +9,8 @@ from hpo.extrapolation.evidence.table import read_table
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit
 
+pytestmark = pytest.mark.medium
+
 GOOD = (
     "global_batch_size,epochs_to_target,runs,sd,learning_rate,warmup_epochs,optimizer,samples_per_epoch\n"
     "256,8,5,0.5,0.1,1,sgd,1000\n512,9,,,0.2,,sgd,\n"

@@ -16,6 +16,8 @@ from hpo.extrapolation.evidence.evidence import Aggregate
 from hpo.extrapolation.inference import posterior
 from hpo.extrapolation.laws.priors import Priors
 
+pytestmark = pytest.mark.fit
+
 RUN = {
     "run_id": "x",
     "round": "v1",

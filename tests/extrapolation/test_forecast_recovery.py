@@ -14,6 +14,8 @@ from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.inference.residual import LENGTH, SHARED, kernel
 from hpo.extrapolation.recommend import expected_cost, response_at
 
+pytestmark = pytest.mark.fit
+
 TRUTH = Truth()
 
 

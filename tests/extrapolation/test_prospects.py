@@ -14,6 +14,8 @@ from hpo.extrapolation.laws import laws
 from hpo.extrapolation.laws.response import LOST_BY_CHANCE
 from storage.records import Convergence, Trial, TrialState
 
+pytestmark = pytest.mark.fit
+
 TRUTH = Truth()
 RATE = ScaledSetting("learning_rate", "log", 0.01, 1.28)
 

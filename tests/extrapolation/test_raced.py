@@ -14,6 +14,8 @@ from hpo.extrapolation.inference.trials import make_trials
 from hpo.extrapolation.raced import BELOW_A_LOSS, RISK_COUNTS, after_race
 from hpo.extrapolation.recommend import recommend
 
+pytestmark = pytest.mark.fit
+
 BATCH = 512
 
 

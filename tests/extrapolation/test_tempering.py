@@ -7,6 +7,8 @@ from scipy.stats import norm, t
 from hpo.extrapolation.inference.residual import across, kernel, log_student, student_cdf
 from hpo.extrapolation.inference.sampler import near_mode, standard_normal, temper
 
+pytestmark = pytest.mark.fit
+
 
 def _gaussian(mean, covariance):
     precision = np.linalg.inv(covariance)

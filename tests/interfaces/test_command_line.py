@@ -18,6 +18,8 @@ from hpo.cli.main import main
 from hpo.cli.output.tables import show_trials, write_csv
 from hpo.runs.formatting import number, percent
 
+pytestmark = pytest.mark.fit
+
 COMMANDS = sorted(main.commands)
 SILENT = (
     "record",

@@ -45,6 +45,7 @@ def test_upgrade(tmp_path, monkeypatch):
     assert document("db", "upgrade") == {"before": HEAD, "after": HEAD}
 
 
+@pytest.mark.medium
 def test_check(study):
     found = document("db", "check")
     assert {each["name"]: each["level"] for each in found}[
@@ -138,6 +139,7 @@ def test_export_parquet(study):
     assert "did you mean 'cells'" in call("export", "parquet", "cell", "--to", "out", code=2).stderr
 
 
+@pytest.mark.medium
 def test_export_optuna(study):
     assert (
         call("export", "optuna", "--to", "sqlite:///optuna.db").stdout

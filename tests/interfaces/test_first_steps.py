@@ -21,6 +21,8 @@ from trainers.speed import seconds_per_sample
 from trainers.workloads import load_workload
 from trainers.workloads.workload import Workload
 
+pytestmark = pytest.mark.medium
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -140,6 +142,7 @@ def test_the_price_counts_every_trial_to_its_end(folder):
     assert said["sweep_seconds"] is None and "simulated" in said["reason"]
 
 
+@pytest.mark.fit
 def test_a_run_that_begins_says_its_price_and_one_that_goes_on_does_not(folder):
     simulated(folder)
     first = call("run", "bowl.yaml")

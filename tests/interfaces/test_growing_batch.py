@@ -2,11 +2,15 @@
 
 import dataclasses
 
+import pytest
+
 import hpo
 from storage.store import Store
 from trainers.begin import begin_training
 from trainers.workloads.noisy_quadratic.optimum import optimum
 from trainers.workloads.noisy_quadratic.problem import Problem
+
+pytestmark = [pytest.mark.fit, pytest.mark.processes]
 
 STUDY = """
 name: growing

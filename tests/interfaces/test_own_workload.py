@@ -22,6 +22,8 @@ from trainers.begin import begin_training
 from trainers.loop.synchronous import Training
 from trainers.workloads import Workload
 
+pytestmark = [pytest.mark.fit, pytest.mark.processes]
+
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "own_workload"
 
 

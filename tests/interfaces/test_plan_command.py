@@ -17,6 +17,8 @@ from hpo.runs import api
 from storage.records import NewThroughput
 from storage.store import Store
 
+pytestmark = pytest.mark.fit
+
 SUMMIT = ("--machine", "summit", "--cost", "resnet50")
 
 

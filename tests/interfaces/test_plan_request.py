@@ -156,6 +156,7 @@ def test_figures_of_a_cost_are_taken_and_checked(tmp_path):
             by_network({"cost": path})
 
 
+@pytest.mark.medium
 def test_the_figures_are_checked_in_python_too(study):
     forecast = hpo.forecast(study.result, 64)
     with pytest.raises(

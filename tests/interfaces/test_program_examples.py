@@ -20,6 +20,8 @@ from search_spaces.settings import TrainingSettings
 from trainers.begin import begin_training
 from trainers.workloads.program.training import ProgramPlace
 
+pytestmark = [pytest.mark.slow, pytest.mark.fit, pytest.mark.processes]
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "programs"
 

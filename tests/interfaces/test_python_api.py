@@ -18,6 +18,8 @@ from hpo.runs import study_forecast
 from hpo.runs.study_plan import baseline_plans
 from storage.records import PlanKind
 
+pytestmark = pytest.mark.fit
+
 SIX_CARDS = """\
 name: six
 title: two nodes with three cards each

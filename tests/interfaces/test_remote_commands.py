@@ -15,6 +15,8 @@ from storage.records import StudyState
 sys.path.insert(0, str(Path(__file__).parents[1] / "service"))
 from api_server import add_trials, served, spec_of
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory):

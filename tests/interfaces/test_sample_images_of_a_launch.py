@@ -10,6 +10,8 @@ from hpo.cli.main import main
 from hpo.errors import LaunchError
 from storage.store import Store
 
+pytestmark = [pytest.mark.fit, pytest.mark.processes]
+
 SHOWN = """
     def sample_images(self, model):
         right = (model(self.inputs[self.test]).argmax(1) == self.classes[self.test]).int()

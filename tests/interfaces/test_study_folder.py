@@ -18,6 +18,8 @@ from hpo.tuning.tuner import stop_ray
 from storage.records import NewStudy, PlanKind, StudyState
 from tests.service.api_server import served
 
+pytestmark = [pytest.mark.fit, pytest.mark.processes]
+
 WORKLOAD = '''\
 """A noisy quadratic whose curvature is read from a file."""
 

@@ -18,6 +18,8 @@ from hpo.runs.repository import enter_study
 from storage.records import StudyState, TrialState
 from storage.store import Store
 
+pytestmark = pytest.mark.medium
+
 OPTIONS = ImportOptions(train_samples=320)
 
 

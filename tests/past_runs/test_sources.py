@@ -139,6 +139,7 @@ def optuna_study(url, name="tuning"):
     return study
 
 
+@pytest.mark.medium
 def test_a_database_of_optuna(tmp_path):
     url = f"sqlite:///{tmp_path}/optuna.db"
     made = optuna_study(url)

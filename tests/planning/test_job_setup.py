@@ -16,6 +16,8 @@ from hpo.planning.plan import Plan
 from hpo.planning.schedulers import SCHEDULERS
 from tests.planning.launch_samples import SUBMISSIONS, fake_path, small_job, small_plan
 
+pytestmark = pytest.mark.processes
+
 IMAGE = "/images/my hpo's image.sif"
 # as Apptainer takes it: exec, options, an image, a command; anything else is refused
 APPTAINER = """

@@ -17,6 +17,8 @@ from storage.store import Store
 from tests.planning.launch_samples import small_job, small_plan
 from trainers.report import ConvergencePoint, read_points, read_starts
 
+pytestmark = pytest.mark.processes
+
 horovod = pytest.param(
     "horovod", marks=pytest.mark.skipif(not has_horovod(), reason="Horovod is not installed")
 )

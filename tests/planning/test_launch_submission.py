@@ -13,6 +13,8 @@ from hpo.planning.launchers.launch import write_plan
 from hpo.planning.launchers.submit import submit
 from tests.planning.launch_samples import fake_path, small_job, small_plan
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):

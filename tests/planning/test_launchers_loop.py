@@ -9,6 +9,8 @@ import pytest
 from hpo.planning.launchers.launch import write_plan
 from tests.planning.launch_samples import SUBMISSIONS, fake_path, small_job, small_plan
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def slot(tmp_path):

@@ -24,6 +24,8 @@ from tests.planning.launch_samples import (
     small_plan,
 )
 
+pytestmark = pytest.mark.processes
+
 BACKENDS = ("horovod", "torch")
 
 

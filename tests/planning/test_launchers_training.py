@@ -11,6 +11,8 @@ from hpo.planning.schedulers import SCHEDULERS
 from tests.planning.launch_samples import SUBMISSIONS, fake_path, small_job, small_plan
 from trainers.report import read_points
 
+pytestmark = pytest.mark.processes
+
 
 def submit(folder, launcher, *, backend, ranks=1, variables=None, **data):
     """What a run reported, and the jobs that the fake ran for it."""

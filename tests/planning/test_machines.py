@@ -320,6 +320,7 @@ def test_what_was_measured_with_gpus_does_not_stand_without(nvidia_smi, monkeypa
     assert load_machine("local").processor.core_speed is None
 
 
+@pytest.mark.medium
 def test_this_machine_measured(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(measure, "DISK_BYTES", 2**22)

@@ -18,6 +18,8 @@ from hpo.runs import api
 from storage.records import PlanKind, TrialState
 from storage.store import Store
 
+pytestmark = pytest.mark.fit
+
 IMAGENET = 1_281_167
 # global batch size, learning rate, warmup epochs, logged decay steps, momentum, decay, epochs to 75.9 % top-1
 LARS_POINTS = [

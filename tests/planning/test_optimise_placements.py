@@ -52,6 +52,7 @@ def score(candidate: Candidate, objective: str, context: PlanningContext) -> flo
     return {"time": seconds, "accelerator_hours": hours, "energy": hours * 0.3}[objective]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("objective", ["time", "accelerator_hours", "energy"])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_choice_with_a_free_batch_is_the_best_of_everything(seed: int, objective: str) -> None:
@@ -81,6 +82,7 @@ def test_the_choice_for_one_batch_is_the_best_of_everything(seed: int, objective
     )
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("seed", range(4))
 def test_the_cheapest_that_meets_a_deadline(seed: int) -> None:
     context = random_context(np.random.default_rng(200 + seed))

@@ -25,6 +25,8 @@ from tests.planning.planning_contexts import (
     memory_of,
 )
 
+pytestmark = pytest.mark.fit
+
 
 @dataclass(frozen=True)
 class Evaluating:

@@ -14,6 +14,8 @@ from hpo.planning.launchers.launch import backend_of, choose_backend, read_launc
 from tests.planning.launch_samples import SUBMISSIONS, fake_path, small_job, small_plan
 from trainers.report import read_points
 
+pytestmark = pytest.mark.processes
+
 PROGRAM = """
 import json, pathlib, sys, time
 import hpo

@@ -11,6 +11,8 @@ from scipy import integrate, stats
 from benchmarks.simulated_machine.simulation import simulate, slowest_of
 from hpo.planning.timing.failures import Failures
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.mark.parametrize("ranks", [1, 16, 1000])
 def test_the_slowest_of_many_ranks_is_the_largest_of_as_many_draws(ranks: int) -> None:

@@ -18,6 +18,8 @@ from storage.records import StudyState
 from storage.store import Store
 from tests.planning.launch_samples import ROOT, SUBMISSIONS, fake_path
 
+pytestmark = pytest.mark.processes
+
 STUDY = """\
 name: paced
 workload: paced_workload:Paced

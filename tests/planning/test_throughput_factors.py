@@ -7,6 +7,8 @@ from benchmarks.throughput.learn import read_reference_throughputs
 from hpo.errors import EvidenceError
 from hpo.planning.throughput.factors import FactorRow, fit_factors
 
+pytestmark = pytest.mark.fit
+
 
 def made_up(seed: int, scatter: float = 0.05) -> list[FactorRow]:
     rng = np.random.default_rng(seed)

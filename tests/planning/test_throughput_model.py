@@ -9,6 +9,8 @@ from hpo.errors import EvidenceError
 from hpo.planning.throughput import Measurement, fit_throughput
 from hpo.planning.throughput.step_model import Points, Reference, log_throughput, step_terms
 
+pytestmark = pytest.mark.fit
+
 PER_NODE = 8
 
 

@@ -15,6 +15,8 @@ from hpo.planning.throughput import Measurement, fit_throughput, linear
 from hpo.planning.throughput.posterior import ODD_ODDS, ODD_SD, _log2_node_sizes, _odd_systems
 from hpo.planning.throughput.priors import PRIORS, WalkPriors
 
+pytestmark = pytest.mark.medium
+
 WALK = WalkPriors(-2.0, -1.5, -4.0)
 
 

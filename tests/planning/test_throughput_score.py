@@ -22,6 +22,8 @@ from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.throughput import Measurement
 from hpo.planning.throughput.priors import PRIORS, StepPriors
 
+pytestmark = pytest.mark.fit
+
 FAMILY = ThroughputSeries(
     "made up",
     "nowhere",

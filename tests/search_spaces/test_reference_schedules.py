@@ -33,6 +33,7 @@ def test_at_20_points_rate_and_batch_are_the_published_ones(each: Published) -> 
         assert point.batch == point.published_batch, point
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "each", [each for each in EVERY if each.global_batch_size >= 4096], ids=named
 )

@@ -24,6 +24,8 @@ from trainers.workloads.segmentation.weather import (
     plant_river,
 )
 
+pytestmark = pytest.mark.medium
+
 GRID = grid_of(96, 144)
 
 

@@ -60,6 +60,7 @@ def folder(tmp_path):
     return tmp_path / "climate"
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("cache", ["memory", "none"])
 def test_samples_come_back_scaled_by_the_training_range_channels_first(tmp_path, cache):
     fields, labels, other_fields, other_labels = write_folder(tmp_path)
@@ -223,6 +224,7 @@ def at(values, place, value):
     return values
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [

@@ -25,6 +25,8 @@ from trainers.workloads.segmentation.grid import grid_of
 from trainers.workloads.segmentation.hdf5 import read_channel_range, read_sample, sample_files
 from trainers.workloads.segmentation.heuristics import make_labels
 
+pytestmark = pytest.mark.medium
+
 SMALL = {"samples": 5, "evaluation_samples": 2, "height": 24, "width": 36, "seed": 3}
 
 

@@ -21,6 +21,8 @@ from trainers.workloads.segmentation.rivers import (
     transport_anomaly,
 )
 
+pytestmark = pytest.mark.medium
+
 GRID = grid_of(96, 144)
 
 

@@ -42,6 +42,7 @@ def test_tiramisu_costs_what_kurth_et_al_counted():
     assert 3 * forward_flops("tiramisu", 32) == pytest.approx(4.188e12, rel=1e-3)
 
 
+@pytest.mark.medium
 def test_deeplab_costs_what_kurth_et_al_counted():
     """14.41 TF per training sample (table 1).
 

@@ -14,6 +14,8 @@ from trainers.workloads.segmentation.references import (
 )
 from trainers.workloads.segmentation.sample_images import sample_images, shown_samples
 
+pytestmark = pytest.mark.medium
+
 
 class Threshold(nn.Module):
     """Scores that follow the fake's linear rule exactly; a model that is never wrong."""

@@ -11,6 +11,8 @@ from trainers.workloads import metrics_of
 from trainers.workloads.segmentation import task
 from trainers.workloads.segmentation.task import SegmentationWorkload
 
+pytestmark = pytest.mark.medium
+
 SETTINGS = TrainingSettings(normalization_batch_size=4, learning_rate=0.1)
 
 

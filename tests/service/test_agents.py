@@ -4,6 +4,8 @@ import pytest
 
 from benchmarks.agents import run
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.slow
 def test_a_third_of_the_agents_is_killed_and_the_server_restarted(tmp_path):

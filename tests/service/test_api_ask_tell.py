@@ -11,6 +11,8 @@ from hpo.client.agent import AgentOptions, TrialAgent
 from hpo.errors import ConflictError, NotAllowedError, TrialLostError
 from trainers.report import ConvergencePoint
 
+pytestmark = pytest.mark.medium
+
 BOWL = spec_of(
     "bowl",
     data={"modes": 20, "noise_scale": 0.5, "train_samples": 256},

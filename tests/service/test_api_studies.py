@@ -34,6 +34,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_is_one_segment_of_a_path(api, name):
     assert api.submit(name).status_code == 201
@@ -68,6 +69,7 @@ def test_a_submission_is_shown_as_it_was_given(api):
     assert study["target"] == {"metric": "loss", "threshold": 0.1, "higher_is_better": False}
 
 
+@pytest.mark.medium
 def test_the_same_key_is_one_study(api):
     first, second = api.submit(key="k"), api.submit(key="k")
     assert (first.status_code, second.status_code) == (201, 200)
@@ -100,6 +102,7 @@ def test_a_metric_that_the_workload_lacks_is_a_fault(api):
     assert "did you mean 'loss'" in answer.json()["error"]["message"]
 
 
+@pytest.mark.medium
 def test_pages_hold_every_study_once(api):
     names = [f"study {number}" for number in range(7)]
     for name in names:

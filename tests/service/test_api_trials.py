@@ -11,6 +11,8 @@ from api_server import add_trials, served, spec_of
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial, TrialResult, TrialState
 
+pytestmark = pytest.mark.fit
+
 
 @pytest.fixture
 def api(tmp_path):

@@ -99,6 +99,7 @@ ADDRESSES = [
 ]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("authorization", AUTHORIZATIONS.values(), ids=AUTHORIZATIONS.keys())
 def test_without_a_token_that_counts(place, authorization):
     place.api.app.state.context.strangers._left.clear()
@@ -278,6 +279,7 @@ FILES = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("text", FILES.values(), ids=FILES.keys())
 def test_a_study_file_that_means_harm(place, text):
     began, used = time.process_time(), time.monotonic()
@@ -722,6 +724,7 @@ def not_reading(port, stack, count, path="/large", head=""):
     return opened
 
 
+@pytest.mark.medium
 def test_who_takes_no_answer_is_given_up(guarded):
     guarded.app.add_route("/large", large)
     with contextlib.ExitStack() as stack:
@@ -922,6 +925,7 @@ def test_streams_asked_for_at_once_are_counted(tmp_path):
             time.sleep(0.05)
 
 
+@pytest.mark.medium
 def test_a_cancelled_study_ends_where_its_worker_died_and_there_is_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr("hpo.service.app.SETTLE_SECONDS", 0.1)
     with served(tmp_path) as api:
@@ -971,6 +975,7 @@ def test_what_is_submitted_within_a_minute_counts_at_once(tmp_path):
         assert [api.submit(name).status_code for name in "abc"] == [201, 201, 429]
 
 
+@pytest.mark.medium
 def test_points_of_agents_count_as_stored(tmp_path):
     point = {"epochs": 1.0, "seconds": 1.0, "learning_rate": 0.1, "global_batch_size": 16}
     with served(tmp_path, limits={"stored_bytes": 50_000}) as api:

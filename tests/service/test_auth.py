@@ -156,6 +156,7 @@ def test_admins_make_tokens(api):
     assert all(token["owner"] == "ada" for token in api.call("GET", "/tokens").json()["tokens"])
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("owner", ["", " ada", "ada ", "a\nb", "x" * 101, "a\x00b"])
 def test_owners_that_cannot_be(api, owner):
     assert (
@@ -229,6 +230,7 @@ def test_the_login_link_sets_a_cookie_that_scripts_cannot_read(api):
     assert api.client.get("/api/v1/me").json()["owner"] == "ada"  # the client keeps cookies
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     "elsewhere",
     [
@@ -303,6 +305,7 @@ def test_a_token_that_asks_too_often_is_told_when_to_come_back(tmp_path):
         assert api.call("GET", "/me", owner="bob").status_code == 200
 
 
+@pytest.mark.medium
 def test_guessing_is_slowed_down(api, monkeypatch):
     monkeypatch.setattr(api.app.state.context.strangers, "_clock", lambda: 0.0)  # all at once
 

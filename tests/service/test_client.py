@@ -87,6 +87,7 @@ def test_trials_and_curves(client, name, api):
     assert study.convergence([2], columns=["step"], max_points=2) == {2: {"step": [10, 40]}}
 
 
+@pytest.mark.medium
 def test_lists_of_more_than_a_page(client, name, api, monkeypatch):
     monkeypatch.setattr("hpo.client.calls.PAGE", 2)
     monkeypatch.setattr("hpo.client.calls.CURVES_AT_A_TIME", 2)
@@ -106,6 +107,7 @@ def swept(api, name):
     write_trials(api.store, api.store.study(name).id, train_samples=640, best_metric=0.1)
 
 
+@pytest.mark.fit
 def test_a_forecast_and_a_plan_with_its_files(client, name, api, tmp_path):
     study = client.submit(spec(name))
     with pytest.raises(errors.EvidenceError):
@@ -149,6 +151,7 @@ def test_errors_have_their_kinds(client, name, api):
     assert errors.SpecError.exit_code == errors.RequestError.exit_code == 2
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_tokens_that_do_not_do(kind, api, name):
     api.submit(name)
@@ -250,6 +253,7 @@ def test_events_come_until_the_study_ends(client, name, api):
     ] == ["note 1", "note 2"]
 
 
+@pytest.mark.medium
 def test_waiting_tells_what_happens(client, name, api):
     study, told = client.submit(spec(name)), []
     with pytest.raises(errors.WaitTimeoutError, match=r"is queued after 0.2 s, and goes on"):

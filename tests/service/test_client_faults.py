@@ -19,6 +19,8 @@ from hpo.service.auth import create_token
 from storage.records import StudyState
 from storage.store import Store
 
+pytestmark = pytest.mark.processes
+
 PROGRAM = Path(__file__).with_name("faulty_server.py")
 STUDIES, KILLS = 12, 3
 PATIENT = RetryPolicy(attempts=60, first_seconds=0.1, most_seconds=0.5)

@@ -17,6 +17,8 @@ from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial, StudyState
 from storage.store import Store
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture
 def api(tmp_path):

@@ -18,6 +18,8 @@ from storage.errors import StoreUnavailable
 from storage.records import StudyState
 from storage.store import Store
 
+pytestmark = pytest.mark.processes
+
 
 class Clock:
     """Time that passes by sleeping."""

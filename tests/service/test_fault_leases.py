@@ -18,6 +18,8 @@ from storage.errors import LeaseLost
 from storage.records import StudyState
 from storage.store import Store
 
+pytestmark = pytest.mark.medium
+
 
 def worker(url, folder, name, **more):
     return Worker(

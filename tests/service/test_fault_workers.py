@@ -13,6 +13,8 @@ from benchmarks.fleet import Paced, Witness, begun, fleet, runs, wait_for
 from storage.records import StudyState
 from storage.store import Store
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.slow
 def test_workers_killed_on_sqlite(tmp_path):

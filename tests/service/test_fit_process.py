@@ -18,6 +18,8 @@ from hpo.runs.study_forecast import evidence_of, fit_posterior, forecast
 from hpo.service import fit_process
 from tests.dashboard.dashboard_samples import full_view
 
+pytestmark = pytest.mark.fit
+
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:

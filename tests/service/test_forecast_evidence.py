@@ -24,6 +24,8 @@ from storage.records import (
     Trust,
 )
 
+pytestmark = [pytest.mark.fit, pytest.mark.processes]
+
 PREDICTED = (10.0, 8.0, 12.5)  # median, low, high
 SD = math.log(1.25) / 1.6448536
 FULL_SCALE = 256

@@ -42,6 +42,7 @@ def document(api):
     return found.exclude(path_regex="/events$")  # streams do not end; test_events has them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value
 )
@@ -78,6 +79,7 @@ def fresh_start(api):
     return {"Authorization": f"Bearer {api.token('ada', 'admin')}"}
 
 
+@pytest.mark.medium
 def test_the_document_is_complete(api):
     document = api.client.get("/openapi.json").json()
     tags = {tag["name"] for tag in document["tags"]}

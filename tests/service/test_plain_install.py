@@ -12,6 +12,8 @@ from api_server import served, spec_of
 
 from tests.wheels import distribution, environment, interpreters, pip, run
 
+pytestmark = pytest.mark.processes
+
 ABSENT = (
     "torch",
     "ray",

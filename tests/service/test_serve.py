@@ -26,6 +26,8 @@ from hpo.service import serving as serving_module
 from hpo.service.config import Limits, ServerConfig, load_config
 from hpo.service.supervisor import WorkerProcess
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parent.parent.parent
 
 

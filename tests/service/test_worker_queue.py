@@ -20,6 +20,8 @@ from storage.records import NewStudy, StudyState, TrialState
 from storage.store import Store
 from tests.fake_package import install_package
 
+pytestmark = [pytest.mark.fit, pytest.mark.processes]
+
 
 def options(url, folder, **more):
     return WorkerOptions(

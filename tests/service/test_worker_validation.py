@@ -13,6 +13,8 @@ from hpo.service.worker import Worker, WorkerOptions
 from storage.records import StudyState
 from storage.store import Store
 
+pytestmark = pytest.mark.processes
+
 MORE = "full_scale: {global_batch_size: 64, machine: local, workers: 1, validate: true}\n"
 
 

@@ -16,6 +16,8 @@ import hpo
 from storage.errors import NotFound
 from storage.records import StudyState
 
+pytestmark = [pytest.mark.fit, pytest.mark.processes]
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "workflows"
 
 

@@ -72,6 +72,7 @@ class ColumnsContract:
         expected[rows[count:]] = np.arange(count, 2 * count)
         np.testing.assert_array_equal(found.loss[:count], expected)
 
+    @pytest.mark.medium
     @COUNTS
     @pytest.mark.parametrize(
         ("name", "value", "kind", "message"),

@@ -213,6 +213,7 @@ class QueueContract:
         with pytest.raises(InvalidRecord, match="more than 0 seconds"):
             store.claim_study("w", lease_seconds=seconds)
 
+    @pytest.mark.medium
     def test_processes_that_claim_at_once_never_get_the_same_study(self, url, store):
         for number in range(60):
             submit(store, f"study {number}", owner=f"owner {number % 3}")
@@ -226,6 +227,7 @@ class QueueContract:
         assert {study.state for study in store.studies()} == {StudyState.FINISHED}
         assert {study.attempts for study in store.studies()} == {1}
 
+    @pytest.mark.medium
     def test_the_limit_of_an_owner_holds_between_processes(self, url, store):
         for number in range(12):
             submit(store, f"study {number}", owner=f"owner {number % 2}")

@@ -108,6 +108,7 @@ class ServiceContract:
 
     # pages of trials
 
+    @pytest.mark.medium
     @pytest.mark.parametrize(
         "order",
         [

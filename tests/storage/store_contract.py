@@ -375,6 +375,7 @@ class StoreContract(
         assert len(store.convergence([])) == 0
         assert store.convergence([]).loss.dtype == np.float64
 
+    @pytest.mark.medium
     def test_more_trials_than_fit_one_statement(self, store, study):
         trials = make_trials(store, study, *[16] * 2500)
         store.start_trials([trial.id for trial in trials])
@@ -461,6 +462,7 @@ class StoreContract(
         store.set_study_state(study.id, StudyState.FAILED, said)
         assert store.study(study.name).message == kept
 
+    @pytest.mark.medium
     @pytest.mark.parametrize(
         ("changes", "error", "message"),
         [
@@ -569,6 +571,7 @@ class StoreContract(
 
     # many at once
 
+    @pytest.mark.medium
     def test_threads_share_a_store(self, store, study):
         def work(seed: int) -> None:
             new = NewTrial(global_batch_size=16, seed=seed, settings=SETTINGS)
@@ -589,6 +592,7 @@ class StoreContract(
             studies = list(pool.map(lambda _: make_study(store), range(16)))
         assert studies == [store.study("digits")] * 16
 
+    @pytest.mark.medium
     def test_processes_share_a_database(self, url, store, study):
         workers = [sweep(url, study.name, 25, 100) for _ in range(2)]
         printed = [
@@ -600,6 +604,7 @@ class StoreContract(
         assert [trial.epochs_to_target for trial in trials] == list(range(1, 51))
         assert len(store.convergence([trial.id for trial in trials])) == 50 * 101
 
+    @pytest.mark.medium
     @pytest.mark.parametrize("seed", range(3))
     def test_a_killed_process_leaves_every_finished_trial(self, url, study, seed):
         worker = sweep(url, study.name, 100_000, 2000)

@@ -25,6 +25,8 @@ from storage.records import NewToken, StudyState, TrialResult, TrialState
 from storage.schema.tables import metadata
 from storage.store import Store
 
+pytestmark = pytest.mark.medium
+
 AWKWARD = (
     "name: digits\n# tab\t, \\N, back\\slash, CR\r, é, \u2028, 'quote', \"quote\", \x0b\x0c\x08\n"
 )

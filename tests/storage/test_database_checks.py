@@ -16,6 +16,8 @@ from storage.records import StudyState, TrialResult, TrialState
 from storage.schema import tables
 from storage.store import Store
 
+pytestmark = pytest.mark.medium
+
 SOUND = {
     "integrity",
     "kinds",

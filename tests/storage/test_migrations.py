@@ -21,6 +21,8 @@ from storage.migrations import HEAD, VERSION_TABLE, upgrade
 from storage.schema.tables import metadata
 from storage.store import Store
 
+pytestmark = pytest.mark.medium
+
 
 @pytest.fixture
 def path(tmp_path) -> Path:

@@ -132,6 +132,7 @@ def open_folder():
         yield Path(folder)
 
 
+@pytest.mark.medium
 def test_no_permission(open_folder):
     """Root has every right, so the process that opens the file becomes nobody first."""
     path = open_folder / "hpo.db"
@@ -180,6 +181,7 @@ def test_a_worker_that_finds_nothing_and_a_token_in_use_take_no_lock(path):
         other.close()
 
 
+@pytest.mark.processes
 def test_first_opened_by_many_processes_at_once(path):
     code = "import sys; from storage.store import Store; Store.open(sys.argv[1]).close()"
     workers = [python("-c", code, str(path), stderr=subprocess.PIPE) for _ in range(4)]
@@ -239,6 +241,7 @@ needs_a_small_disk = pytest.mark.skipif(
 )
 
 
+@pytest.mark.medium
 @needs_a_small_disk
 def test_a_disk_that_is_full_and_has_room_again(tmp_path):
     found = run_on_a_disk_of_15_mb(tmp_path)
@@ -258,6 +261,7 @@ def test_a_study_can_be_deleted_on_a_full_disk_where_a_server_kept_some_room(tmp
     assert "full" in run_on_a_disk_of_15_mb(tmp_path, "none")["said"]
 
 
+@pytest.mark.medium
 def test_a_file_that_may_not_grow(path):
     """A limit to the size of files, as batch systems and quotas set, comes as an error of input and output."""
     with Store.open(str(path)) as store:

@@ -433,6 +433,7 @@ def test_yaml_round_trip(value: object) -> None:
     assert repr(document.value) == repr({"key": value})  # 1, 1.0 and True are three values
 
 
+@pytest.mark.medium
 @given(
     rungs=st.sets(st.integers(1, 10**6), min_size=1, max_size=6),
     data=PLAIN,

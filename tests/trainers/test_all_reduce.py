@@ -10,6 +10,8 @@ from trainers.distributed import connect
 from trainers.distributed.adasum import adasum_
 from trainers.distributed.all_reduce import row_size, sum_of_parts
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.parametrize(
     ("workers", "row"), [(1, 1), (2, 1), (4, 2), (6, 2), (12, 3), (1024, 32), (2176, 34), (7, 1)]

@@ -16,7 +16,7 @@ from trainers.begin import begin_training, train
 from trainers.distributed.single import SingleProcess
 from trainers.loop import checkpoint as checkpoints
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
 
 
 def racing(folder, *, delay=0.0, changes=None, **settings):

@@ -175,6 +175,7 @@ def digits(**settings):
     )
 
 
+@pytest.mark.medium
 def test_a_training_goes_through_its_phases_with_every_sample_once_an_epoch():
     task = digits(batch_control="piecewise", batch_milestones=(0.5, 1.0), batch_factors=(4.0, 2.0))
     training = Training(task, SingleProcess())

@@ -12,6 +12,8 @@ from trainers.loop.compiled import compiled, wanted_compiler
 from trainers.loop.synchronous import Training
 from trainers.workloads.resnet.task import ResNetWorkload
 
+pytestmark = pytest.mark.slow
+
 
 def training(workload=Small, **settings):
     recipe = {"learning_rate": 0.05, "warmup_epochs": 0.2, "normalization_batch_size": 8}

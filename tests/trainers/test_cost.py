@@ -20,6 +20,8 @@ from trainers.workloads.resnet.model import build_resnet
 from trainers.workloads.segmentation.deeplab import DeepLab
 from trainers.workloads.segmentation.tiramisu import Tiramisu
 
+pytestmark = pytest.mark.medium
+
 
 def classes(model, batch):
     return F.cross_entropy(model(batch[0]), batch[1])

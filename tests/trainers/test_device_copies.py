@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 import torch
 
 from search_spaces.settings import TrainingSettings
@@ -67,6 +68,7 @@ def train(stream=None):
     return training.advance(), training.model.state_dict()
 
 
+@pytest.mark.medium
 def test_copies_that_are_awaited_train_the_same_weights_and_run_ahead():
     stream = Recorded()
     (point, weights), (expected, same) = train(stream), train()

@@ -8,6 +8,8 @@ from torch.distributed import HashStore
 from trainers.distributed.rendezvous import rendezvous
 from trainers.errors import CommunicationError
 
+pytestmark = pytest.mark.processes
+
 
 def together(store, ranks, size, seconds=20.0):
     def one(rank):

@@ -16,6 +16,8 @@ from trainers.loop import checkpoint
 from trainers.loop.restarts import AGENTS, STOPPED, StopRequests, count_nodes, stopped_status
 from trainers.report import ReportFile, TrainingStart, read_outcome, read_points, read_starts
 
+pytestmark = pytest.mark.processes
+
 WORKLOAD = """
 import os, signal
 import torch

@@ -12,6 +12,8 @@ from trainers import Target, TrainingJob
 from trainers.begin import begin_training
 from trainers.workloads.program.training import ProgramPlace
 
+pytestmark = pytest.mark.processes
+
 DATA = """
 import sys, warnings
 import torch

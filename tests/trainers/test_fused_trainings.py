@@ -16,6 +16,8 @@ from trainers.fused import FusedTrainings, fusion_key
 from trainers.loop import checkpoint as checkpoints
 from trainers.loop.synchronous import Training
 
+pytestmark = pytest.mark.medium
+
 TOLERANCE = 1e-12
 DATA = {"source": "digits"}
 BATCH = 48  # of 1,437 samples: 30 updates an epoch, evaluated after every fifth

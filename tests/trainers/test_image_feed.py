@@ -33,6 +33,8 @@ from trainers.workloads.host_work import host_seconds_per_sample
 from trainers.workloads.resnet.image_reader import IMAGENET_DEVIATION, IMAGENET_MEAN, normalized
 from trainers.workloads.resnet.task import ResNetWorkload
 
+pytestmark = pytest.mark.medium
+
 DRAWS = 40_000
 CPU = torch.device("cpu")
 

@@ -10,6 +10,8 @@ import pytest
 from tests.trainers.worker_processes import run_horovod, save_job, start_torch_workers, wait
 from trainers.report import read_points
 
+pytestmark = pytest.mark.processes
+
 PROGRAM = str(Path(__file__).with_name("lost_worker_program.py"))
 needs_horovod = pytest.mark.skipif(
     importlib.util.find_spec("horovod") is None, reason="Horovod is not installed"

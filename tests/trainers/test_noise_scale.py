@@ -25,6 +25,8 @@ from trainers.schedules.noise_scale import (
 )
 from trainers.workloads import load_workload
 
+pytestmark = pytest.mark.medium
+
 HERE = Path(__file__).parent
 
 

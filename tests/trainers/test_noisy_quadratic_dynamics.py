@@ -26,6 +26,8 @@ from trainers.workloads.noisy_quadratic.problem import Problem
 from trainers.workloads.noisy_quadratic.steps import steps_to_target
 from trainers.workloads.noisy_quadratic.trajectories import SampledWeights
 
+pytestmark = pytest.mark.slow
+
 PROBLEM = Problem(modes=60, noise_scale=5.0, train_samples=1024)
 TARGET = 0.08
 MOMENTA = [0.0, 0.5, 0.9]

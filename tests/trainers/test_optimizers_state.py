@@ -89,6 +89,7 @@ def test_states_of_another_model_or_rule_are_refused(name):
         make_optimizer(parameters(torch.bfloat16), settings).load_state_dict(optimizer.state_dict())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_reduced_weights_are_the_rounded_fp32_training(name, dtype):

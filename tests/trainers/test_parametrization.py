@@ -32,6 +32,8 @@ from trainers.workloads import load_workload
 from trainers.workloads.language.model import DecoderBlock, TransformerDecoder
 from trainers.workloads.language.task import LanguageWorkload
 
+pytestmark = pytest.mark.medium
+
 TEXT = {"sequence_length": 16, "train_samples": 512, "evaluation_samples": 16, "depth": 2}
 
 

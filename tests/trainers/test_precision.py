@@ -16,6 +16,8 @@ from trainers.loop.synchronous import Training
 from trainers.numerics.normalization import GhostBatchNorm, GhostBatchNormReLU
 from trainers.numerics.precision import LossScale
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 UPDATES = 40
 

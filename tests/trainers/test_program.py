@@ -24,6 +24,8 @@ from trainers.workloads.program.files import ProgramFiles
 from trainers.workloads.program.options import ProgramOptions
 from trainers.workloads.program.training import ProgramPlace
 
+pytestmark = pytest.mark.processes
+
 REPORT = {"metrics": {"top1": True}}
 BATCH = "{global_batch_size}"
 

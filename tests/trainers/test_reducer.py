@@ -16,6 +16,8 @@ from trainers import CommunicationError, JobError
 from trainers.distributed.reducer import GradientReducer
 from trainers.distributed.single import SingleProcess
 
+pytestmark = pytest.mark.processes
+
 SIZE = 4
 TOLERANCE = {"none": 1e-6, "fp16": 2e-3, "bf16": 2e-2}
 VARIANTS = [*program.VARIANTS]

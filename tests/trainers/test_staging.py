@@ -14,6 +14,8 @@ from trainers.staging.faults import Faults
 from trainers.staging.plan import SharedFile, balanced_readers, list_files
 from trainers.staging.reading import FileReader, Task
 
+pytestmark = pytest.mark.processes
+
 NAMES = [f"data-{number:02}.h5" for number in range(10)]
 
 

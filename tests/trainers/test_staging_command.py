@@ -16,6 +16,8 @@ from tests.trainers.staging_nodes import CountingOpener
 from trainers.staging import stage
 from trainers.staging.__main__ import main
 
+pytestmark = pytest.mark.processes
+
 ROOT = str(Path(__file__).parent.parent.parent)
 
 

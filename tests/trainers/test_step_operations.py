@@ -100,6 +100,7 @@ def operations(mode, first, updates=1):
     return {name: count / updates for name, count in counted.counts.items()}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", sorted(MODES))
 def test_no_update_waits_for_the_device(name):
     assert WAIT not in operations(MODES[name], 1, updates=2)
@@ -117,6 +118,7 @@ def test_shampoo_asks_whether_an_update_is_left_out_only_where_roots_are_due():
     assert operations(mode, 4)[WAIT] == 1
 
 
+@pytest.mark.medium
 def test_operations_of_fused_trainings_do_not_grow_with_their_number():
     def of(count):
         fused = FusedTrainings()

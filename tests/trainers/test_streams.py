@@ -158,6 +158,7 @@ def test_an_evaluation_of_other_than_the_declared_samples_is_named():
         evaluate(replica, SingleProcess(torch.device("cpu")), None)
 
 
+@pytest.mark.medium
 def test_a_dataloader_trains_repeatably_and_goes_on_where_it_was():
     chosen = job("streamed:StreamedDigits", {}, target=Target("accuracy", 1.1))
     weights = []
@@ -233,6 +234,7 @@ def test_every_sample_of_the_tar_files_comes_once_an_epoch_over_all_workers(tmp_
     assert len(evaluated) == len(set(evaluated)) == 20
 
 
+@pytest.mark.medium
 def test_images_of_tar_files_train_a_residual_network_with_any_number_of_threads(tmp_path):
     options = {**write_shards(tmp_path), "model": "resnet8"}
     weights = []

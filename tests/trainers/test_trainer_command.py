@@ -7,6 +7,8 @@ from trainers import Target, TrainingJob
 from trainers.__main__ import main
 from trainers.report import read_outcome, read_points
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def files(tmp_path):

@@ -251,6 +251,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(tmp_path, op
         assert torch.equal(value, resumed.model.state_dict()[name]), name
 
 
+@pytest.mark.medium
 def test_train_goes_on_from_its_checkpoint_and_repeats_no_finished_training(tmp_path):
     outcome, points = run(job(), tmp_path)
     assert len(points) == 4 and outcome.state == "censored"
@@ -289,6 +290,7 @@ def test_a_save_that_fails_leaves_the_old_checkpoint(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.medium
 def test_the_digits_reach_96_percent():
     task = job(target=Target("top1", 0.96), epochs=15, global_batch_size=64)
     outcome, points = run(task)

@@ -17,6 +17,8 @@ from trainers.distributed.buckets import buckets, in_buckets
 from trainers.distributed.single import SingleProcess
 from trainers.loop import checkpoint as checkpoints
 
+pytestmark = pytest.mark.processes
+
 PROGRAM = str(Path(__file__).with_name("worker_program.py"))
 RECIPES = {
     "sgd": {"optimizer": "sgd", "learning_rate": 0.1, "nesterov": True},

@@ -9,6 +9,8 @@ from hpo.errors import SpecError
 from storage.records import TrialState
 from storage.store import Store
 
+pytestmark = pytest.mark.medium
+
 STUDY = """\
 name: fused
 workload: tests.trainers.small_network:InOneProcess

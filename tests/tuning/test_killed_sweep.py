@@ -12,6 +12,8 @@ import pytest
 from storage.records import TrialState
 from storage.store import Store
 
+pytestmark = pytest.mark.processes
+
 HERE = Path(__file__).parent
 STUDY = """\
 name: slow

@@ -16,6 +16,8 @@ from search_spaces.settings import TrainingSettings
 from storage.records import ConvergencePoint, NewStudy, NewTrial, TrialResult, TrialState
 from storage.store import Store
 
+pytestmark = pytest.mark.medium
+
 SPEC = """name: bowl
 workload: noisy_quadratic
 target: {metric: loss, at_most: 0.1}

@@ -10,6 +10,8 @@ import hpo
 from hpo.cli.main import main
 from storage.records import TrialState
 
+pytestmark = [pytest.mark.slow, pytest.mark.fit, pytest.mark.processes]
+
 PROGRAM = """\
 import math, sys, time
 import hpo

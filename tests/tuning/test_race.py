@@ -35,6 +35,8 @@ from storage.maintenance.maintenance import backup, check
 from storage.records import NewTrial, Trial, TrialResult, TrialState, settings_key
 from storage.store import Store
 
+pytestmark = pytest.mark.fit
+
 STUDY = """\
 name: a raced study
 workload: noisy_quadratic

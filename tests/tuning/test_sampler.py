@@ -15,6 +15,8 @@ from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
 from storage.records import TrialState
 
+pytestmark = pytest.mark.medium
+
 SPACE = SearchSpace.parse(
     {
         "learning_rate": {"log_uniform": [0.01, 1.0], "role": "scaled"},

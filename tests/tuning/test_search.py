@@ -26,6 +26,8 @@ from hpo.tuning.generation.surface import (
 )
 from storage.records import ConvergencePoint, TrialState
 
+pytestmark = pytest.mark.fit
+
 TUNED = (ScaledSetting("learning_rate", "log", 0.01, 4.0),)
 LADDER = (16, 32, 64)
 

@@ -2,9 +2,13 @@
 
 import re
 
+import pytest
+
 import hpo
 from hpo.runs.price import study_price
 from storage.records import TrialState
+
+pytestmark = [pytest.mark.fit, pytest.mark.processes]
 
 STUDY = """\
 name: a forecast study

@@ -20,6 +20,8 @@ from hpo.tuning.generation.strategy import (
 from search_spaces.settings import TrainingSettings
 from storage.records import Trial, TrialState
 
+pytestmark = pytest.mark.medium
+
 LADDER = (16, 32, 64)
 
 

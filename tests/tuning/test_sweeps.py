@@ -14,6 +14,8 @@ from hpo.tuning import trainings, tuner
 from storage.records import StudyState, TrialState
 from storage.store import Store
 
+pytestmark = [pytest.mark.fit, pytest.mark.processes]
+
 HERE = Path(__file__).parent
 STUDY = """\
 name: a study

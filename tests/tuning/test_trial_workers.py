@@ -14,6 +14,8 @@ from hpo.runs.repository import open_store
 from hpo.tuning import trainings
 from hpo.tuning.resources import TrialResources, check_shares
 
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+
 ray = pytest.importorskip("ray")
 
 STUDY = """\

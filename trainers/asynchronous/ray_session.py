@@ -11,7 +11,6 @@ which is free when their process has ended.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import re
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainers.errors import CommunicationError
-from trainers.private_files import umask
+from trainers.private_files import lock_file, umask
 
 LEAST_VERSION = (2, 59)
 MODE = "RAY_AUTH_MODE"
@@ -146,7 +145,7 @@ def _private_folder() -> Path:
     _remove_abandoned(parent)
     folder = Path(tempfile.mkdtemp(prefix=NAME, dir=parent))
     lock = (folder / "lock.new").open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock_file(lock)
     (folder / "lock.new").rename(folder / "lock")  # nobody sees one that is free
     _folders[folder] = lock
     return (
@@ -162,7 +161,7 @@ def _remove_abandoned(parent: Path) -> None:
             if not stat.S_ISDIR(told.st_mode) or told.st_uid != os.getuid():
                 continue
             with (folder / "lock").open() as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # OSError where its process lives
+                lock_file(lock)  # OSError where its process lives
                 if (folder / "ray").is_dir():
                     shutil.rmtree(
                         folder / "ray"

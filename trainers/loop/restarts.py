@@ -101,7 +101,7 @@ def finish_or_stop(
         point = training.advance()
         stopped = stop.agreed(communicator)
         first = communicator.rank == 0 and point is not None
-        if first:
+        if first and point is not None:
             report(point)
         due = stopped or training.finished or time.monotonic() - saved >= seconds_between
         if agreed(communicator, first and due):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import shutil
 import threading
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trainers.errors import DataError
+from trainers.private_files import lock_file
 from trainers.staging.checksum import checksum_of
 from trainers.staging.plan import SharedFile
 
@@ -29,7 +29,7 @@ def local_folder(folder: Path, source: Mapping[str, Any]) -> Iterator[LocalFolde
         raise DataError(f"cannot write to the local folder {folder}: {error.strerror}") from error
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(lock)
         except OSError as error:
             raise DataError(
                 f"another staging works in {folder}; start one staging process per node"

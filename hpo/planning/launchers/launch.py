@@ -29,7 +29,7 @@ from trainers.errors import WorkloadError
 from trainers.json_text import json_text
 from trainers.lifeline import LAUNCHER, name_of_this_process
 from trainers.loop.sample_images import check_sample_images
-from trainers.private_files import make_folder, open_private, write_text
+from trainers.private_files import lock_file, make_folder, open_private, write_text
 from trainers.report import ConvergencePoint, TrainingOutcome, TrainingStart
 from trainers.workloads.program.files import without_launcher
 
@@ -333,20 +333,13 @@ def _only_run(folder: Path) -> Iterator[IO[bytes]]:
     The processes of the run inherit the open file, and with it the lock: it is free when the last of them has ended,
     whatever became of the launcher. Those of a launcher that was killed are given a moment to end.
     """
-    import fcntl  # not on Windows, where plans can be made and read
-
     with open(folder / LOCK, "ab", opener=open_private) as lock:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise LaunchError(
-                        f"another run writes into {folder}; wait for it, or end it, or give another folder"
-                    ) from None
-                time.sleep(POLL_SECONDS)
+        try:
+            lock_file(lock, LOCK_SECONDS)
+        except BlockingIOError:
+            raise LaunchError(
+                f"another run writes into {folder}; wait for it, or end it, or give another folder"
+            ) from None
         yield lock
 
 

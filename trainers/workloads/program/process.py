@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import select
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainers.errors import WorkloadError
+from trainers.private_files import lock_file
 from trainers.workloads.program import guard
 from trainers.workloads.program.files import ProgramFiles
-
-POLL_SECONDS = 0.05
 
 
 class ProgramProcess:
@@ -135,15 +132,10 @@ def free_port() -> int:
 
 def wait_until_free(files: ProgramFiles, seconds: float) -> None:
     """Wait until an earlier start, whose owner was killed, has ended; :class:`WorkloadError` where it does not."""
-    deadline = time.monotonic() + seconds
     with files.lock.open("a") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    raise WorkloadError(
-                        f"another start of this program is still running in {files.folder}; end it first"
-                    ) from error
-                time.sleep(POLL_SECONDS)
+        try:
+            lock_file(lock, seconds)
+        except OSError as error:
+            raise WorkloadError(
+                f"another start of this program is still running in {files.folder}; end it first"
+            ) from error

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.errors import DataError
-from trainers.private_files import make_folder, umask
+from trainers.private_files import lock_file, make_folder, umask
 from trainers.workloads.segmentation.channels import CHANNELS, CLASSES
 from trainers.workloads.segmentation.fields import make_sample
 from trainers.workloads.segmentation.grid import grid_of
@@ -332,7 +332,5 @@ def _lock(folder: Path) -> Iterator[None]:
     """Only one process of a machine writes; over machines whose file system has no locks, the first to end wins."""
     with (folder.parent / f".{folder.name}.lock").open("w") as file:
         with contextlib.suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock_file(file, None)
         yield
