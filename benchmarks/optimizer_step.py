@@ -9,11 +9,11 @@ must move through memory is timed too: each tensor read or written once, without
 With ``--rules`` the step of every optimizer of the project is timed beside AdamW's instead, over the parameters of a
 transformer and of a residual network, and ``torch.optim.Muon`` over the transformer's matrices.
 
-With ``--shared``, in each of several workers, Muon's step whose orthogonalization they share beside one that each does
+With ``--shared``, in each of several workers, Muon's and SOAP's step whose work they share beside one that each does
 alone, ``torch.optim.Muon``'s and AdamW's over the same matrices.
 
     python benchmarks/optimizer_step.py [--threads N] [--rounds N] [--networks NAME ...] [--floor | --rules]
-    python -m trainers.local_workers 2 torch benchmarks/optimizer_step.py --shared
+    python -m trainers.local_workers 2 torch benchmarks/optimizer_step.py --shared [muon] [soap]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytorch_optimizer
@@ -86,19 +86,23 @@ def measure_rules(network: str, rounds: int) -> dict[str, list[float]]:
     return seconds
 
 
-def measure_shared(communicator: Communicator, rounds: int) -> dict[str, list[float]]:
+def measure_shared(
+    communicator: Communicator, optimizers: Sequence[str], rounds: int
+) -> dict[str, list[float]]:
     """Seconds of one step over the transformer's matrices in each round; all workers begin each step together."""
     racers: dict[str, tuple[Step, list[nn.Parameter]]] = {}
-    for name, optimizer, workers in (
-        ("adamw", "adamw", None),
-        ("muon, by each worker", "muon", None),
-        ("muon, shared", "muon", communicator),
-    ):
+    compared = [("adamw", "adamw", None)] + [
+        (f"{each}, {way}", each, workers)
+        for each in optimizers
+        for way, workers in (("by each worker", None), ("shared", communicator))
+    ]
+    for name, optimizer, workers in compared:
         moved = [one for one in transformer() if one.ndim == 2]
         rule = make_optimizer(moved, TrainingSettings(optimizer=optimizer), None, workers)
         racers[name] = partial(rule.step, 1e-4), moved
-    matrices = [one for one in transformer() if one.ndim == 2]
-    racers["torch.optim.Muon, bf16"] = torch.optim.Muon(matrices, lr=1e-4).step, matrices
+    if "muon" in optimizers:
+        matrices = [one for one in transformer() if one.ndim == 2]
+        racers["torch.optim.Muon, bf16"] = torch.optim.Muon(matrices, lr=1e-4).step, matrices
     seconds: dict[str, list[float]] = {name: [] for name in racers}
     for number in range(-2, rounds):
         for name, (step, moved) in racers.items():
@@ -280,7 +284,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--floor", action="store_true")
     parser.add_argument("--rules", action="store_true")
-    parser.add_argument("--shared", action="store_true")
+    parser.add_argument("--shared", nargs="*", choices=("muon", "soap"))
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -288,9 +292,10 @@ def main() -> None:
         for network in RULES:
             _print_rules(network, measure_rules(network, options.rounds or 21))
         return
-    if options.shared:
+    if options.shared is not None:
         communicator = connect("torch")
-        seconds = measure_shared(communicator, options.rounds or 11)
+        chosen = options.shared or ("muon", "soap")
+        seconds = measure_shared(communicator, chosen, options.rounds or 20)
         if communicator.rank == 0:
             _print_rules(f"matrices, {communicator.size} workers", seconds)
         communicator.close()
@@ -316,12 +321,13 @@ def main() -> None:
 
 
 def _print_rules(network: str, seconds: dict[str, list[float]]) -> None:
-    print(f"| {network} | ms | of AdamW's |\n|---|--:|--:|")
+    print(f"| {network} | ms | mean, ms | of AdamW's |\n|---|--:|--:|--:|")
     for name, times in seconds.items():
         ratio = statistics.median(
             its / mine for its, mine in zip(times, seconds["adamw"], strict=True)
         )
-        print(f"| {name} | {1e3 * statistics.median(times):.2f} | {ratio:.2f}x |")
+        middle, mean = 1e3 * statistics.median(times), 1e3 * statistics.mean(times)
+        print(f"| {name} | {middle:.2f} | {mean:.2f} | {ratio:.2f}x |")
     print(flush=True)
 
 

@@ -39,7 +39,7 @@ if __name__ == "__main__":
             resume(training, communicator, folder / f"{path.stem}.{start}.pt")
         for _ in range(int(advances)):
             training.advance()
-        before = tensors(training.optimizer.state_dict())
+        before = tensors(training.state_dict()["optimizer"])
         training.gather()
         state = training.state_dict()
         brought = sum(

@@ -100,13 +100,13 @@ def finish_or_stop(
     while not training.finished:
         point = training.advance()
         stopped = stop.agreed(communicator)
-        first = communicator.rank == 0 and point is not None
-        if first and point is not None:
-            report(point)
+        told = point if communicator.rank == 0 else None
+        if told is not None:
+            report(told)
         due = stopped or training.finished or time.monotonic() - saved >= seconds_between
-        if agreed(communicator, first and due):
+        if agreed(communicator, told is not None and due):
             training.gather()
-            if first:
+            if told is not None:
                 checkpoints.save(checkpoint, training.state_dict())
             saved = time.monotonic()
         if stopped and not training.finished:
