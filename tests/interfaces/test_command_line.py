@@ -192,7 +192,7 @@ def test_each_cause_of_failures_is_told_once_with_its_trials(capsys):
         SimpleNamespace(
             study=SimpleNamespace(name="mine"),
             spec=SimpleNamespace(
-                search=SimpleNamespace(names=["learning_rate"]),
+                varied=["learning_rate"],
                 question=SimpleNamespace(fixed=False),
             ),
             trials=trials,
