@@ -380,7 +380,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize(
-    "line", [line for line in COMMANDS if line not in {*ELSEWHERE, *ON_A_CLUSTER, *TOLD, *TOLD_OF_LARGER}]
+    "line",
+    [line for line in COMMANDS if line not in {*ELSEWHERE, *ON_A_CLUSTER, *TOLD, *TOLD_OF_LARGER}],
 )
 def test_a_command_of_the_pages_runs(place: Place, line: str) -> None:
     if line == "hpo run examples/own_workload/cells.yaml":
