@@ -91,6 +91,7 @@ def test_plotly_is_embedded_once_and_every_figure_is_there(view: StudyView, repo
         "batch-nesterov",
         "response-learning_rate",
         "response-nesterov",
+        "designs",
         "importances",
         "slices",
         "contours",
