@@ -31,7 +31,7 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 PREFIX = "largebatch."
-"""What stands before a kind in the name of its group of entry points."""
+"""Prefix of a kind in the name of its group of entry points."""
 
 TAKEN = "HPO_PLUGINS"
 """The variable of the environment with the packages whose plug-ins are taken."""
@@ -148,7 +148,7 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
     def _refusal(self, plugin: Plugin) -> str:
         if not is_taken(plugin.package):
             return (
-                f"is not among those that are taken here; whoever runs this service adds {plugin.package} to the "
+                f"is not among the plug-ins that this service accepts; its operator adds {plugin.package} to the "
                 f"plugins of its configuration ({TAKEN})"
             )
         if not _NAME.fullmatch(plugin.name):

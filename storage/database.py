@@ -32,7 +32,7 @@ from storage.errors import (
 DATABASES = ("sqlite", "postgresql")
 NOTHING_STORED = "check the path or URL; running or submitting a study makes a new database"
 SPARE_BYTES = 32_000_000
-"""What a server keeps back of the disk of an SQLite database, so that studies can be deleted when it is full."""
+"""Disk space that a server reserves beside an SQLite database, so that studies can be deleted when it is full."""
 _IDLE_SECONDS = 60  # between two statements of a transaction; ours follow one another at once
 _KEPT_CONNECTIONS = 20  # of a process, opened as its threads need them; a hundred is what PostgreSQL takes by default
 _PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary"}

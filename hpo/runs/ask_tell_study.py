@@ -206,7 +206,7 @@ class AskTellStudy:
     def _check_reached(
         self, trial: Trial, outcome: TrainingOutcome, curve: Sequence[ConvergencePoint]
     ) -> None:
-        """Raise :class:`FigureError` where no evaluation of the trial is the one that is told to be at the target."""
+        """Raise :class:`FigureError` if no evaluation of the trial is at the target where the outcome says so."""
         at = outcome.epochs_to_target or 0.0
         if fault := fault_of_reached(at, outcome.epochs):
             raise FigureError(f"trial {trial.number}: {fault}")
@@ -262,7 +262,7 @@ class AskTellStudy:
             self._store.add_event(
                 self.study.id,
                 "vanished",
-                f"whoever trained trial {trial.number} stopped responding: it is {trial.state} now",
+                f"the holder of trial {trial.number} stopped responding; the trial is {trial.state} now",
                 {"trial": trial.number},
             )
             if trial.state.finished:
@@ -330,7 +330,7 @@ def _end_state(state: str) -> TrialState:
     ends = [TrialState.CENSORED, TrialState.DIVERGED, TrialState.FAILED]
     if state not in ends:
         raise TuningError(
-            f"a trial is told as {', '.join(ends)}, or by its points alone, but got {state!r}"
+            f"the state of a trial must be one of {', '.join(ends)}, or left out, but got {state!r}"
         )
     return TrialState(state)
 

@@ -144,7 +144,7 @@ class MuonRule(GroupOptimizer):
 
 
 def shares(shapes: Sequence[tuple[int, int]], workers: int) -> list[int]:
-    """The worker of each matrix: the dearest first, each to whom has least so far; the same on every worker."""
+    """The worker of each matrix: the most expensive first, each to the least loaded; the same on every worker."""
     spent, owners = [0] * workers, [0] * len(shapes)
     costs = [rows * columns * min(rows, columns) for rows, columns in shapes]
     for index in sorted(range(len(shapes)), key=lambda each: -costs[each]):

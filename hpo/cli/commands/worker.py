@@ -120,21 +120,21 @@ BYTES = _Bytes()
 @click.option(
     "--program-wrapper",
     metavar="WORDS",
-    help="What stands before a program's command, to run it as another user or in a container.",
+    help="Prefix of a program's command, to run it as another user or in a container.",
 )
 @click.option(
     "--memory",
     "memory_bytes",
     type=BYTES,
     metavar="SIZE",
-    help="What all processes of a study may take together, such as 64G; 90 % of what there is if not given.",
+    help="Memory limit of all processes of a study together, such as 64G; default 90 % of the machine's.",
 )
 @click.option(
     "--disk",
     "disk_bytes",
     type=BYTES,
     metavar="SIZE",
-    help="What a study may take below --folder; 100G if not given.",
+    help="Disk limit of a study below --folder; default 100G.",
 )
 @click.option(
     "--log-format",

@@ -39,7 +39,7 @@ MARK = "HPO_LAUNCH"
 LOCK = "launch.lock"
 LOCK_SECONDS = 15.0
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""Exit statuses of a launcher that was killed, or one of whose workers was: by a person, or for want of memory."""
+"""Exit statuses of a launcher that was killed, or that lost a worker: killed by a person, or out of memory."""
 MAX_RESTARTS = 3
 """How often a run is restarted after a lost worker, unless the caller says otherwise."""
 
@@ -140,7 +140,7 @@ def run_plan(
     """Train the plan once with ``plan.workers`` processes of this machine; its files go to a folder of this seed.
 
     Where workers are lost after the training began, or killed before, it goes on from its last checkpoint, at most
-    ``max_restarts`` times, and ``on_restart`` hears of each. ``check`` is called several times a second: what it
+    ``max_restarts`` times; ``on_restart`` is called at each. ``check`` is called several times a second: what it
     raises ends the processes and the run. Raises :class:`LaunchError`, with the last words of the processes, where it
     ends without an outcome.
     """

@@ -52,7 +52,7 @@ class SlotFacts(Protocol):
 
     @property
     def notice_seconds(self) -> int:
-        """How long before the limit the script is told."""
+        """Seconds before the limit at which the script gets its signal."""
 
     @property
     def data_path(self) -> str | None:

@@ -23,7 +23,7 @@ OTHER_VALUES = (
     "gradient_noise_scale",
     "global_batch_size",
 )
-"""What a report may hold besides its progress and the metrics."""
+"""Keys of a report besides its progress and the metrics."""
 MOST_SAMPLES = 10**15
 MOST_PATTERN_CHARACTERS = 1000
 
