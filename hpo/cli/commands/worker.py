@@ -13,6 +13,7 @@ import click
 
 from hpo.cli.commands import options
 from hpo.cli.commands.signals import handle_signals
+from hpo.study.restart_limits import STUDY_STARTS
 
 
 class _Bytes(click.ParamType):  # type: ignore[type-arg]  # no click before 8.2 takes an argument
@@ -92,7 +93,7 @@ BYTES = _Bytes()
 @click.option(
     "--max-attempts",
     type=click.IntRange(min=1),
-    default=20,
+    default=STUDY_STARTS,
     show_default=True,
     help="A study that was started so often without coming to an end fails.",
 )

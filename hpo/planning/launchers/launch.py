@@ -24,6 +24,7 @@ from hpo.planning.launchers.run import FILES
 from hpo.planning.machines import Machine, load_machine
 from hpo.planning.plan import Plan
 from hpo.study.program import PROGRAM
+from hpo.study.restart_limits import RUN_RESTARTS
 from trainers import report
 from trainers.errors import WorkloadError
 from trainers.json_text import json_text
@@ -40,8 +41,6 @@ LOCK = "launch.lock"
 LOCK_SECONDS = 15.0
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """Exit statuses of a launcher that was killed, or that lost a worker: killed by a person, or out of memory."""
-MAX_RESTARTS = 3
-"""How often a run is restarted after a lost worker, unless the caller says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def run_plan(
     backend: str,
     seed: int,
     on_point: Callable[[ConvergencePoint], None],
-    max_restarts: int = MAX_RESTARTS,
+    max_restarts: int = RUN_RESTARTS,
     checkpoint_minutes: float = 0.0,
     on_restart: Callable[[str], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
