@@ -72,7 +72,7 @@ class Plugin:
 
 
 class Registry(Mapping[str, Thing], Generic[Thing]):
-    """The things of one kind by name: those of this project, and after them those of plug-ins.
+    """All entries of one kind by name: those of this project first, then those of plug-ins.
 
     Iteration gives names and imports nothing. A plug-in is imported by the first access to its name and given to
     ``accept``, with its name; that returns the thing, or raises TypeError or ValueError where it breaks the contract

@@ -124,7 +124,7 @@ def run_held(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions
 
 
 class _Run:
-    """What the steps of one run share."""
+    """State shared by the steps of one run."""
 
     def __init__(
         self,

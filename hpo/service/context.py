@@ -187,7 +187,7 @@ class Context:
 
 
 def not_found(name: str) -> RefusedError:
-    """A study that is not there, or that may not be seen."""
+    """A study that does not exist, or that the caller may not see."""
     return RefusedError(
         404,
         f"there is no study {name[: rules.MAX_NAME_CHARACTERS]!r}",

@@ -57,7 +57,7 @@ BYTES = _Bytes()
     type=click.IntRange(min=1),
     help="Cores of this machine for trials; all if not given.",
 )
-@click.option("--name", default="", help="Of this process and no other; host:pid if not given.")
+@click.option("--name", default="", help="Name of this process, unique; default host:pid.")
 @click.option("--once", is_flag=True, help="End after one study.")
 @click.option("--drain", is_flag=True, help="End when the queue is empty.")
 @click.option(
