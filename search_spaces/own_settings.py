@@ -1,4 +1,4 @@
-"""Settings of one's own: what a workload, a program or a technique is told beside the settings that all trials have.
+"""Extra settings of a workload, a program or a technique, beside those that all trials have.
 
 A study declares one in ``search`` as it declares any other, by a domain or by one value. What a user's workload or
 program reads is its own business; what an optimizer or a schedule reads is described (:class:`OwnSetting`) and checked

@@ -31,7 +31,7 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 PREFIX = "largebatch."
-"""What stands before a kind in the name of its group of entry points."""
+"""Prefix of a kind in the name of its group of entry points."""
 
 TAKEN = "HPO_PLUGINS"
 """The variable of the environment with the packages whose plug-ins are taken."""
@@ -72,7 +72,7 @@ class Plugin:
 
 
 class Registry(Mapping[str, Thing], Generic[Thing]):
-    """The things of one kind by name: those of this project, and after them those of plug-ins.
+    """All entries of one kind by name: those of this project first, then those of plug-ins.
 
     Iteration gives names and imports nothing. A plug-in is imported by the first access to its name and given to
     ``accept``, with its name; that returns the thing, or raises TypeError or ValueError where it breaks the contract
@@ -148,7 +148,7 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
     def _refusal(self, plugin: Plugin) -> str:
         if not is_taken(plugin.package):
             return (
-                f"is not among those that are taken here; whoever runs this service adds {plugin.package} to the "
+                f"is not among the plug-ins that this service accepts; its operator adds {plugin.package} to the "
                 f"plugins of its configuration (hpo serve --plugin {plugin.package}, or {TAKEN})"
             )
         if not _NAME.fullmatch(plugin.name):

@@ -89,7 +89,7 @@ class TrainingSettings:
         "peak of the rate, reached when the warmup ends", 0.1, "per update", 0, open_low=True
     )
     momentum: float = _number(
-        "what the momentum buffer keeps of itself with each update", 0.9, "1", 0, 1, open_high=True
+        "decay of the momentum buffer per update", 0.9, "1", 0, 1, open_high=True
     )
     momentum_form: str | None = _choice(
         "rate outside the momentum buffer, inside, or corrected (as timm); null: lars inside, sgd outside",
@@ -100,10 +100,10 @@ class TrainingSettings:
     )
     nesterov: bool = _flag("Nesterov momentum in place of heavy-ball", False)
     beta1: float = _number(
-        "what the average of the gradient keeps with each update", 0.9, "1", 0, 1, open_high=True
+        "decay of the average of the gradient per update", 0.9, "1", 0, 1, open_high=True
     )
     beta2: float = _number(
-        "what the average of the squared gradient (of Shampoo's factors) keeps with each update",
+        "decay of the average of the squared gradient (of Shampoo's factors) per update",
         0.999,
         "1",
         0,
@@ -195,7 +195,7 @@ class TrainingSettings:
     decay_power: float = _number("exponent of the polynomial decay", 2.0, "1", 0, open_low=True)
     decay_milestones: tuple[float, ...] = _list("when the rate changes by steps", "epochs")
     decay_factor: float = _number(
-        "what each milestone multiplies the rate by", 0.1, "1", 0, 1, open_low=True
+        "factor on the rate at each milestone", 0.1, "1", 0, 1, open_low=True
     )
     decay_values: tuple[float, ...] = _list(
         "the rate before the first milestone and after each", "multiples of the peak"
@@ -244,7 +244,7 @@ class TrainingSettings:
         "samples that share batch-norm statistics", 16, "samples", 1
     )
     normalization_momentum: float = _number(
-        "what running statistics keep of themselves with each group of samples",
+        "decay of the running statistics per group of samples",
         0.9,
         "1",
         0,
@@ -286,7 +286,7 @@ class TrainingSettings:
         "bf16",
     )
     gradient_reduction: str = _choice(
-        "what workers make of their gradients: the mean, or Adasum", "mean", "mean", "adasum"
+        "reduction of the workers' gradients: the mean, or Adasum", "mean", "mean", "adasum"
     )
     update_mode: str = _choice(
         "all workers at once, or a parameter server without or with a bound of staleness",

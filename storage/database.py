@@ -33,7 +33,7 @@ Clock = Callable[[], datetime]
 DATABASES = ("sqlite", "postgresql")
 NOTHING_STORED = "check the path or URL; running or submitting a study makes a new database"
 SPARE_BYTES = 32_000_000
-"""What a server keeps back of the disk of an SQLite database, so that studies can be deleted when it is full."""
+"""Disk space that a server reserves beside an SQLite database, so that studies can be deleted when it is full."""
 CLOCK = "largebatch_clock"
 """The execution option of a connection that holds another clock, for tests."""
 _IDLE_SECONDS = 60  # between two statements of a transaction; ours follow one another at once

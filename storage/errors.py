@@ -53,7 +53,7 @@ class Conflict(StoreError):  # noqa: N818
 
 
 class LeaseLost(StoreError):  # noqa: N818
-    """A worker's claim on a study has ended; whoever holds it now has all rights, so stop and write no more."""
+    """A worker's lease on a study has ended and another may hold it: stop, and write no more."""
 
 
 class InvalidRecord(StoreError, ValueError):  # noqa: N818

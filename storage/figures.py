@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BYTES_OF_A_POINT = 120
-"""What a point counts as stored, about: the limits of a server are in bytes."""
+"""Approximate size of a stored point: the limits of a server are in bytes."""
 
 LEAST = 1e-12
 """The least amount that counts as above 0: a sample of a million million."""
@@ -238,7 +238,7 @@ def fault_of_reached(epochs_to_target: float | None, epochs: float | None) -> st
 
 
 class Point(Protocol):
-    """What is read of a convergence point, whoever made it."""
+    """The fields that are read of a convergence point."""
 
     @property
     def step(self) -> int:

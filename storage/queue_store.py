@@ -18,7 +18,7 @@ class QueueStore(Transactions):
     def submit_study(self, new: NewStudy, *, event: str | None = None) -> SubmittedStudy:
         """Put a study in the queue.
 
-        A study that is new is told of by an event with this message, in the same transaction.
+        A new study gets an event with this message, in the same transaction.
 
         The same submission again, by its owner and its ``idempotency_key`` or, without a key, by its spec, gives
         the study that is there. :class:`Conflict` where the name is taken by another spec, owner or key, or the

@@ -145,7 +145,7 @@ class Study:
     looked for: that of its file, on the machine where it was entered. It is empty for a study that came over the
     network, whose sender names no folder of the server.
 
-    ``budget_trials`` is how many trials its file asks for, None where whoever stored it did not say.
+    ``budget_trials`` is how many trials its file asks for, None if unknown.
 
     ``queued_at`` is when it was last put in the queue, None for a study that its own process runs.
     ``attempts`` counts the claims since then. A study that is running without a lease is run by a process

@@ -60,11 +60,11 @@ class Store(QueueStore, ServiceStore):
     **Transactions.** A writing method takes effect as a whole or not at all, and is committed once it has returned. A
     reading method sees one state of the database.
 
-    **Who may change what.** Whoever opens a database may read all of it. A study that a worker holds under a lease is
+    **Access.** Every process that opens a database may read all of it. A study that a worker holds under a lease is
     written by that worker through :meth:`leased`, which checks the lease within each writing transaction, so that a
-    worker that lost its lease changes nothing. Convergence, results and states of its trials belong to whoever runs the
-    study; requests to cancel, events, tokens and signs of life may come from anybody. A trial that has ended, a
-    forecast, a plan and an outcome are never changed again, except that :meth:`retry_failed` queues trials that have
+    worker that lost its lease changes nothing. Convergence, results and states of its trials belong to the process that
+    runs the study; requests to cancel, events, tokens and signs of life may come from anybody. A trial that has ended,
+    a forecast, a plan and an outcome are never changed again, except that :meth:`retry_failed` queues trials that have
     failed; :meth:`delete_study` removes them with their study.
 
     **Errors.** Every method may raise :class:`storage.errors.StoreUnavailable`, where the database is lost or locked
@@ -172,7 +172,7 @@ class Store(QueueStore, ServiceStore):
         """Queue trials, numbered on from the study's last, also between processes; :class:`NotFound`.
 
         :class:`Conflict` for a training that the study has already, of the same settings at the same batch size with
-        the same seed (:func:`storage.records.training_key`), whoever asks for it and however that one ended.
+        the same seed (:func:`storage.records.training_key`), whichever client asks for it and however that one ended.
         """
         with self._write() as connection:
             return trials.add(connection, study_id, new)
@@ -282,7 +282,7 @@ class Store(QueueStore, ServiceStore):
         holder: str,
         lease_seconds: float,
     ) -> TrialLease | None:
-        """The queued trial of that number, or a new one, for whoever asks with ``key``, a text that nobody else has.
+        """The queued trial of that number, or a new one, for a client with ``key``, a text that nobody else has.
 
         The same trial again for the same key. None where the trial is not queued any more, or where the study has
         another number of trials of the new one's purpose than ``known``: look again. The study is for agents from then
@@ -439,8 +439,8 @@ class Store(QueueStore, ServiceStore):
     ) -> str | None:
         """Take the run of a plan with a seed, or take it for longer; None where that is done, else who has it.
 
-        It is free after ``seconds`` without another call, and for whoever knows that ``instead_of``, who has it, is
-        gone. :class:`NotFound`.
+        It is free after ``seconds`` without another call, and for a process that knows that ``instead_of``, its holder,
+        is gone. :class:`NotFound`.
         """
         with self._write() as connection:
             return plan_runs.take(connection, plan_id, seed, holder, seconds, instead_of)

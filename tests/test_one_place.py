@@ -1,6 +1,7 @@
 """What has a registry is named in one place: a second list of the names would be forgotten by who adds one."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,13 +59,19 @@ def lists(tree: ast.AST) -> Iterator[tuple[int, set[str]]]:
                 yield node.lineno, set(text.split())
 
 
+@functools.cache
+def lists_of(text: str) -> list[tuple[int, set[str]]]:
+    """Those of a file's text, parsed once for all tests."""
+    return list(lists(ast.parse(text)))
+
+
 def second_lists(root: Path, names: set[str], own: str = TECHNIQUES_STAND) -> Iterator[str]:
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             place = path.relative_to(root).as_posix()
             if place.startswith(own) or place in ELSEWHERE:
                 continue
-            for line, words in lists(ast.parse(path.read_text(encoding="utf-8"))):
+            for line, words in lists_of(path.read_text(encoding="utf-8")):
                 if len(words & names) > MOST:
                     yield f"{place}:{line} lists {', '.join(sorted(words & names))}"
 

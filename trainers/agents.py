@@ -3,7 +3,7 @@
     python -m trainers.agents SECRET_FILE --nnodes 2 --nproc-per-node 4 --rdzv-endpoint HOST:PORT -m trainers ...
 
 The agents of torchrun meet in a store at the first node, which listens on every interface, and unpickle what they find
-there: whoever can write to the store has code run as its user. Here the store listens on the interface of the job's
+there: anybody who can write to the store can run code as its user. Here the store listens on the interface of the job's
 network alone, and what an agent leaves in it carries a code (HMAC-SHA256, RFC 2104) made with the job's secret, a file
 that only its user can read on a folder that all nodes see. What has no such code is not unpickled: the agent ends. All
 options but the first argument are those of torchrun, with ``--rdzv-backend`` given already.
@@ -74,8 +74,8 @@ class SignedBackend(C10dRendezvousBackend):
         code, state = found[0][:CODE_BYTES], found[0][CODE_BYTES:]
         if not hmac.compare_digest(code, self._code(state)):
             raise RendezvousStateError(
-                "what stands in the store of this job was not written by one of its agents: somebody else reaches "
-                "its port, or the agents read different secrets"
+                "the store of this job holds a message that none of its agents wrote: another process reaches its "
+                "port, or the agents read different secrets"
             )
         return state, found[1]
 

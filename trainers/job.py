@@ -142,7 +142,7 @@ class Constraint:
 class Question:
     """What a study asks: how soon trainings reach a target, or how good they get within ``epochs``.
 
-    Whoever compares trainings compares :meth:`need`: a positive number, the smaller the better, that settings act on by
+    Compare trainings by :meth:`need`: a positive number, the smaller the better, that settings act on by
     factors. It is the epochs to the target, or the shortfall after the budget: a loss itself, and of a metric that is
     better when higher, a share that ends at 1, the odds against it, (1 - m) / m. Those are about the error 1 - m where
     it is small, and no value of them leads out of 0 to 1.

@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("workers", type=int, help="how many")
     parser.add_argument("backend", choices=[name for name in BACKENDS if name != "single"])
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="what python runs in each")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="module that python runs in each")
     options = parser.parse_args(arguments)
     if options.workers < 1:
         parser.error(f"there must be at least 1 worker, but got {options.workers}")

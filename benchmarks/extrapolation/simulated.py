@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks.extrapolation.learn import Series
 from hpo.extrapolation.evidence.evidence import Aggregate
-from hpo.extrapolation.laws.laws import epochs_generalised, learning_rate_saturating
+from hpo.extrapolation.laws.laws import log_growth
 
 Array = NDArray[np.float64]
 
@@ -71,16 +71,15 @@ def _growth(law: str, batches: Array, critical: float, rng: np.random.Generator)
         return np.asarray((batches / batches[0]) ** rng.uniform(*POWER))
     if law == "corner":
         return np.asarray(np.maximum(1.0, batches / critical))
-    return epochs_generalised(
-        batches, 1.0, critical, _log_uniform(rng, SHARPNESS), rng.uniform(*EXPONENT)
-    )
+    shape = _log_uniform(rng, SHARPNESS), rng.uniform(*EXPONENT)
+    return np.exp(log_growth(np.log(batches), np.log(critical), *shape))
 
 
 def _rates(batches: Array, critical: float, rng: np.random.Generator) -> Array:
     noise = critical * _log_uniform(rng, NOISE_OVER_CRITICAL)
-    best = learning_rate_saturating(
-        batches, _log_uniform(rng, MAX_RATE), noise, rng.uniform(*RATE_EXPONENT)
-    )
+    # a power of the batch far below the noise scale, then flat: arXiv:1812.06162, equation 2.6
+    largest = _log_uniform(rng, MAX_RATE)
+    best = largest * (1 + noise / batches) ** -rng.uniform(*RATE_EXPONENT)
     return np.asarray(best * _scatter(rng, _log_uniform(rng, RATE_SCATTER), len(batches)))
 
 

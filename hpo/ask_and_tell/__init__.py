@@ -1,1 +1,1 @@
-"""Trials that are trained by whoever asks for them: what is asked and told, and the handle of one trial."""
+"""Ask and tell: the messages between a study and its clients, and the handle of one trial."""

@@ -1,4 +1,4 @@
-"""What passes between whoever trains a trial and whoever keeps its study: a study's database here, or a server."""
+"""The messages between a client that trains a trial and the keeper of its study: a local database, or a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AskedTrial: a trial in the hands of whoever trains it, and the study that it was asked of.
+"""AskedTrial: a trial in the hands of its client, and the study that it comes from.
 
 ::
 
@@ -43,7 +43,7 @@ class AskedTrial:
 
     As a context manager it is told at the end of the block; an exception there makes it a failed trial, and
     KeyboardInterrupt gives it back. With ``background`` the thread sends the reports too, so that a training never
-    waits for a server, and hears what came of a report with one of the next.
+    waits for a server; the answer to a report comes with one of the next.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class AskedTrial:
         return not self.should_stop
 
     def report_last(self, *points: ConvergencePoint) -> None:
-        """Points that go with the end, which is told next."""
+        """Points that are sent with the end, by the next call of :meth:`tell`."""
         self._check()
         with self._lock:
             self._unsent += points

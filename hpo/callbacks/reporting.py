@@ -1,4 +1,4 @@
-"""What a training program says to whoever runs it: ``report``, ``should_stop`` and ``trial``.
+"""The calls of a training program to its sweep: ``report``, ``should_stop`` and ``trial``.
 
 ::
 
@@ -119,7 +119,7 @@ def should_stop() -> bool:
     """Whether this training is to end now: it has reached its target, or others are better; False by hand.
 
     A program that asks is given time to leave by itself; one that never does gets SIGTERM at once. Workers of one
-    training may hear of it at different moments: let one ask, and tell the others.
+    training may see it at different moments: let one ask, and broadcast the answer.
     """
     path = trial().stop_file
     if path is None:

@@ -179,7 +179,7 @@ class RemoteStudy:
         on_event: OnEvent | None = None,
         check: bool = True,
     ) -> StudyStatus:
-        """Come back when it has ended, with its status then; ``on_event`` is told what happens meanwhile.
+        """Wait until the study has ended, and return its status; ``on_event`` gets each event meanwhile.
 
         Looks every ``poll`` seconds. Raises :class:`WaitTimeoutError` after ``timeout`` seconds and, unless ``check``
         is off, :class:`StudyFailedError` for an end other than finished. Goes on through outages of ten minutes.
@@ -276,7 +276,7 @@ class RemoteStudy:
         """Train its trials here: ask for one, report while it trains, tell how it ended; see :func:`hpo.ask_tell`.
 
         ``holder`` says who trains, for people to read. Calls go on through outages of ``outage_seconds``. With
-        ``background`` a training does not wait for its reports, and hears of them a little later.
+        ``background`` a training does not wait for its reports; their answers come a little later.
         """
         channel = _TrialChannel(self._client, self.name, self._retries, outage_seconds)
         return AskTell(

@@ -52,7 +52,7 @@ _OF_STATUS: dict[int, type[HpoError]] = {
 
 
 def error_of_response(answer: ServerResponse) -> HpoError:
-    """The error of an answer with a status of 400 and above, whoever gave it: the server or a proxy before it."""
+    """The error of an answer with a status of 400 and above, from the server or a proxy before it."""
     document = answer.document
     error = document.get("error") if isinstance(document, dict) else None
     if not isinstance(error, dict):

@@ -16,7 +16,7 @@ from storage.store import Store
 
 @dataclass(frozen=True)
 class Access:
-    """``reader`` is a dependency that lets in whoever may read; the others may raise what the server answers with.
+    """``reader`` is a dependency that admits those who may read; the others may raise the server's answer.
 
     ``study(request, who, name)`` is the study that the address means. ``laws(request, study)`` and
     ``forecast(request, study, batch)`` may take seconds, and raise :class:`EvidenceError` where the trials say nothing.

@@ -244,7 +244,7 @@ def pictures(view: StudyView) -> Iterator[Picture]:
     if shown is not None and shown[2].get("panels"):
         yield Picture(
             "sample-images",
-            str(shown[2].get("title", "What the model predicts")),
+            str(shown[2].get("title", "Predictions of the model")),
             f"{images_caption(*shown)} {SAMPLE_IMAGES}",
             figures.sample_images(shown[2]),
         )

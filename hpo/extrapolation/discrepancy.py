@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
 
-# of the discrepancy in log epochs: what bends it, by how probable that is, for nobody knows how wrong the laws are
-# before trainings at the batch tell it; and the level common to all
+# sizes of the discrepancy in log epochs, with their probabilities: how wrong the laws are is unknown before trainings
+# at the batch; OFFSET is the size of the level common to all
 AMPLITUDES, PROBABILITIES = (0.1, 0.2, 0.4, 0.8), (0.25, 0.4, 0.25, 0.1)
 OFFSET = 1.0
 # of the variance of a training: trainings of one seed, with the same start weights and order of samples, share it.

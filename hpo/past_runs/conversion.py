@@ -45,7 +45,7 @@ from storage.figures import MOST_WHOLE, fault_of_points
 from storage.records import ConvergencePoint, NewTrial, TrialPurpose, TrialResult, TrialState
 
 Axis = Literal["epochs", "epoch-index", "updates", "samples"]
-"""What a step of a curve counts: epochs that are done, epochs from 0, optimizer updates, or samples."""
+"""Unit of a curve's steps: epochs that are done, epochs from 0, optimizer updates, or samples."""
 
 METRIC = "metric"
 BATCH_NAMES = ("global_batch_size", "local_batch_size", "workers", "accumulation")
@@ -69,7 +69,7 @@ STATES = {
     "pruned": TrialState.PRUNED,
     **{str(state): state for state in TrialState if state.finished},
 }
-"""What a run's own status stands for, where its curve does not tell how it ended.
+"""Meaning of a run's own status, where its curve does not show how it ended.
 
 ``failed`` is what a run is left out for: a training that crashed says nothing about its settings.
 """

@@ -100,7 +100,7 @@ IMPORTERS: Registry[ImporterDescription] = Registry(
             source="optuna.storages",
             file=False,
             options={"name": ImporterOption(what="The study in Optuna, where there are several.")},
-            details="What a trial returned is called value, and what it reported at its steps intermediate_value.",
+            details="The value that a trial returned is called value, and its values at each step intermediate_value.",
         ),
     },
     _accepted,

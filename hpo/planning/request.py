@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainers.cost import WorkloadCost
 
 Objective: TypeAlias = Literal["time", "accelerator_hours", "energy"]
-"""What a plan minimises."""
+"""Objective of a plan."""
 
 MOST_WORKERS = 10**6
 LARGEST_BATCH = 10**8
@@ -104,7 +104,7 @@ class PlanRequest:
     minimise: Objective | None = field(
         default=None,
         metadata=_about(
-            "What to minimise: the time, or with a deadline the accelerator hours, if not given.",
+            "Objective; default: the time, or with a deadline the accelerator hours.",
             choices=get_args(Objective),
         ),
     )
@@ -140,7 +140,7 @@ class PlanRequest:
     cost: str | WorkloadCost | None = field(
         default=None,
         metadata=_about(
-            "What a sample of the workload costs, where the study sweeps a smaller model: resnet50, tiramisu, "
+            "Cost of a sample of the workload, where the study sweeps a smaller model: resnet50, tiramisu, "
             "deeplabv3plus, or a file; what the study measured if not given.",
             unit="NAME|FILE",
         ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpo.ask_and_tell.trial import AskedTrial, AskTell
 from hpo.extrapolation.inference.posterior import Posterior
-from hpo.planning.launchers.launch import MAX_RESTARTS, check_script, choose_backend
+from hpo.planning.launchers.launch import check_script, choose_backend
 from hpo.planning.placement.tradeoffs import TradeOff
 from hpo.planning.plan import Plan, folder_name, read_plan
 from hpo.planning.request import PlanRequest
@@ -29,6 +29,7 @@ from hpo.runs.run import run_study
 from hpo.runs.study_changes import delete_study, rename_study
 from hpo.runs.study_forecast import fit_posterior, forecast, with_forecast
 from hpo.runs.study_plan import make_plan, plan_study, trade_offs
+from hpo.study.restart_limits import RUN_RESTARTS
 from hpo.study.spec import StudySpec, load_study, parse_study
 from storage.records import CalibrationRow, Outcome, Study
 from trainers.report import TrainingOutcome
@@ -136,7 +137,7 @@ def launch(
     seeds: Sequence[int] | None = None,
     storage: str | None = None,
     progress: Progress | None = None,
-    max_restarts: int = MAX_RESTARTS,
+    max_restarts: int = RUN_RESTARTS,
 ) -> list[TrainingOutcome]:
     """Run a plan on this machine, once for each seed: the outcomes of :func:`hpo.runs.launches.launch_here`.
 

@@ -2,7 +2,7 @@
 
 A trial is held under a lease of its own (``storage.statements.trial_leases``). Its holder reports while it trains, and
 may vanish at any moment. Then the trial goes back into the queue, and the next client that asks trains it, from its
-checkpoint where that can be read. After ``MOST_VANISHED`` holders the trial counts as failed, because it may be what
+checkpoint where that can be read. After ``LOST_HOLDERS`` holders the trial counts as failed, because it may be what
 kills them. The database is the only truth: several processes may serve one study, and one that is restarted goes on.
 """
 
@@ -20,6 +20,7 @@ from hpo.ask_and_tell.ending import outcome_of
 from hpo.ask_and_tell.messages import QUEUED, Asked, Verdict
 from hpo.errors import FigureError, TrialLostError, TuningError
 from hpo.runs.repository import stored_spec
+from hpo.study.restart_limits import LOST_HOLDERS
 from hpo.study.samplers import SAMPLERS
 from hpo.tuning.asked_sweep import AskedSweep, Suggested
 from hpo.tuning.generation.strategy import Done
@@ -30,9 +31,6 @@ from storage.records import ConvergencePoint, Study, StudyState, Trial, TrialLea
 from storage.store import Store
 from trainers.report import ConvergencePoint as ReportedPoint
 from trainers.report import TrainingOutcome
-
-MOST_VANISHED = 5
-"""Holders of a trial that may stop responding before it counts as failed."""
 
 WAIT_SECONDS = 1.0
 """When to ask again while all that is left depends on running trials."""
@@ -206,7 +204,7 @@ class AskTellStudy:
     def _check_reached(
         self, trial: Trial, outcome: TrainingOutcome, curve: Sequence[ConvergencePoint]
     ) -> None:
-        """Raise :class:`FigureError` where no evaluation of the trial is the one that is told to be at the target."""
+        """Raise :class:`FigureError` if no evaluation of the trial is at the target where the outcome says so."""
         at = outcome.epochs_to_target or 0.0
         if fault := fault_of_reached(at, outcome.epochs):
             raise FigureError(f"trial {trial.number}: {fault}")
@@ -258,11 +256,11 @@ class AskTellStudy:
         if now < self._expiring_from or now - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = now
-        for trial in self._store.expire_trial_leases(self.study.id, MOST_VANISHED):
+        for trial in self._store.expire_trial_leases(self.study.id, LOST_HOLDERS):
             self._store.add_event(
                 self.study.id,
                 "vanished",
-                f"whoever trained trial {trial.number} stopped responding: it is {trial.state} now",
+                f"the holder of trial {trial.number} stopped responding; the trial is {trial.state} now",
                 {"trial": trial.number},
             )
             if trial.state.finished:
@@ -330,7 +328,7 @@ def _end_state(state: str) -> TrialState:
     ends = [TrialState.CENSORED, TrialState.DIVERGED, TrialState.FAILED]
     if state not in ends:
         raise TuningError(
-            f"a trial is told as {', '.join(ends)}, or by its points alone, but got {state!r}"
+            f"the state of a trial must be one of {', '.join(ends)}, or left out, but got {state!r}"
         )
     return TrialState(state)
 

@@ -1,4 +1,4 @@
-"""Fitted laws in the storage: a study's posterior is there at once after a restart, for whoever asks.
+"""Fitted laws in the storage: a study's posterior is available at once after a restart.
 
 What is stored are the particles, as numbers: NumPy's own format without pickles, in text. The model that they belong to
 follows from the evidence, and a fit counts for the evidence that it was made from alone, by its fingerprint.

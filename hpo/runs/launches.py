@@ -10,7 +10,6 @@ from pathlib import Path
 from hpo.errors import PlanError
 from hpo.planning.launchers import script_name
 from hpo.planning.launchers.launch import (
-    MAX_RESTARTS,
     Launched,
     backend_of,
     choose_backend,
@@ -26,6 +25,7 @@ from hpo.runs.notebook import progress_here
 from hpo.runs.plan_run import held_plan_run
 from hpo.runs.progress import Progress
 from hpo.runs.repository import open_store
+from hpo.study.restart_limits import RUN_RESTARTS
 from storage.records import Outcome
 from trainers.report import ConvergencePoint
 
@@ -42,7 +42,7 @@ def launch_here(
     seeds: Sequence[int] | None = None,
     storage: str | None = None,
     progress: Progress | None = None,
-    max_restarts: int = MAX_RESTARTS,
+    max_restarts: int = RUN_RESTARTS,
     checkpoint_minutes: float = 0.0,
 ) -> list[Launched]:
     """Run a plan on this machine, once for each seed, and keep the outcomes if it came from ``storage``.

@@ -2,7 +2,7 @@
 
 The lease is renewed from a thread of its own, so that it lasts however long an evaluation takes. Where the thread
 finds the lease taken over by another process, or the study cancelled, the run is to stop; every write checks the
-lease in its own transaction, so that a run which hears of it late does no harm.
+lease in its own transaction, so that a run which notices late does no harm.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a long call tells whoever watches it, and what all who draw it say alike: the ladder's rows, the time left."""
+"""Progress of a long call, and the texts that all displays share: the ladder's rows, the time left."""
 
 from __future__ import annotations
 

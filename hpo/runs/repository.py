@@ -72,7 +72,7 @@ def open_store(storage: str, *, create: bool = True) -> Iterator[Store]:
 def enter_study(store: Store, spec: StudySpec) -> Study:
     """The study of this name, made if it is new; one that exists must ask for the same kind of trainings.
 
-    A new one does not wait for a worker: whoever enters it runs it.
+    A new one does not wait for a worker: the caller runs it.
     """
     try:
         study = store.study(spec.name)
@@ -120,7 +120,7 @@ COMPARABLE = (
     "budget.epochs_per_trial",
     "budget.evaluations_per_epoch",
 )
-"""What may not change when a study goes on; the ladder, the number of trials, seeds and full_scale may."""
+"""Keys that may not change when a study goes on; the ladder, the number of trials, seeds and full_scale may."""
 
 
 def read_result(
@@ -186,7 +186,7 @@ def measure_cost(store: Store, study: Study, spec: StudySpec) -> str:
     except StoreError:
         raise
     except Exception as error:  # the workload may be anybody's code
-        return f"what a sample costs could not be measured, so that plans need --cost: {error}"
+        return f"the cost of a sample could not be measured, so plans need --cost: {error}"
     return ""
 
 

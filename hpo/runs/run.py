@@ -123,7 +123,7 @@ def run_held(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions
 
 
 class _Run:
-    """What the steps of one run share."""
+    """State shared by the steps of one run."""
 
     def __init__(
         self,
@@ -273,7 +273,7 @@ class _Run:
             raise _Stopped
 
     def _trials(self, trials: list[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
-        """Tell whoever watches, and now and then the log."""
+        """Report progress to the caller, and now and then to the log."""
         self._progress.sweep(self._spec, trials, running)
         if time.monotonic() - self._told_at >= EVENT_SECONDS:
             self._told_at = time.monotonic()

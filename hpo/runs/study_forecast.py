@@ -47,7 +47,7 @@ RACE_TRAININGS = 5
 """About what a race trains."""
 
 DIRECT_TRAININGS = 10
-"""What a search at the target batch itself takes, by TPE with halving, to come within 5 % of the best: 9.3 trainings on
+"""Trainings until a search at the target batch itself, by TPE with halving, is within 5 % of the best: 9.3 trainings on
 noisy quadratics, 6.5 on digits (docs/concepts/extrapolation.md)."""
 
 
@@ -60,10 +60,10 @@ def forecast(
 ) -> StudyForecast:
     """Settings and epochs to target at a batch size, from all trials of a study.
 
-    The chance of reaching the target is told for each of ``budgets``, in epochs. Outcomes of earlier plans of this
-    study are evidence like its trials, and how earlier forecasts held, of this study or others, widens or narrows the
-    interval; outcomes of this study at this very batch size are what the forecast is to be compared with, and do not
-    count. A ``posterior`` must have been fitted without them.
+    The forecast gives the chance of reaching the target within each of ``budgets``, in epochs. Outcomes of earlier
+    plans of this study are evidence like its trials, and how earlier forecasts held, of this study or others, widens or
+    narrows the interval; outcomes of this study at this very batch size are what the forecast is to be compared with,
+    and do not count. A ``posterior`` must have been fitted without them.
 
     Of a study that asks for the best within a fixed budget it is the best metric in place of the epochs; ``budgets``
     and earlier forecasts say nothing of that.

@@ -46,7 +46,7 @@ BASELINES = {
     PlanKind.SQRT_SCALING: "sqrt",
     PlanKind.NO_SCALING: "none",
 }
-"""What a validated forecast is compared with: the best swept settings, moved by these scaling rules."""
+"""Baselines of a validated forecast: the best swept settings, moved by these scaling rules."""
 
 
 def make_plan(

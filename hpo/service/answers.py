@@ -69,7 +69,7 @@ class StudyAnswer(Answer):
     created_at: datetime
     updated_at: datetime
     cancel_requested: bool
-    worker: str | None = Field(description="Who runs it now.")
+    worker: str | None = Field(description="Worker that runs it now.")
     lease_expires_at: datetime | None
     attempts: int = Field(description="How often a worker took it.")
     for_agents: bool = Field(

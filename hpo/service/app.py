@@ -36,7 +36,7 @@ SETTLE_SECONDS = 5.0
 TAGS = [
     {
         "name": "studies",
-        "description": "What is swept: one study file each, with an owner and a place in the queue.",
+        "description": "Sweeps: one study file each, with an owner and a place in the queue.",
     },
     {
         "name": "trials",
@@ -50,9 +50,9 @@ TAGS = [
         "name": "plans",
         "description": "Forecasts on a machine: scripts to launch, and what became of them.",
     },
-    {"name": "events", "description": "What happens, while it happens, and what happened."},
-    {"name": "tokens", "description": "Who may do what."},
-    {"name": "operations", "description": "For whoever runs the server."},
+    {"name": "events", "description": "Live and past events."},
+    {"name": "tokens", "description": "Access tokens and their scopes."},
+    {"name": "operations", "description": "For the operator of the server."},
 ]
 DESCRIPTION = (
     "Sweep large-batch training settings at small scale; forecast, plan and launch the full-machine run. "

@@ -1,4 +1,4 @@
-"""Who asks, and what they may do: bearer tokens with scopes, an owner and an end.
+"""Authentication by bearer tokens, each with scopes, an owner and an expiry.
 
 A secret is ``lb_`` and 256 bits of :func:`secrets.token_urlsafe`. The database holds its SHA-256 alone. A slow,
 salted hash (bcrypt, Argon2) protects passwords, which people choose and attackers guess; 256 random bits cannot be

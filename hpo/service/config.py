@@ -77,17 +77,17 @@ class Limits(_ConfigSection):
         description="Processes of a validation run on a worker's machine; the cores of this one if none.",
     )
     stored_bytes: int | None = Field(
-        10_000_000_000, ge=1, description="What the studies of one owner may take in the database."
+        10_000_000_000, ge=1, description="Database size of the studies of one owner."
     )
     study_memory_bytes: int | None = Field(
         None,
         ge=1,
-        description="What the processes of a study may take in the worker inside; 90 % of the machine's if none.",
+        description="Memory limit of a study's processes in the built-in worker; default 90 % of the machine's.",
     )
     study_disk_bytes: int = Field(
         100_000_000_000,
         ge=1,
-        description="What a study may take of the folder of the worker inside.",
+        description="Disk limit of a study in the folder of the built-in worker.",
     )
     forecasts_per_minute: int = Field(
         60, ge=1, description="Forecasts and plans of one owner that take a computation."
@@ -115,7 +115,7 @@ class ServerConfig(_ConfigSection):
     folder: Path = Field(Path(".hpo"), description="Where plans and the login token are kept.")
     workloads: tuple[Annotated[str, AfterValidator(rules.check_workload)], ...] = Field(
         BUILT_IN_WORKLOADS,
-        description="What studies may train: workloads by name, those of plug-ins too; package.module:Class is code of "
+        description="Workloads that studies may train, by name, those of plug-ins too; package.module:Class is code of "
         "the server's own.",
     )
     plugins: tuple[str, ...] = Field(
@@ -136,7 +136,7 @@ class ServerConfig(_ConfigSection):
     program_wrapper: str = Field(
         "",
         max_length=2000,
-        description="What stands before the command of a program: another user, or a container.",
+        description="Prefix of a program's command: another user, or a container.",
     )
     shared_reading: bool = Field(
         True, description="Whether everyone with a token may read everyone's studies."

@@ -1,7 +1,7 @@
 """Limits that uvicorn leaves to a proxy: on the head of a request, on who does not take his answer, on connections.
 
 A head must arrive within a time, counted from the connection or from the first byte of a later request, and have at
-most so many bytes. Whoever is sent an answer must take some of it within a time, which is short where many connections
+most so many bytes. A client must read some of its answer within a time, which is short where many connections
 of one address take nothing: each holds a slot of its owner. Few requests may be sent ahead of the answers that are
 taken. One address may have so many connections open. Bodies have their bounds in :mod:`hpo.service.middleware`.
 """

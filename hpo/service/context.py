@@ -187,7 +187,7 @@ class Context:
 
 
 def not_found(name: str) -> RefusedError:
-    """A study that is not there, or that may not be seen."""
+    """A study that does not exist, or that the caller may not see."""
     return RefusedError(
         404,
         f"there is no study {name[: rules.MAX_NAME_CHARACTERS]!r}",
@@ -223,7 +223,7 @@ async def _study_name(
 
 
 def requires_scope(scope: str) -> Callable[..., Coroutine[Any, Any, Principal]]:
-    """A dependency: whoever asks, if the token has the scope; RefusedError 401, 403 or 429 else."""
+    """A dependency: the principal of a token that has the scope; RefusedError 401, 403 or 429 otherwise."""
 
     async def principal(
         request: Request,
@@ -276,7 +276,7 @@ async def _authenticate(request: Request, secret: str | None, session: str | Non
 async def look_up(request: Request, secret: str, *, session: bool = False) -> Principal:
     """Who holds a secret that was not looked up a moment ago.
 
-    Whoever guesses is refused by his address after a while, but a token that counts is let in from there too: it is
+    Addresses that guess tokens are refused after a while, but a valid token is accepted from there too: it is
     looked up first, then by a thread that all such addresses share.
     """
     context = context_of(request)

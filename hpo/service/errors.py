@@ -73,7 +73,7 @@ def told_error(error: Exception) -> Response:
     for kind, status, name in _STATUSES:
         if isinstance(error, kind):
             return error_reply(status, str(error), kind=name)
-    # where the database is concerns whoever runs the server: the log has it
+    # where the database is concerns the operator of the server: the log has it
     return error_reply(
         503,
         "the server cannot do this at the moment: its database or its disk does not answer",

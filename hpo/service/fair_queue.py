@@ -6,7 +6,7 @@ it wait in that owner's queue, first come, first served: processor sharing betwe
 (Kleinrock, 1967, doi:10.1145/321386.321388), in whole requests.
 
 With *n* owners who have requests in progress, each may have ``threads // (n + 1)`` of them, at least one: a part of the
-threads stays free for whoever comes next, and is served at once.
+threads stays free for the next owner, who is served at once.
 
 A request that waits for something other than a thread, such as a fit, gives its slot to the next one of its owner
 meanwhile (:meth:`RequestSlot.aside`).

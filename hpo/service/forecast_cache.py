@@ -60,7 +60,7 @@ class ForecastCache:
     def remembered(
         self, store: Store, study: Study, batches: Sequence[int], budgets: Sequence[float]
     ) -> list[StudyForecast] | None:
-        """The forecasts, where all of them were made already; cheap."""
+        """The forecasts if all of them are cached, else None; cheap."""
         with self._lock:
             fitted = self._fitted.get(_state(store, study))
         found = [fitted.made.get((batch, *budgets)) for batch in batches] if fitted else []

@@ -18,7 +18,7 @@ KINDS = {
     500: "internal",
     503: "unavailable",
 }
-"""What an error is called in an answer, by its status."""
+"""Name of an error in an answer, by its status."""
 
 
 class RefusedError(HpoError):

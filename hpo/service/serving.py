@@ -73,8 +73,8 @@ def serve(
         )
         if not (config.is_local or config.tls_certificate or config.trusted_proxies):
             LOG.warning(
-                "the server listens at %s without TLS: whoever is on the way reads tokens; give tls_certificate and "
-                "tls_key, or put a proxy before it and name it in trusted_proxies",
+                "the server listens at %s without TLS: anybody on the network path can read tokens; give "
+                "tls_certificate and tls_key, or put a proxy before it and name it in trusted_proxies",
                 config.host,
             )
         if link:

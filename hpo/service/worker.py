@@ -32,6 +32,7 @@ from hpo.runs.run import RunOptions, run_held
 from hpo.runs.study_limits import StudyLimits
 from hpo.service.submission import faults_of_data
 from hpo.study.jobs import workload_data
+from hpo.study.restart_limits import STUDY_STARTS
 from hpo.study.spec import StudySpec
 from hpo.study.trackers import allowed_here
 from hpo.tuning.periodic import PeriodicThread
@@ -82,7 +83,7 @@ class WorkerOptions:
     lease_seconds: float = LEASE_SECONDS
     poll_seconds: float = 1.0
     storage_retry_seconds: float = RETRY_SECONDS
-    max_attempts: int = 20
+    max_attempts: int = STUDY_STARTS
     once: bool = False
     drain: bool = False
     data_folders: tuple[Path, ...] = ()

@@ -117,6 +117,6 @@ def faults_of_program(
 
 
 def reads_seed(program: ProgramSection | None) -> bool:
-    """Whether a repetition is told its seed: every workload is, and a program whose command reads it."""
+    """Whether a repetition gets its seed: every workload does, and a program whose command reads it."""
     options = program and program.options
     return not options or options.reads_trial or "seed" in placeholders(options.words)

@@ -270,7 +270,7 @@ class StudySpec(Section):
 
     @property
     def repeated(self) -> str:
-        """What trains configurations again with other seeds, whoever trains; "" where nothing does."""
+        """The rule that trains configurations again with other seeds; "" where none does."""
         if self.seeds > 1:
             return f"seeds: {self.seeds} repeats the best settings with other seeds"
         if self.full_scale is not None and self.full_scale.validate_plan:

@@ -1,4 +1,4 @@
-"""A sweep whose trials are trained by whoever asks for them, one at a time, wherever they are.
+"""A sweep in ask-and-tell mode: clients anywhere train its trials, one at a time.
 
 What is trained next, and what ends a trial early, is what the sweep's own strategy, samplers and rule say: those of
 :mod:`hpo.tuning.tuner`. Nothing is kept here that the database does not hold, so that another process goes on from

@@ -1,4 +1,4 @@
-"""Ray Tune and the sweep: what it reports is recorded, and it is told which trials stop."""
+"""Callbacks of Ray Tune: they record what it reports, and tell it which trials stop."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class RayResultCallback(tune.Callback):  # type: ignore[misc]
             wait_for_notice()
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """The trial's process died more often than it is started again, or was killed as the sweep is to end.
+        """The trial's process died more often than it may be restarted, or was killed because the sweep ends.
 
         Tune also gives up, restarts left or not, a trial for which it took the process of an ended one that was dead
         itself, on a machine that is gone. That one begins anew.
@@ -101,8 +101,8 @@ class RayResultCallback(tune.Callback):  # type: ignore[misc]
 class Stopping(tune.Stopper):  # type: ignore[misc]
     """Tells Tune, which asks several times a second, when the sweep is to end.
 
-    Tune waits ten seconds and more for actors that are amid an epoch. Their trials wait for another run anyway, so that
-    they are killed where they have not ended ``GRACE_SECONDS`` after the sweep was to end.
+    Tune waits ten seconds and more for actors in the middle of an epoch. Their trials wait for another run anyway, so
+    that they are killed where they have not ended ``GRACE_SECONDS`` after the sweep was to end.
     """
 
     def __init__(self, sweep: Trainings, handler: RayResultCallback) -> None:

@@ -68,7 +68,7 @@ class Trainings:
     """
 
     purpose: ClassVar[str]
-    """What the trials are marked with in the database."""
+    """Purpose of the trials in the database."""
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from typing import Any
 
 from hpo.errors import TuningError
 from hpo.study.jobs import search_path
+from hpo.study.restart_limits import RAY_STARTS, TRIAL_RESTARTS
 from hpo.study.samplers import SAMPLERS
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.race import Course
@@ -33,12 +34,6 @@ from storage.records import Study
 from storage.store import Store
 from trainers.errors import CommunicationError
 from trainers.private_files import lock_file, make_folder, open_private
-
-RESTARTS = 2
-"""How often a trial whose process died is started again, from its checkpoint, before it counts as failed."""
-
-START_ATTEMPTS = 3
-"""How often Ray is started on this machine: it gives its own processes 30 s, too few where other work is heavy."""
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -274,7 +269,7 @@ def _tune(
             num_samples=-1,
             reuse_actors=True,
             max_concurrent_trials=concurrent,
-            max_failures=RESTARTS,
+            max_failures=TRIAL_RESTARTS,
             callbacks=[handler],
             stop=stopping,
             storage_path=str(scratch),
@@ -327,7 +322,7 @@ def _start_ray(options: RayOptions) -> None:
     from trainers.asynchronous import ray_session
 
     address = options.address
-    attempts = 1 if address else START_ATTEMPTS
+    attempts = 1 if address else RAY_STARTS
     for attempt in range(attempts):
         try:
             with _own_signals():

@@ -17,12 +17,11 @@ import ray
 from ray.util import get_current_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from hpo.study.restart_limits import TRIAL_RESTARTS
 from hpo.tuning.lost_machines import wait_for_notice
 from hpo.tuning.resources import TrialResources
 from hpo.tuning.trial_run import TrialRun, WorkerPlace
 
-RESTARTS = 2
-"""How often the workers of a trial are started again after one has died, before the trial counts as failed."""
 PING_SECONDS = 10.0
 
 
@@ -99,10 +98,10 @@ class WorkerGroup:
                 return dict(next(result for result in results if result["state"] == "failed"))
             except ray.exceptions.RayError as error:
                 self._end()
-                if self._restarts == RESTARTS:
+                if self._restarts == TRIAL_RESTARTS:
                     return {
                         "state": "failed",
-                        "reason": f"a worker of the trial died {RESTARTS + 1} times: {_first_line(error)}",
+                        "reason": f"a worker of the trial died {TRIAL_RESTARTS + 1} times: {_first_line(error)}",
                         "done": True,
                     }
                 self._restarts += 1

@@ -68,7 +68,7 @@ _OTHERS: dict[str, tuple[Use, ...]] = {
     "staleness_bound": (Use("update_mode", ("stale_synchronous",)),),
     "epoch_quorum": (Use("update_mode", ("asynchronous",)),),
 }
-"""What takes effect with certain values of others that are no techniques; any one of the uses will do."""
+"""Settings that take effect only with certain values of other settings; any one of the uses suffices."""
 
 
 def chosen(values_of: ValuesOf) -> Iterator[tuple[str, str, Technique]]:

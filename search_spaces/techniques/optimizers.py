@@ -102,7 +102,7 @@ _SCHEDULE_FREE = _DECOUPLED | {
 }
 
 OWN = "own:"
-"""What stands before the name of an optimizer that only a program of the user's knows."""
+"""Prefix of the name of an optimizer that only the user's program knows."""
 _OWN_NAME = re.compile(re.escape(OWN) + r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 
 
@@ -277,12 +277,8 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             ),
             settings=_DECOUPLED
             | {
-                "soap_beta1": _share(
-                    "what SOAP's average of the gradient keeps with each update", 0.95
-                ),
-                "soap_beta2": _share(
-                    "what SOAP's second moment and factors keep with each update", 0.95
-                ),
+                "soap_beta1": _share("decay of SOAP's average of the gradient per update", 0.95),
+                "soap_beta2": _share("decay of SOAP's second moment and factors per update", 0.95),
             },
             # factors and bases, of which the size depends on the shapes, are counted as two copies more
             state_bytes=16,
@@ -297,9 +293,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             uses=_MOMENTS,
             settings=_DECOUPLED
             | {
-                "muon_momentum": _share(
-                    "what the momentum of a matrix keeps with each update", 0.95
-                ),
+                "muon_momentum": _share("decay of the momentum of a matrix per update", 0.95),
                 "muon_nesterov": OwnSetting(what="Nesterov momentum for matrices", default=True),
                 "muon_rate_scaling": OwnSetting(
                     what="a matrix's rate by the length of AdamW's updates (rms), or by its shape alone (shape)",
@@ -333,7 +327,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             source="arXiv:2302.06675",
             uses=("beta1",),
             settings=_DECOUPLED
-            | {"lion_beta2": _share("what Lion's momentum keeps with each update", 0.99)},
+            | {"lion_beta2": _share("decay of Lion's momentum per update", 0.99)},
             state_bytes=4,
             rate_exponent=(0.56, 0.31),
             exponent_source=_SWEEPS_SOURCE,
@@ -386,7 +380,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
                     default=5.0,
                     range=Range(0),
                 ),
-                "ademamix_beta3": _share("what the slow average keeps with each update", 0.9999),
+                "ademamix_beta3": _share("decay of the slow average per update", 0.9999),
                 "ademamix_warmup_epochs": OwnSetting(
                     what="time over which the slow average comes in",
                     default=0.0,

@@ -10,7 +10,7 @@ from search_spaces.own_settings import OwnSetting, faults_of_own
 
 if TYPE_CHECKING:
     Faults = Callable[[Any], Iterator[str]]
-    """What is wrong with complete settings that choose the technique: the rule, the value and the way out."""
+    """The error in complete settings that choose the technique: the rule, the value and the way out."""
 
 
 @dataclass(frozen=True)

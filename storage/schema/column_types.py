@@ -51,7 +51,7 @@ def plain_text(text: str) -> str:
 class PlainText(TypeDecorator[str]):
     """Text in which what cannot be printed stands as its escape, line breaks and tabs apart.
 
-    Whoever trains tells why a training ended, and terminals obey the control characters in it.
+    The reason why a training ended comes from its client, and terminals obey the control characters in it.
     """
 
     impl = Text

@@ -91,7 +91,7 @@ def text(name: str, *, earlier: str | None = None) -> Column[str]:
 
 
 def told(name: str) -> Column[str]:
-    """Text for people to read, from whoever trains: its control characters stand as their escapes."""
+    """Text for people to read, from a client: control characters are escaped."""
     return Column(name, PlainText, nullable=False)
 
 

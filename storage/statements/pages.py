@@ -48,7 +48,7 @@ ORDERS = tuple(
     for column in trials.c
     if column.name != "checksum" and not isinstance(column.type, FloatList)
 )
-"""What a page of trials can be ordered by."""
+"""Sort keys of a page of trials."""
 
 
 def of_studies(

@@ -197,7 +197,7 @@ def check(connection: Connection, lease: Lease) -> None:
 
 
 def end_lease(now: datetime) -> dict[str, Any]:
-    """Columns that take a study away from whoever holds it."""
+    """Columns that take a study away from its holder."""
     return {**_FREE, "lease_generation": studies.c.lease_generation + 1, "updated_at": now}
 
 

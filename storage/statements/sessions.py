@@ -16,7 +16,7 @@ MOST_OF_A_TOKEN = 1_000
 
 
 def add(connection: Connection, digest: str, token_id: int, expires_at: datetime) -> None:
-    """Store a session of a token; those that have ended go, and those of the token that are too many."""
+    """Store a session of a token; delete expired sessions, and the oldest beyond the token's limit."""
     connection.execute(delete(sessions).where(sessions.c.expires_at <= clock.now(connection)))
     connection.execute(
         insert(sessions).values(digest=digest, token_id=token_id, expires_at=expires_at)

@@ -1,9 +1,9 @@
-"""Leases on single trials, for trainings that are run by whoever asks for them; statements on one connection.
+"""Leases on single trials, for ask and tell; statements on one connection.
 
-Whoever asks for a trial brings a key that nobody else knows, and every later write under it first checks, in its own
-transaction, that the key is still the trial's: a fencing token, as the generation of a study's lease is one
+A client that asks for a trial brings a key that nobody else knows, and every later write under it first checks, in its
+own transaction, that the key is still the trial's: a fencing token, as the generation of a study's lease is one
 (``storage.statements.queue``). The key of a new holder replaces the one before, so that two never write one trial; and
-whoever sends a request twice, because the answer was lost, gets the same answer. The time only says when a silent
+a client that repeats a request, because the answer was lost, gets the same answer. The time only says when a silent
 holder's trial may be given to another. A holder that comes back before that goes on: its key is still the trial's.
 
 A study is run by a worker under its own lease or by holders of trials, never by both: :func:`lease` refuses a study
@@ -143,7 +143,7 @@ def expire(connection: Connection, study_id: int, most_vanished: int) -> list[Tr
         _set(connection, row.trial_id, vanished=vanished)
         if vanished > most_vanished:
             reason = (
-                f"whoever trained it stopped responding {vanished} times, the last being {row.holder}: it may kill its "
+                f"its holder stopped responding {vanished} times, the last being {row.holder}: it may kill its "
                 "process, such as by using up the memory"
             )
             result = TrialResult(state=TrialState.FAILED, reason=reason)
@@ -174,7 +174,7 @@ def forget(connection: Connection, trial_ids: Sequence[int]) -> None:
 
 
 def forget_unfinished(connection: Connection, study_id: int) -> None:
-    """End the leases of all trials that have not ended: whoever held one can write no more."""
+    """End the leases of all trials that have not ended: their holders can write no more."""
     unfinished = select(trials.c.id).where(
         trials.c.study_id == study_id,
         trials.c.state.in_([TrialState.QUEUED, TrialState.RUNNING]),

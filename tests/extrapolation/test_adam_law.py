@@ -11,12 +11,7 @@ from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.model import make_models
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.laws.adam_law import AdamRate, log_best_batch, log_excess
-from hpo.extrapolation.laws.laws import (
-    learning_rate_saturating,
-    learning_rate_surge,
-    log_growth,
-    log_small_batch_excess,
-)
+from hpo.extrapolation.laws.laws import log_growth, log_small_batch_excess
 from hpo.extrapolation.laws.priors import AdamPriors, Normal, Priors
 
 BATCHES = np.log([4.0, 32.0, 256.0, 2048.0, 16384.0])
@@ -77,7 +72,7 @@ def test_the_batch_with_the_fewest_epochs_is_where_a_search_finds_it(sharpness):
 @pytest.mark.parametrize(
     ("fall", "formula"),
     [
-        (0.0, lambda batch, top, noise: learning_rate_saturating(batch, top, noise, 0.5)),
+        (0.0, lambda batch, top, noise: top / (1 + noise / batch) ** 0.5),
         (-0.5, lambda batch, top, noise: top * np.sqrt(batch / noise)),
     ],
 )
@@ -89,14 +84,13 @@ def test_flat_and_the_square_root_are_points_of_the_prior(law, fall, formula):
 
 
 def test_the_surge_is_a_point_of_the_prior(law):
-    """At a sharpness of 2: sqrt(B / N + N / B) is the surge's sum of roots but for its corner."""
+    """At a sharpness of 2: sqrt(B / N + N / B) is the sum of roots of Li et al. 2024 (arXiv:2405.14578) but for its
+    corner."""
     found = values(**{"learning_rate.fall": 0.5, "learning_rate.log_sharpness": np.log(2.0)})
     noise, far = np.exp(law.log_noise(found)[0]), np.log([1e-3, 1e3])
     top = float(np.exp(law.ceiling(found)[0, 0]))
     best = np.exp(law.best(found, np.log(noise) + far)[0])
-    assert best == pytest.approx(
-        0.5 * learning_rate_surge(noise * np.exp(far), top, noise), rel=0.01
-    )
+    assert best == pytest.approx(top / (np.exp(far / 2) + np.exp(-far / 2)), rel=0.01)
 
 
 def test_the_rate_is_the_anchor_at_the_largest_rung(law):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from hpo.extrapolation import discrepancy
 
@@ -21,17 +22,34 @@ def test_trials_overrule_the_laws():
     assert corrected.sd[0] > corrected.sd[best]
 
 
-def test_the_discrepancy_is_as_large_as_the_trials_say(monkeypatch):
-    """With one size it is the Gaussian process's mean; with several it follows trials that the laws missed by far."""
+def test_it_is_the_mixture_of_gaussian_processes_over_its_sizes():
+    """Two trials one length apart: each size's posterior by 2 x 2 algebra, weighted by the trials' joint density."""
+    distance, noise, gap = 0.3, 0.1, np.array([0.3, -0.3])
+    places = np.array([[0.0], [distance]])
+    found = discrepancy.correct(np.zeros(2), places, places, np.zeros(2), gap, noise)
+    near = math.exp(-0.5)  # at the length of the kernel, 0.3
+    weights, means, bends, variances = [], [], [], []
+    for size, probability in ((0.1, 0.25), (0.2, 0.4), (0.4, 0.25), (0.8, 0.1)):
+        same, across = 1 + size**2, 1 + size**2 * near  # with the level, of size 1
+        known = np.array([[same + noise**2, across], [across, same + noise**2]])
+        density = scipy.stats.multivariate_normal(cov=known).pdf(gap)
+        weights.append(probability * density)
+        told = np.linalg.inv(known) @ gap
+        means.append(np.array([[same, across], [across, same]]) @ told)
+        bends.append(size**2 * np.array([[1, near], [near, 1]]) @ told)
+        row = np.array([same, across])
+        variances.append(same - row @ np.linalg.inv(known) @ row)
+    share = np.array(weights) / sum(weights)
+    mean = share @ np.array(means)
+    spread = share @ (np.array(variances)[:, None] + (np.array(means) - mean) ** 2)
+    assert found.mean == pytest.approx(mean)
+    assert found.bend == pytest.approx(share @ np.array(bends))
+    assert found.sd == pytest.approx(np.sqrt(spread))
+
+
+def test_the_discrepancy_is_as_large_as_the_trials_say():
+    """It follows trials the more, the further the laws missed them."""
     places, noise = np.array([[0.0], [1.0]]), 0.1
-    monkeypatch.setattr(discrepancy, "AMPLITUDES", (0.2,))
-    monkeypatch.setattr(discrepancy, "PROBABILITIES", (1.0,))
-    found = discrepancy.correct(np.zeros(2), places, places, np.zeros(2), [0.3, -0.3], noise)
-    near = math.exp(-0.5 / discrepancy.LENGTH**2)
-    share = 0.04 * (1 - near) / (0.04 * (1 - near) + noise**2)  # of a difference, the level apart
-    assert found.bend == pytest.approx([0.3 * share, -0.3 * share])
-    assert found.mean == pytest.approx(found.bend, abs=1e-9)
-    monkeypatch.undo()
     shares = [
         discrepancy.correct(np.zeros(2), places, places, np.zeros(2), [size, -size], noise).bend[0]
         / size

@@ -15,7 +15,7 @@ import hpo
 from hpo.cli.commands import doctor_checks
 from hpo.cli.main import main
 from storage.migrations import HEAD
-from storage.records import NewStudy, StudyState
+from storage.records import ConvergencePoint, NewStudy, StudyState
 from storage.store import Store
 
 
@@ -79,12 +79,25 @@ def test_backup_and_restore(study, monkeypatch):
 
 def test_prune(study):
     with Store.open(study.storage) as store:
+        first, *_ = store.trials(store.study("cells").id)
+        curve = [
+            ConvergencePoint(step, 4 * step, step / 10, 1.0, 0.5, 0.5, 0.9, 0.1, 4)
+            for step in (1, 2, 3)
+        ]
+        store.record({first.id: curve})
         store.set_study_state(store.study("cells").id, StudyState.FINISHED)
-    dry = document("db", "prune", "--older-than", "0d", "--dry-run")
-    assert (dry["dry_run"], dry["points"], dry["trials"]) == (True, 0, 0)
-    assert call("db", "prune", "--older-than", "90d", "--keep-best").stdout.startswith(
-        "removed 0 points of 0 trials"
-    )
+
+        def steps():
+            return [point.step for point in store.points(first.id)]
+
+        dry = document("db", "prune", "--older-than", "0d", "--dry-run")
+        assert (dry["dry_run"], dry["points"], dry["trials"]) == (True, 2, 1)
+        young = call("db", "prune", "--older-than", "90d", "--keep-best").stdout
+        assert young.startswith("removed 0 points of 0 trials") and steps() == [1, 2, 3]
+        assert call("db", "prune", "--older-than", "0d").stdout.startswith(
+            "removed 2 points of 1 trials"
+        )
+        assert steps() == [3]  # the last point of a curve stays
     assert (
         "must be a number with a unit, such as 12h, 90d or 8w, but got '90'"
         in call("db", "prune", "--older-than", "90", code=2).stderr

@@ -152,7 +152,9 @@ def test_where_its_package_is_not_taken_it_is_refused(site: Path, tmp_path: Path
     for taken, code in (("other", 2), ("other,largebatch_examples", 0)):
         done = hpo(site, tmp_path, "study", "check", "signum.yaml", HPO_PLUGINS=taken)
         assert done.returncode == code, done.stderr + done.stdout
-        refused = "package largebatch-examples 1.0 is not among those that are taken here"
+        refused = (
+            "package largebatch-examples 1.0 is not among the plug-ins that this service accepts"
+        )
         assert (refused in done.stderr) == (code == 2), done.stderr
         assert "Traceback" not in done.stderr
 
@@ -185,7 +187,7 @@ def test_a_live_service_that_takes_it_runs_plans_and_shows_it_and_another_refuse
         refused = asked.post("/api/v1/studies", json={"spec": study})
         assert refused.status_code == 422
         for line in (
-            "package largebatch-examples 1.0 is not among those that are taken here",
+            "package largebatch-examples 1.0 is not among the plug-ins that this service accepts",
             "whoever runs this service adds largebatch-examples to the plugins",
         ):
             assert line in refused.text

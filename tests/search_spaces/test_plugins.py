@@ -126,7 +126,7 @@ def test_only_packages_that_are_named_are_taken(
     module = _install(monkeypatch, tmp_path, {"tiger": "@:TIGER"}, "TIGER = 7", "Some.Package")
     monkeypatch.setenv(TAKEN, "")
     assert list(registry) == ["known"]
-    with pytest.raises(PluginError, match="is not among those that are taken here"):
+    with pytest.raises(PluginError, match="is not among the plug-ins that this service accepts"):
         registry["tiger"]
     assert "adds Some.Package to the plugins of its configuration" in registry.explain("tiger")
     assert module not in sys.modules

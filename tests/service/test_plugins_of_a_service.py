@@ -35,7 +35,7 @@ budget: {trials: 4, epochs_per_trial: 2}
 @pytest.mark.parametrize(
     ("taken", "stripes", "fault"),
     [
-        ((), "4", "package some-tigers 1.0 is not among those that are taken here"),
+        ((), "4", "package some-tigers 1.0 is not among the plug-ins that this service accepts"),
         (("other",), "4", "whoever runs this service adds some-tigers to the plugins"),
         (("Some_Tigers",), "4", None),
         (("some-tigers",), "0", r"tiger_stripes must lie in \[1, inf\], but got 0"),
@@ -82,7 +82,7 @@ OVALS = WorkloadDescription(
 @pytest.mark.parametrize(
     ("taken", "named", "fault"),
     [
-        ((), True, "package some-ovals 1.0 is not among those that are taken here"),
+        ((), True, "package some-ovals 1.0 is not among the plug-ins that this service accepts"),
         (("some-ovals",), False, "workload must be one that this server allows"),
         (("some-ovals",), True, None),
     ],

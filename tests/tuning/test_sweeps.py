@@ -102,7 +102,7 @@ def test_a_study_of_the_same_name_that_would_not_compare_is_refused(run):
 
 @pytest.mark.slow
 def test_a_trial_whose_process_dies_is_failed_with_its_reason(run_on_ray, monkeypatch):
-    monkeypatch.setattr(tuner, "RESTARTS", 0)
+    monkeypatch.setattr(tuner, "TRIAL_RESTARTS", 0)
     monkeypatch.setattr(trainings, "GIVE_UP_AFTER", 2)  # each of them is a process that starts
     with pytest.raises(TuningError, match="first 2 trials all failed"):
         run_on_ray(trials=8, data=", dies_after: 0")

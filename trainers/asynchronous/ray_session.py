@@ -1,8 +1,8 @@
 """A Ray of one's own on this machine, or a cluster's: with its token on, and its files for its user alone.
 
-Whoever reaches the ports of a Ray without a token runs code as its user. From 2.59 a Ray that is started here asks
-for a token by itself; an earlier one, and one for which ``RAY_AUTH_MODE`` says otherwise, is refused. A Ray of this
-machine alone listens on the loopback interface; by itself it would take the network's.
+Anybody who reaches the ports of a Ray without a token can run code as its user. From 2.59 a Ray that is started here
+asks for a token by itself; an earlier one, and one for which ``RAY_AUTH_MODE`` says otherwise, is refused. A Ray of
+this machine alone listens on the loopback interface; by itself it would take the network's.
 
 Its files go with it. Those of a process that was killed are removed by the next that starts a Ray: they hold a lock,
 which is free when their process has ended.
@@ -81,7 +81,7 @@ def check_running() -> None:
     check_ray_version(ray.__version__)
     if os.environ.get(MODE, "").lower() != "token":
         raise CommunicationError(
-            f"the Ray that runs already has no token, so that whoever reaches its ports runs code as you; set "
+            f"the Ray that runs already has no token, so anybody who reaches its ports can run code as you; set "
             f"{MODE}=token before ray.init, or leave starting it to the study"
         )
 
@@ -101,8 +101,8 @@ def check_mode(mode: str | None) -> None:
     """:class:`CommunicationError` where the environment turns the token off."""
     if mode is not None and mode.lower() != "token":
         raise CommunicationError(
-            f"{MODE} must be token or unset, but got {mode!r}: without a token whoever reaches Ray's ports runs code "
-            "as you"
+            f"{MODE} must be token or unset, but got {mode!r}: without a token anybody who reaches Ray's ports "
+            "can run code as you"
         )
 
 
@@ -112,7 +112,7 @@ def _check_cluster(ray: Any, address: str) -> None:
     if mode.lower() != "token":
         ray.shutdown()
         raise CommunicationError(
-            f"the Ray cluster at {address} has no token, so that whoever reaches its ports runs code as its user; "
+            f"the Ray cluster at {address} has no token, so anybody who reaches its ports can run code as its user; "
             f"start its nodes with {MODE}=token and one token (ray get-auth-token --generate)"
         )
 

@@ -22,10 +22,10 @@ DEVICES = ("auto", "cpu", "cuda")
 """A GPU where PyTorch sees one, the processor, or a GPU."""
 
 DEVICE_VARIABLE = "HPO_DEVICE"
-"""What stands for ``--device`` where that is not given; workers inherit it from ``hpo launch``."""
+"""Environment variable that replaces ``--device``; workers inherit it from ``hpo launch``."""
 
 COMPILE_VARIABLE = "HPO_COMPILE"
-"""What stands for ``--compile``; see :mod:`trainers.loop.compiled`."""
+"""Environment variable that replaces ``--compile``; see :mod:`trainers.loop.compiled`."""
 
 SYSTEM_FILES = Path("/sys")
 

@@ -137,7 +137,7 @@ class Monitor:
         return first.decode()
 
     def _await_readers(self) -> None:
-        """Whoever holds the store keeps it up until the living have read the finding, or for a few beats."""
+        """The holder of the store keeps it up until the survivors have read the finding, or for a few heartbeats."""
         if not self._holds_store:
             return
         deadline = time.monotonic() + _WATCHED_BEATS * self._beat_seconds

@@ -3,7 +3,7 @@
     m = beta1 * m + (1 - beta1) * g         v = beta2 * v + (1 - beta2) * g^2
     direction = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)             t, ``count``, is 1 at first
 
-Without ``bias_correction`` the two divisors are 1, as they are for t without end: that is what the kernel is told.
+Without ``bias_correction`` the two divisors are 1, as they are for t without end: the kernel gets that.
 PyTorch's fused kernel of Adam reads and writes each tensor once.
 """
 

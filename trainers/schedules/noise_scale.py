@@ -35,7 +35,7 @@ MEASURED_EVERY = 24
 """Updates from one that is measured to the next: cutting its batch costs up to 0.6 of an update, so 2.5 % of all."""
 
 SMOOTHING = 0.8
-"""What the averages keep of themselves with each measurement."""
+"""Decay of the averages per measurement."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Faults:
 
     @contextlib.contextmanager
     def noted(self, weight: int) -> Iterator[None]:
-        """Note what goes wrong inside, rather than raise it: the other nodes must hear of it first."""
+        """Note an error rather than raise it: the other nodes must know of it first."""
         try:
             yield
         except Exception as error:

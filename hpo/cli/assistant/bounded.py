@@ -1,6 +1,6 @@
 """What an assistant is handed: data, marked as such, of bounded length, without characters that are not seen.
 
-Names, files, messages and reasons come from whoever submitted a study or trained its trials. They may hold anything,
+Names, files, messages and reasons come from users who submit studies or train trials. They may hold anything,
 also sentences that are meant for the assistant; so every answer says first what it is, and nothing of it stands outside
 of a JSON string.
 """

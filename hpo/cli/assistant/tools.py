@@ -55,7 +55,7 @@ Hours = Annotated[float, Field(gt=0, le=MOST_HOURS, allow_inf_nan=False)]
 
 
 class StudyTools:
-    """The tools, on one source. A method's docstring is what the assistant is told of it."""
+    """The tools, on one source. The assistant reads a method's docstring."""
 
     def __init__(self, source: StudySource) -> None:
         self._source = source

@@ -23,7 +23,7 @@ from hpo.cli.commands.signals import handle_signals
     show_default=True,
     help="Where checkpoints are kept; agents that share it go on from each other's.",
 )
-@click.option("--name", default=None, help="Who trains, for people to read; host:pid if not given.")
+@click.option("--name", default=None, help="Name of this agent, shown to people; default host:pid.")
 @click.option("--trials", type=click.IntRange(min=1), metavar="N", help="End after N trials.")
 @click.option(
     "--stop-after",
@@ -71,7 +71,7 @@ def agent(
     _log_to_stderr()
     with Client(server, token) as client:
         study_of_server = client.study(study)
-        # a name that is not there is told before anything waits
+        # an unknown name is an error before anything waits
         resources = parse_study(study_of_server.status().document["spec"]).resources
         if resources.nodes > 1:
             raise TuningError(

@@ -48,7 +48,7 @@ def mcp(storage: str | None, server: str | None, token: str | None, writes: bool
             from hpo.client.client import Client
             from hpo.client.retries import RetryPolicy
 
-            # a refusal is told at once: who asked decides whether and when to ask again
+            # a refusal is an error at once: the caller decides whether and when to retry
             client = Client(server, token, retries=RetryPolicy(attempts=1))
             source = StudyServer(open_until_then.enter_context(client))
         else:

@@ -117,7 +117,7 @@ def _confirm(study: str, where: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("what is deleted cannot be brought back; confirm it with --yes")
+        raise click.UsageError("deleting cannot be undone; confirm with --yes")
     click.confirm(
         f"delete {study} with all that is known of it from {without_password(where)}?",
         abort=True,

@@ -90,7 +90,7 @@ def example(name: str | None, output: Path) -> None:
         raise click.UsageError(f"{written} cannot be written: {error.strerror}") from error
     click.echo(f"wrote {written}: {chosen.about}")
     if (written / "README.md").is_file():
-        click.echo(f"what it does, and how it is run: {written / 'README.md'}")
+        click.echo(f"its purpose, and how to run it: {written / 'README.md'}")
         return
     click.echo("\nnext:")
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("ray") is None:

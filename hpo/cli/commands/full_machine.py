@@ -150,7 +150,7 @@ def launch(
 @click.option(
     "--backend",
     type=click.Choice(["horovod", "torch"]),
-    help="What the run used; what suits the plan's scheduler if not given.",
+    help="Backend of the run; default: the one that suits the plan's scheduler.",
 )
 @click.option(
     "--nodes", type=click.IntRange(min=1), help="Nodes of the run; as the report says if not given."

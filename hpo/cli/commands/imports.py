@@ -108,7 +108,7 @@ def _run_options(command: Command) -> Command:
             type=click.Choice(["epochs", "epoch-index", "updates", "samples"]),
             default="updates",
             show_default=True,
-            help="What a step of a curve counts: epochs done, epochs from 0, updates or samples. A curve that is "
+            help="Unit of a curve's steps: epochs done, epochs from 0, updates or samples. A curve that is "
             "mapped to epochs goes before.",
         ),
         click.option(
@@ -116,15 +116,15 @@ def _run_options(command: Command) -> Command:
             "states",
             multiple=True,
             metavar="THEIRS=OURS",
-            help="What a run's status stands for where its curve does not tell: censored, diverged, pruned, failed "
-            "or skip; may be repeated. As it is, runs that failed or were killed are left out.",
+            help="Meaning of a run's status where its curve does not show how it ended: censored, diverged, pruned, "
+            "failed or skip; may be repeated. By default, runs that failed or were killed are left out.",
         ),
         click.option(
             "--map",
             "mapping",
             multiple=True,
             metavar="THEIRS=OURS",
-            help="What a name of the source is called here, such as lr=learning_rate, bs=global_batch_size or "
+            help="Name of the source and its name here, such as lr=learning_rate, bs=global_batch_size or "
             "val_acc=metric; may be repeated. Equal names need none.",
         ),
         click.option(

@@ -133,14 +133,14 @@ def _machine(text: str) -> str:
 @click.option(
     "--workload",
     type=_WorkloadAnswer("workload", _workload),
-    help="What is trained; package.module:Class is a class of yours.",
+    help="Workload to train; package.module:Class is a class of yours.",
 )
 @click.option("--target", type=_Answer("target", _aim), metavar="METRIC>=VALUE", help="To reach.")
 @click.option(
     "--partition",
     type=_Answer("partition", _partition),
     metavar="N",
-    help="What you sweep on: '4 gpus' or '8 cores' of a node.",
+    help="Hardware of the sweep: '4 gpus' or '8 cores' of a node.",
 )
 @click.option(
     "--batches",

@@ -111,7 +111,10 @@ def token() -> None:
 
 @token.command()
 @click.option(
-    "--owner", required=True, metavar="NAME", help="Whose studies it makes and may change."
+    "--owner",
+    required=True,
+    metavar="NAME",
+    help="Owner of the token, whose studies it may create and change.",
 )
 @click.option(
     "--scope",
@@ -120,7 +123,7 @@ def token() -> None:
     show_default=True,
     help="Each may do what those before it may.",
 )
-@click.option("--name", default="", help="What it is for.")
+@click.option("--name", default="", help="Purpose of the token.")
 @click.option(
     "--expires",
     type=Lifetime(),

@@ -425,8 +425,8 @@ def forecast(
 
 def _trade_offs(made: StudyForecast) -> Sequence[TradeOff]:
     """The front on the machine of the study's full scale; none where it cannot be told how fast that is."""
-    from hpo.runs import api
     from hpo.errors import PlanError
+    from hpo.runs import api
     from hpo.runs.study_plan import is_weighed
 
     full = made.spec.full_scale

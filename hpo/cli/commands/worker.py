@@ -13,6 +13,7 @@ import click
 
 from hpo.cli.commands import options
 from hpo.cli.commands.signals import handle_signals
+from hpo.study.restart_limits import STUDY_STARTS
 
 
 class _Bytes(click.ParamType):  # type: ignore[type-arg]  # no click before 8.2 takes an argument
@@ -56,7 +57,7 @@ BYTES = _Bytes()
     type=click.IntRange(min=1),
     help="Cores of this machine for trials; all if not given.",
 )
-@click.option("--name", default="", help="Of this process and no other; host:pid if not given.")
+@click.option("--name", default="", help="Name of this process, unique; default host:pid.")
 @click.option("--once", is_flag=True, help="End after one study.")
 @click.option("--drain", is_flag=True, help="End when the queue is empty.")
 @click.option(
@@ -92,7 +93,7 @@ BYTES = _Bytes()
 @click.option(
     "--max-attempts",
     type=click.IntRange(min=1),
-    default=20,
+    default=STUDY_STARTS,
     show_default=True,
     help="A study that was started so often without coming to an end fails.",
 )
@@ -127,21 +128,21 @@ BYTES = _Bytes()
 @click.option(
     "--program-wrapper",
     metavar="WORDS",
-    help="What stands before a program's command, to run it as another user or in a container.",
+    help="Prefix of a program's command, to run it as another user or in a container.",
 )
 @click.option(
     "--memory",
     "memory_bytes",
     type=BYTES,
     metavar="SIZE",
-    help="What all processes of a study may take together, such as 64G; 90 % of what there is if not given.",
+    help="Memory limit of all processes of a study together, such as 64G; default 90 % of the machine's.",
 )
 @click.option(
     "--disk",
     "disk_bytes",
     type=BYTES,
     metavar="SIZE",
-    help="What a study may take below --folder; 100G if not given.",
+    help="Disk limit of a study below --folder; default 100G.",
 )
 @click.option(
     "--log-format",

@@ -28,7 +28,7 @@ function bar(study) {
     el("div.progress", { "aria-hidden": "true" }, el("span", { style: `width: ${share}%` })));
 }
 
-/** What changes of a study: all of its row but the link, so that whoever stands on it stays there. */
+/** What changes of a study: all of its row but the link, so that the keyboard focus stays on it. */
 function cells(study) {
   const cancelling = study.cancel_requested && study.state === "running";
   return [

@@ -30,43 +30,12 @@ def log_growth(
     return np.asarray(exponent * np.logaddexp(0.0, sharpness * away) / sharpness)
 
 
-def epochs_generalised(
-    batch: Number,
-    min_epochs: Number,
-    critical_batch: Number,
-    sharpness: Number = 1.0,
-    exponent: Number = 1.0,
-) -> Array:
-    """Epochs to target, E = E_min (1 + (B / B_crit)^s)^(p / s); see :func:`log_growth`."""
-    growth = np.exp(log_growth(np.log(batch), np.log(critical_batch), sharpness, exponent))
-    return np.asarray(min_epochs * growth)
-
-
 def log_small_batch_excess(log_batch: Number, log_low: Number, power: Number = 1.0) -> Array:
     """Logarithm of (1 + B_low / B)^q: what small batches need more of Adam with a fixed beta2.
 
     Nothing far above B_low; far below it the epochs grow as B^-q, at q = 1 the updates are as many at every batch.
     """
     return np.asarray(power * np.logaddexp(0.0, np.asarray(log_low) - log_batch))
-
-
-def learning_rate_saturating(
-    batch: Number, max_rate: Number, noise_scale: Number, exponent: Number = 1.0
-) -> Array:
-    """The best rate, lr = lr_max / (1 + B_noise / B)^a: a power a of B far below the noise scale, then flat.
-
-    a = 1 for SGD, between 0.5 and 1 for Adam (McCandlish et al. 2018, arXiv:1812.06162, equation 2.6).
-    """
-    return np.asarray(max_rate * (1 + noise_scale / np.asarray(batch)) ** (-np.asarray(exponent)))
-
-
-def learning_rate_surge(batch: Number, max_rate: Number, noise_scale: Number) -> Array:
-    """The best rate of Adam-like optimizers: lr_max / (0.5 (sqrt(B_noise / B) + sqrt(B / B_noise))).
-
-    It grows like sqrt(B), peaks at the noise scale, and falls again (Li et al. 2024, arXiv:2405.14578).
-    """
-    root = np.sqrt(noise_scale / np.asarray(batch))
-    return np.asarray(2 * max_rate / (root + 1 / root))
 
 
 def log_critical_by_momentum(momentum: Number, best_momentum: Number) -> Array:

@@ -1,6 +1,6 @@
 """How the size of the model and the length of the training move what the laws of the batch say.
 
-Everything is told against the full scale: ``away`` is log(value / value at full scale), 0 there and negative below it.
+Everything is relative to the full scale: ``away`` is log(value / value at full scale), 0 there and negative below it.
 
     the batch          B counts as B exp(-sum c_d away_d), for the critical batch grows as the scale to the power c_d
     the best settings  log best += sum k_d away_d
@@ -131,7 +131,7 @@ class Scales:
     def level(self, values: Values, away: Array) -> Array:
         """What the scale adds to the log epochs, or to the log of what a training lacks: (particles, places).
 
-        It is told against the largest that were seen, where the evidence says most.
+        It is relative to the largest values seen, where the evidence says most.
         """
         return self._level(values, away) - self._level(values, -self.reach[None, :])
 

@@ -86,7 +86,7 @@ class WarmupLaw:
         return 1 / float(self.updates_per_epoch(log_batch))
 
     def warmups(self, epochs: Array, log_batch: Array | float) -> Warmups:
-        """Warmups of so many ``epochs`` (places,) at each batch; where none is told it is the usual one."""
+        """Warmups of so many ``epochs`` (places,) at each batch; the usual one where none is given."""
         epochs = np.where(np.isfinite(epochs), epochs, self.usual)
         return Warmups(epochs, epochs * self.updates_per_epoch(log_batch))
 

@@ -24,6 +24,7 @@ from hpo.planning.launchers.run import FILES
 from hpo.planning.machines import Machine, load_machine
 from hpo.planning.plan import Plan
 from hpo.study.program import PROGRAM
+from hpo.study.restart_limits import RUN_RESTARTS
 from trainers import report
 from trainers.errors import WorkloadError
 from trainers.json_text import json_text
@@ -39,9 +40,7 @@ MARK = "HPO_LAUNCH"
 LOCK = "launch.lock"
 LOCK_SECONDS = 15.0
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""Exit statuses of a launcher that was killed, or one of whose workers was: by a person, or for want of memory."""
-MAX_RESTARTS = 3
-"""How often a run is restarted after a lost worker, unless the caller says otherwise."""
+"""Exit statuses of a launcher that was killed, or that lost a worker: killed by a person, or out of memory."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def run_plan(
     backend: str,
     seed: int,
     on_point: Callable[[ConvergencePoint], None],
-    max_restarts: int = MAX_RESTARTS,
+    max_restarts: int = RUN_RESTARTS,
     checkpoint_minutes: float = 0.0,
     on_restart: Callable[[str], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
@@ -140,7 +139,7 @@ def run_plan(
     """Train the plan once with ``plan.workers`` processes of this machine; its files go to a folder of this seed.
 
     Where workers are lost after the training began, or killed before, it goes on from its last checkpoint, at most
-    ``max_restarts`` times, and ``on_restart`` hears of each. ``check`` is called several times a second: what it
+    ``max_restarts`` times; ``on_restart`` is called at each. ``check`` is called several times a second: what it
     raises ends the processes and the run. Raises :class:`LaunchError`, with the last words of the processes, where it
     ends without an outcome.
     """

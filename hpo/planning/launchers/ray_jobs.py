@@ -15,6 +15,7 @@ from hpo.planning.launchers.environment import all_reduce_argument
 from hpo.planning.launchers.job_setup import JobSetup
 from hpo.planning.launchers.run import FILES, Run
 from hpo.planning.launchers.script import header
+from hpo.study.restart_limits import RUN_RESTARTS
 
 SCRIPT = "launch.py"
 ADDRESS = "http://127.0.0.1:8265"
@@ -39,7 +40,7 @@ SECRET = FOLDER / "secret"  # by which the agents know each other
 RANKS_PER_NODE = @ranks@
 RESOURCES = @resources@  # of each node
 POSSIBLE_NODES = @possible@  # over which the batch can be split, the most first
-MAX_RESTARTS = int(os.environ.get("HPO_MAX_RESTARTS", "3"))  # after a lost rank or node
+MAX_RESTARTS = int(os.environ.get("HPO_MAX_RESTARTS", "@restarts@"))  # after a lost rank or node
 SECONDS_FOR_NODES = float(os.environ.get("HPO_SECONDS_FOR_NODES", "600"))  # to wait for the nodes at the start
 ENVIRONMENT = {
 @environment@
@@ -144,6 +145,7 @@ def script(run: Run) -> str:
     way = all_reduce_argument(run.plan, run.backend)
     values = {
         "ranks": str(run.ranks),
+        "restarts": str(RUN_RESTARTS),
         "resources": repr(resources),
         "possible": repr(list(run.possible_nodes[:24])),
         "all_reduce": f'"--all-reduce", "{way}", ' if way != "default" else "",

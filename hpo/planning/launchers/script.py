@@ -18,6 +18,7 @@ from hpo.planning.launchers.environment import all_reduce_argument
 from hpo.planning.launchers.job_setup import JobSetup
 from hpo.planning.launchers.run import FILES, Run, duration, durations
 from hpo.study.program import PROGRAM
+from hpo.study.restart_limits import RUN_RESTARTS
 
 WIDTH = 110
 YOURS = """\
@@ -52,7 +53,7 @@ class SlotFacts(Protocol):
 
     @property
     def notice_seconds(self) -> int:
-        """How long before the limit the script is told."""
+        """Seconds before the limit at which the script gets its signal."""
 
     @property
     def data_path(self) -> str | None:
@@ -208,7 +209,7 @@ export HPO_LAUNCHER="$HOSTNAME:$$"  # the ranks of this host end with this scrip
 {section("The run")}
 ranks_per_node={run.ranks}
 possible_nodes="{listed}"  # numbers of nodes over which the batch can be split, the most first
-max_restarts=${{HPO_MAX_RESTARTS:-3}}  # in one slot, after a lost rank or node
+max_restarts=${{HPO_MAX_RESTARTS:-{RUN_RESTARTS}}}  # in one slot, after a lost rank or node
 slot=${{HPO_SLOT:-1}}                  # which slot of the run this is, and how many it may take
 max_slots=${{HPO_MAX_SLOTS:-{run.slots}}}
 checkpoint_minutes=${{HPO_CHECKPOINT_MINUTES:-0}}  # 0: save at every evaluation

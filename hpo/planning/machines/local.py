@@ -23,7 +23,7 @@ from trainers.distributed.device import DEVICE_VARIABLE
 FILE_VARIABLE = "HPO_LOCAL_MACHINE"
 USUAL = "of a usual server of 2020; `hpo machines local --measure` measures it"
 RATED = "rated by its maker; `hpo machines local --measure` measures it"
-SHARE_NOTE = "what small networks reach of a matrix product's speed; depends on the network"
+SHARE_NOTE = "share of a matrix product's speed that small networks reach; depends on the network"
 SHARES = {"vector": (0.28, 0.45, 0.80), "matrix": (0.10, 0.20, 0.33)}
 SHARES_NOTE = (
     "shares of the peak that published trainings reach; see hpo/planning/machines/README.md"

@@ -63,7 +63,7 @@ def pilot_runs(context: PlanningContext, candidate: Candidate) -> list[PilotRun]
     """At most MOST_RUNS runs, that which checks the riskiest assumption first; always one, unless nothing is left open.
 
     The variance of log time is that of the log epochs and of the log throughput, which are independent; of the
-    latter, a single node's is told apart from what comes with the scale.
+    latter, the part of a single node is separate from the part that comes with scale.
     """
     found = sorted(_runs(context, candidate), key=lambda run: -run.share)
     return [run for run in found if run.share >= LEAST_SHARE][:MOST_RUNS]

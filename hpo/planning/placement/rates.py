@@ -50,7 +50,7 @@ class Rate:
 
 
 Rates: TypeAlias = Callable[[Placement], Rate]
-"""What tells the rate of any placement on one machine."""
+"""Source of the rate of any placement on one machine."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,10 @@ STORAGE_SHARE = Interval(0.4, 0.15, 0.8)
 """Of the rated bandwidth that reading samples in random order reaches."""
 
 CONTENTION = Interval(0.1, 0.03, 0.3)
-"""What communication costs the computation that hides it, as a share of its own time: memory bandwidth, kernels."""
+"""Slowdown of the computation that hides communication, as a share of the communication's time.
+
+Both need memory bandwidth and kernels.
+"""
 
 CORE_SPEED = Interval(0.85, 0.5, 1.5)
 """Of a core of the machine while all of them prepare samples, over the one that ``host_seconds_per_sample`` was

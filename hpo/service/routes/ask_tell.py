@@ -1,7 +1,7 @@
-"""Ask and tell: trials that are trained by whoever asks for them, wherever that is.
+"""Ask and tell: clients anywhere ask for trials, train them and tell the results.
 
 Every call may be sent again, for what arrives twice counts once: the key that the asker makes up for each trial tells
-its calls from all others, and fences off whoever held the trial before.
+its calls from all others, and fences off the earlier holder of the trial.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class _Body(BaseModel):
 
 
 class AskBody(_Body):
-    """Who asks for a trial."""
+    """A request for a trial."""
 
     key: Key
-    holder: str = Field("", max_length=200, description="Who asks, for people to read.")
+    holder: str = Field("", max_length=200, description="Name of the client, shown to people.")
     lease_seconds: LeaseSeconds = 60.0
 
 
@@ -123,7 +123,7 @@ class EndBody(_Body):
 
 
 class ReleaseBody(_Body):
-    """Who gives a trial back."""
+    """A trial that is given back."""
 
     key: Key
 

@@ -1,4 +1,4 @@
-"""For whoever runs the server: health, readiness, metrics, workers."""
+"""For the operator of the server: health, readiness, metrics, workers."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ else:
     CostBody = create_model(
         "WorkloadCost",
         __config__=STRICT,
-        __doc__="What a sample of a workload costs.",
+        __doc__="Cost of a sample of a workload.",
         **_body_fields(
             WorkloadCost,
             {},
@@ -103,8 +103,8 @@ else:
     PlanBody = create_model(
         "PlanRequest",
         __config__=STRICT,
-        __doc__="What to plan for; what is not given comes from the study's full_scale section, or is chosen. Machines "
-        "are those that GET /machines lists, and costs a published one by name, or the figures: no files.",
+        __doc__="Constraints of the plan; missing ones come from the study's full_scale section, or are chosen. "
+        "Machines are those that GET /machines lists, and costs a published one by name, or the figures: no files.",
         **_body_fields(
             PlanRequest, {"Machine": str, "WorkloadCost": CostBody}, lambda each: each.metadata
         ),

@@ -28,7 +28,7 @@ class TokenRequest(BaseModel):
     scope: Literal["read", "submit", "admin"] = Field(
         description="Each may do what those before it may."
     )
-    name: str = Field("", max_length=100, description="What it is for.", examples=["laptop"])
+    name: str = Field("", max_length=100, description="Purpose of the token.", examples=["laptop"])
     expires_in_days: float | None = Field(30, gt=0, le=3650, description="null: never.")
 
 

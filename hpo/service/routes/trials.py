@@ -42,7 +42,7 @@ Order = Literal[
     "finished_at",
 ]
 SHOWN: tuple[Column, ...] = ("step", "epochs", "seconds", "train_loss", "loss", "metric")
-"""What a curve is drawn from, where the request does not say."""
+"""Default horizontal axis of a curve."""
 
 
 @router.get("/trials", response_model=TrialsAnswer, summary="List trials", responses=refusals(404))
@@ -54,7 +54,7 @@ def trials(
     limit: Limit = 100,
     state: Annotated[list[TrialState] | None, Query(max_length=10)] = None,
     global_batch_size: Annotated[int | None, Query(ge=1, le=BIGGEST_BATCH)] = None,
-    order: Annotated[Order, Query(description="What the page is sorted by.")] = "number",
+    order: Annotated[Order, Query(description="Sort key of the page.")] = "number",
     descending: bool = False,
 ) -> Response:
     """A page of the study's trials with all their settings."""

@@ -1,4 +1,4 @@
-"""Trials that are trained by whoever asks for them, under a lease each."""
+"""Ask and tell: trials that clients train, each under a lease."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ PLACEHOLDERS: dict[str, str] = {
     "master_port": "a port that was free there when the training was started",
     "device_list": "of this training's GPUs on this node, as in CUDA_VISIBLE_DEVICES; empty without any",
 }
-"""What a command may name beside settings, and what it stands for."""
+"""Placeholders of a command beside settings, and their meaning."""
 
 MOST_WIDTH, MOST_DIGITS = 100, 30
 """Characters that a format may pad a value to, and digits that it may ask for."""

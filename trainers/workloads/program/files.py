@@ -46,7 +46,7 @@ class ProgramFiles:
 
     @property
     def trial(self) -> Path:
-        """What the program is told, as JSON."""
+        """The trial of the program, as JSON."""
         return self.own / "trial.json"
 
     @property

@@ -1,4 +1,4 @@
-"""Runs one command and ends it, with everything that it started, when whoever asked for it is gone.
+"""Runs one command, and ends it with all its descendants when its owner is gone.
 
     python -I -S guard.py START.json STATUS_FD
 
@@ -132,7 +132,7 @@ class Matcher:
         self.work()
 
     def work(self) -> None:
-        """Hand on what it takes, and hear whether it has ended."""
+        """Pass on the output that it accepts, and notice its end."""
         if self.ended:
             return
         try:

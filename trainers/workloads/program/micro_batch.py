@@ -61,7 +61,7 @@ class KeptMicroBatch:
         return size if isinstance(size, int) and size >= 1 else None
 
     def write(self, micro_batch_size: int) -> None:
-        """Keep a size that is smaller than the one before; whoever reads sees a whole file."""
+        """Keep a size that is smaller than the one before; a reader always sees a whole file."""
         before = self.read()
         if before is not None and before <= micro_batch_size:
             return

@@ -26,7 +26,7 @@ OTHER_VALUES = (
     "global_batch_size",
     "memory_gb",
 )
-"""What a report may hold besides its progress and the metrics."""
+"""Keys of a report besides its progress and the metrics."""
 MOST_SAMPLES = 10**15
 MOST_PATTERN_CHARACTERS = 1000
 

@@ -1,4 +1,4 @@
-"""What a program does not get to see: the secrets of whoever starts it, in its environment and in its last words.
+"""Secrets of the user, which a program does not see: removed from its environment and from its last output.
 
 A program of a service's user runs with the variables that the operator allows (``HPO_PROGRAM_ENVIRONMENT``, names
 separated by commas, ``*`` at an end for any letters), besides what its study sets. Where that variable is not set,
