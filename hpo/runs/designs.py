@@ -158,7 +158,7 @@ def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
             trainings = least * 2**doubling
             if trainings > MOST * sum(own):
                 break
-            counts = _shared_out(rungs, chosen, trainings)
+            counts = _shared_out(spec, rungs, chosen, trainings)
             designs.append(found.design(largest, counts, rungs, costs))
     by_cost = sorted(designs, key=lambda each: (each.cost, each.factor))
     return Designs(
@@ -289,10 +289,12 @@ def _choices(
         yield {BATCH: batch, **named_sizes(corner)}, chosen
 
 
-def _shared_out(rungs: Sequence[Rung], chosen: Sequence[bool], trainings: int) -> list[float]:
+def _shared_out(
+    spec: StudySpec, rungs: Sequence[Rung], chosen: Sequence[bool], trainings: int
+) -> list[float]:
     """So many trainings over the chosen rungs: one each, the rest by one over the square root of their cost."""
     weights = [
-        1 / math.sqrt(relative_cost(point)) if each else 0.0
+        1 / math.sqrt(relative_cost(point, spec)) if each else 0.0
         for (_, point), each in zip(rungs, chosen, strict=True)
     ]
     free = trainings - sum(chosen)
