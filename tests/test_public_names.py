@@ -20,9 +20,10 @@ PUBLIC = {
     "storage": "Conflict InvalidRecord LeaseLost NotFound SchemaTooNew Store StoreError "
     "StoreUnavailable",
     "hpo": "AskTell AskedTrial AsyncClient Client Design Designs HpoError Importances Plan PlanRequest PlannedRun "
-    "ProgramTrial Progress StudyForecast StudyResult StudySpec TradeOff ask_tell calibration delete_study designs figures "
-    "find_plan fit_posterior forecast importances launch launch_here load_study make_plan parse_study plan_study race read_study "
-    "record rename_study report run_study should_stop store_plan studies submit_plan to_optuna trade_offs trial",
+    "ProgramTrial Progress StudyForecast StudyResult StudySpec TradeOff ask_tell calibration delete_study designs "
+    "figures find_plan fit_posterior forecast importances launch launch_here load_study make_plan parse_study "
+    "plan_study race read_study record rename_study report run_study should_stop store_plan studies submit_plan "
+    "to_optuna trade_offs trial",
 }
 ONE_MEANING = {
     "ConvergencePoint": {"storage.figures", "trainers.report"},
