@@ -373,7 +373,8 @@ def usual_sampler(study: StudySpec) -> str:
     """The sampler of a study that names none: the search at full scale where it can be asked, else TPE on the ladder.
 
     It can be asked where the budget is left to it, or where trainings at the full-scale batch may tell the best rate:
-    that batch may be trained here, ``learning_rate`` is scaled, and all scaled settings are numbers.
+    that batch may be trained here (a program must be able to accumulate gradients), ``learning_rate`` is scaled, and
+    all scaled settings are numbers.
     """
     if study.budget.ends_by_itself and not study.sizes:
         return SEARCH
@@ -381,6 +382,8 @@ def usual_sampler(study: StudySpec) -> str:
     trainable = full is not None and (
         study.race_batch is not None or full.global_batch_size in study.ladder
     )
+    if study.program is not None:
+        trainable = trainable and study.program.options.accumulates
     numbers = all(not isinstance(study.search.domains[name], Categorical) for name in scaled)
     searchable = trainable and not study.question.fixed and not study.sizes
     return SEARCH if searchable and "learning_rate" in scaled and numbers else LADDER_SAMPLER

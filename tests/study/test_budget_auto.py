@@ -37,6 +37,24 @@ def test_a_budget_of_trials_is_none():
 
 
 @pytest.mark.parametrize(
+    ("word", "sampler"),
+    [("{accumulation}", "forecast"), ("{micro_batch_size}", "forecast"), ("{epochs}", "tpe")],
+)
+def test_a_program_is_searched_at_full_scale_only_where_it_can_accumulate_gradients(word, sampler):
+    program = {
+        "command": ["python", "train.py", "{learning_rate}", "{global_batch_size}", word],
+        "train_samples": 500,
+        "report": {"metrics": {"top1": True}},
+    }
+    changes = {
+        "workload": "program",
+        "program": program,
+        "budget": {"trials": 100, "epochs_per_trial": 90},
+    }
+    assert StudySpec.from_dict({**STUDY, **changes}).sampler == sampler
+
+
+@pytest.mark.parametrize(
     ("changes", "sampler"),
     [
         ({}, "forecast"),

@@ -62,8 +62,9 @@ def test_what_repeats_says_why_the_seed_must_be_read(changed, why):
 def test_a_race_asks_for_the_seed_where_the_study_is_run_and_not_where_it_only_takes_past_runs():
     """What is read and imported into is a study; only what trains needs its repetitions to differ."""
     raced = {"full_scale": {"global_batch_size": 256}}
-    check_full_scale(StudySpec.from_dict({**STUDY, **raced}))  # the search repeats nothing
-    spec = StudySpec.from_dict({**STUDY, **raced, "sampler": "tpe"})
+    searched = StudySpec.from_dict({**STUDY, **raced, "sampler": "forecast"})
+    check_full_scale(searched)  # the search repeats nothing
+    spec = StudySpec.from_dict({**STUDY, **raced})
     with pytest.raises(
         SpecError, match=r"must read \{seed\}: the race at 256 .*budget: \{race: 0\}"
     ):

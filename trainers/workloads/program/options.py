@@ -109,6 +109,13 @@ class ProgramOptions:
         return None if self.reads_trial else own_placeholders(self.words)
 
     @property
+    def accumulates(self) -> bool:
+        """Whether it is told the micro batch or how many of them make an update, so that it can train any batch."""
+        return self.reads_trial or bool(
+            {"micro_batch_size", "accumulation"} & set(placeholders(self.words))
+        )
+
+    @property
     def every_node(self) -> bool:
         """Whether it is started on every node, and not once for all of them."""
         return "node_rank" in placeholders(self.words)
@@ -156,11 +163,7 @@ class ProgramOptions:
                 ("train_samples",),
                 f"train_samples must be at least 1, but got {self.train_samples}",
             )
-        if (
-            self.largest_micro_batch is not None
-            and not {"micro_batch_size", "accumulation"} & set(placeholders(self.words))
-            and not self.reads_trial
-        ):
+        if self.largest_micro_batch is not None and not self.accumulates:
             yield (
                 ("largest_micro_batch",),
                 "largest_micro_batch has no effect, for the command reads neither {accumulation} nor "
