@@ -193,7 +193,8 @@ def test_each_cause_of_failures_is_told_once_with_its_trials(capsys):
             study=SimpleNamespace(name="mine"),
             spec=SimpleNamespace(
                 varied=["learning_rate"],
-                question=SimpleNamespace(fixed=False),
+                constraints=(),
+                question=SimpleNamespace(fixed=False, constraints=()),
             ),
             trials=trials,
         )

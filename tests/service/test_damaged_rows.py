@@ -105,7 +105,7 @@ TABLES = (
 )
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 @pytest.mark.parametrize("table", TABLES)
 def test_no_value_in_any_column_fails_a_page_or_reaches_another_owner(place, table):
     api, file = place

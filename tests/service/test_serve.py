@@ -84,7 +84,7 @@ def test_a_server_beyond_this_machine_without_tls_says_what_is_read_on_the_way(
     )
     with caplog.at_level("WARNING"):
         serving_module.serve(config, worker=False, link=False, tell=lambda _: None)
-    assert ("without TLS: whoever is on the way reads tokens" in caplog.text) == warned
+    assert ("without TLS: anybody on the network path can read tokens" in caplog.text) == warned
 
 
 def test_a_laptop_gets_a_login_link_and_an_orderly_end(tmp_path):

@@ -37,7 +37,7 @@ def dashboard_routers(path: str = "") -> list[Any]:
             store(request), study, what, make
         ),
         compute=lambda request, who, work: context_of(request).computations.run(
-            who, request.state.turn, work
+            who, request.state.slot, work
         ),
         calibration=lambda request, who: visible_calibration(context_of(request), who),
     )
