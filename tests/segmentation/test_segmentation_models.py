@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainers.numerics.normalization import GhostBatchNorm
+from trainers.workloads.segmentation.blocks import memory_format
 from trainers.workloads.segmentation.deeplab import DeepLab, Encoder
 from trainers.workloads.segmentation.tiramisu import Tiramisu
 
@@ -152,3 +153,19 @@ def test_dropout_drops_in_training_alone():
     assert not torch.equal(model(data), model(data))
     model.eval()
     torch.testing.assert_close(model(data), model(data), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "layout"),
+    [
+        ("cpu", "AVX2", torch.contiguous_format),
+        ("cpu", "AVX512", torch.channels_last),
+        ("cpu", "DEFAULT", torch.channels_last),
+        ("cuda", "AVX2", torch.channels_last),
+    ],
+)
+def test_the_layout_that_is_damaged_on_avx2_is_not_used_there(
+    monkeypatch, device, capability, layout
+):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert memory_format(device) == layout

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from trainers.numerics.normalization import norm_relu
 
 Norm = Callable[[int], nn.Module]
 """Makes the normalization of so many features."""
+
+
+def memory_format(device: str) -> torch.memory_format:
+    """How the networks lay out their tensors on a device ("cpu" or "cuda").
+
+    Tensor cores want ``channels_last``, and on a processor the normalization of small groups is faster in it. A
+    processor with AVX2 and without AVX-512 gets the other layout: in ``channels_last`` oneDNN 3.12 there writes beyond
+    the gradient of 1x1 convolutions whose channels are no multiple of 8, such as the classifier's
+    (``jit_avx2_1x1_convolution_bwd_weights_t``), and the process aborts or goes on with damaged numbers.
+    """
+    damaged = device == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
+    return torch.contiguous_format if damaged else torch.channels_last
 
 
 class ConvNormReLU(nn.Module):
