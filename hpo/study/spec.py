@@ -60,6 +60,8 @@ MOST_SEEDS = 10_000
 AUTO = "auto"
 SEARCH, LADDER_SAMPLER = "forecast", "tpe"
 """The samplers of a study that names none: where it may be searched at full scale, and elsewhere."""
+LEAST_SEARCH = 10
+"""Trainings that a search at full scale takes, looks included: with fewer the ladder tells more."""
 MOST_TRIALS, USUAL_EPOCHS = 100, 90.0
 """Where a search ends by itself: trainings that it may have at most, and the epochs of each where none are given."""
 
@@ -373,8 +375,8 @@ def usual_sampler(study: StudySpec) -> str:
     """The sampler of a study that names none: the search at full scale where it can be asked, else TPE on the ladder.
 
     It can be asked where the budget is left to it, or where trainings at the full-scale batch may tell the best rate:
-    that batch may be trained here (a program must be able to accumulate gradients), ``learning_rate`` is scaled, and
-    all scaled settings are numbers.
+    that batch may be trained here (a program must be able to accumulate gradients), ``learning_rate`` is scaled, all
+    scaled settings are numbers, and there are ``LEAST_SEARCH`` trainings or more.
     """
     if study.budget.ends_by_itself and not study.sizes:
         return SEARCH
@@ -385,7 +387,8 @@ def usual_sampler(study: StudySpec) -> str:
     if study.program is not None:
         trainable = trainable and study.program.options.accumulates
     numbers = all(not isinstance(study.search.domains[name], Categorical) for name in scaled)
-    searchable = trainable and not study.question.fixed and not study.sizes
+    enough = study.budget.trials >= LEAST_SEARCH
+    searchable = trainable and enough and not study.question.fixed and not study.sizes
     return SEARCH if searchable and "learning_rate" in scaled and numbers else LADDER_SAMPLER
 
 

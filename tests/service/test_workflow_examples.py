@@ -164,5 +164,6 @@ def test_submitit_jobs_train_a_study_as_agents(server, tmp_path):
     assert kept.state is StudyState.FINISHED and kept.for_agents
     spec = hpo.load_study(EXAMPLES / "bowl.yaml")
     trials = server.store.trials(kept.id)
-    assert len(trials) == spec.budget.trials and all(trial.state.finished for trial in trials)
+    assert 2 <= len(trials) <= spec.budget.trials  # the search ends by itself
+    assert all(trial.state.finished for trial in trials)
     assert len(list((tmp_path / "submitit").glob("*_result.pkl"))) == 2

@@ -60,6 +60,8 @@ def test_a_program_is_searched_at_full_scale_only_where_it_can_accumulate_gradie
         ({}, "forecast"),
         ({"sampler": "tpe"}, "tpe"),
         ({"full_scale": None}, "tpe"),
+        ({"budget": {"trials": 9, "epochs_per_trial": 90}}, "tpe"),
+        ({"budget": {"trials": 10, "epochs_per_trial": 90}}, "forecast"),
         ({"ladder": [16, 32, 64, 512]}, "forecast"),
         ({"budget": {"trials": 100, "epochs_per_trial": 90, "race": 0}}, "tpe"),
         (

@@ -28,6 +28,7 @@ from hpo.extrapolation.recommend import regret_at
 from hpo.study.sizes import Point, cost_share, full_point, point_of, points, rung_name
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.strategy import Done, Explore, Wait
+from search_spaces.techniques.parametrizations import PARAMETRIZATIONS
 from storage.records import Trial, TrialState
 
 FIRST, NEIGHBOUR = (
@@ -138,7 +139,7 @@ class GrowingStrategy:
             spec.search,
             question=spec.question,
             full_scale=dict(full_point(spec)),
-            carried=spec.data.get("parametrization", "standard") != "standard",
+            carried=PARAMETRIZATIONS.get(str(spec.data.get("parametrization")), ()),
         )
         ended = sum(trial.state is not TrialState.FAILED for trial in trials)
         posterior = fit(evidence, rng=np.random.default_rng(0))
