@@ -47,7 +47,7 @@ def test_a_study_is_submitted_watched_compared_planned_and_taken_along(
     page.wait_for_selector("#metric .main-svg")
     assert page.inner_text("h1") == "Trial 1"
     assert "python -m trainers trial-1.json" in page.inner_text("#command")
-    with page.expect_download() as download:
+    with page.expect_download(timeout=90_000) as download:  # the laws are fitted first
         page.click("#download")
     assert json.loads(download.value.path().read_text())["workload"] == "noisy_quadratic"
     page.go_back()
@@ -78,7 +78,7 @@ def test_a_study_is_submitted_watched_compared_planned_and_taken_along(
     page.wait_for_selector("#front .main-svg")
     page.click("#keep")
     page.wait_for_selector("#plans a")
-    with page.expect_download() as download:
+    with page.expect_download(timeout=90_000) as download:  # the laws are fitted first
         page.click("#plans a >> text=script")
     assert download.value.path().read_text().startswith("#!")
 
@@ -142,7 +142,7 @@ def test_trials_are_filtered_sorted_and_selected(page: Any, server: Server) -> N
 def test_a_report_is_downloaded_and_stands_alone(page: Any, server: Server) -> None:
     page.goto(f"{server.address}/studies/done")
     page.wait_for_selector("#report:visible")
-    with page.expect_download() as download:
+    with page.expect_download(timeout=90_000) as download:  # the laws are fitted first
         page.click("#report")
     assert download.value.suggested_filename == "done.html"
     text = download.value.path().read_text()
