@@ -504,4 +504,4 @@ def test_a_search_at_the_batch_itself_is_advised_where_the_sweep_was_dearer(swep
     assert f"as many as {20 * spent / epochs:.0f} trainings at {BATCH} need" in direct_search(
         many, result.forecast
     )
-    assert f"ladder: [{BATCH}]" in direct_search(many, result.forecast)
+    assert "(sampler: forecast) takes about 5" in direct_search(many, result.forecast)
