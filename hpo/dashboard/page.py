@@ -15,13 +15,13 @@ from plotly import graph_objects as go
 from hpo.dashboard import figures
 from hpo.dashboard.points import outcome_end
 from hpo.dashboard.view import StudyView, curves_of
-from hpo.errors import EvidenceError, ExportError, PlanError
+from hpo.errors import EvidenceError, ExportError
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.runs.designs import designs
 from hpo.runs.formatting import KIND_NAMES, answered, interval, number, precise, readable, target
 from hpo.runs.importances import importance_order, importances
 from hpo.runs.results import RULES_OF_THUMB, PlannedRun, StudyResult, best_of_rungs
-from hpo.runs.study_plan import is_weighed, trade_offs
+from hpo.runs.study_plan import full_scale_trade_offs
 from hpo.runs.verdict import verdicts
 from hpo.study.sizes import full_point
 from storage.records import Outcome, PlanKind, TrialState
@@ -313,15 +313,13 @@ def _designs(result: StudyResult) -> Iterator[Picture]:
 
 def weighed(result: StudyResult, posterior: Posterior | None) -> list[dict[str, Any]]:
     """The Pareto front of the study's full-scale run on its machine; none where its speed there is not known."""
-    made, full = result.forecast, result.spec.full_scale
-    if made is None or full is None or posterior is None or not is_weighed(full.machine):
+    made = result.forecast
+    if made is None or posterior is None:
         return []
     made = dataclasses.replace(
         made, posterior=posterior, source=dataclasses.replace(result, forecast=None)
     )
-    with contextlib.suppress(PlanError):
-        return [each.to_dict() for each in trade_offs(made, nodes=full.nodes, workers=full.workers)]
-    return []
+    return [each.to_dict() for each in full_scale_trade_offs(made)]
 
 
 def _importances(result: StudyResult) -> Iterator[Picture]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,8 +30,8 @@ from hpo.study.sizes import (
     named_sizes,
     point_of,
     points,
-    relative_cost,
     sample_cost_share,
+    share_weight,
     told,
 )
 from hpo.study.spec import StudySpec
@@ -148,7 +149,8 @@ def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
         [(batch, dict(point)) for batch, point in rungs],
         answered / max(len(ended), 1),
     )
-    own = [_count(spec, ended, rung) for rung in rungs]
+    trained = Counter(_rung_of(spec, trial) for trial in ended)
+    own = [trained[rung] for rung in rungs]
     told_by = told_by.scaled(own, regret_at(made.posterior, made.global_batch_size))
     found = _Scaled(made, told_by, own)
     designs = [found.design(_largest(rungs, own), own, rungs, costs, own=True)]
@@ -184,8 +186,7 @@ class _Costs:
         self._full = made.epochs_to_target.median
         self._of: dict[Rung, list[Trial]] = {}
         for trial in ended:
-            rung = (trial.global_batch_size, point_of(spec, trial.settings))
-            self._of.setdefault(rung, []).append(trial)
+            self._of.setdefault(_rung_of(spec, trial), []).append(trial)
         nominal = sum(len(each) * self._nominal(rung) for rung, each in self._of.items())
         spent = sum(self.cost(rung) * len(each) for rung, each in self._of.items())
         self._share = spent / nominal if nominal else 1.0
@@ -294,7 +295,7 @@ def _shared_out(
 ) -> list[float]:
     """So many trainings over the chosen rungs: one each, the rest by one over the square root of their cost."""
     weights = [
-        1 / math.sqrt(relative_cost(point, spec)) if each else 0.0
+        share_weight(spec, point) if each else 0.0
         for (_, point), each in zip(rungs, chosen, strict=True)
     ]
     free = trainings - sum(chosen)
@@ -304,8 +305,8 @@ def _shared_out(
     ]
 
 
-def _count(spec: StudySpec, ended: Sequence[Trial], rung: Rung) -> int:
-    return sum((trial.global_batch_size, point_of(spec, trial.settings)) == rung for trial in ended)
+def _rung_of(spec: StudySpec, trial: Trial) -> Rung:
+    return trial.global_batch_size, point_of(spec, trial.settings)
 
 
 def _largest(rungs: Sequence[Rung], counts: Sequence[float]) -> Mapping[str, int]:

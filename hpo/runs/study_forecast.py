@@ -35,9 +35,8 @@ from hpo.runs.results import (
     epochs_trained,
     throughput,
 )
-from hpo.study.sizes import at_full_scale, full_point
+from hpo.study.sizes import at_full_scale, carried_over, full_point
 from search_spaces.settings import TrainingSettings
-from search_spaces.techniques.parametrizations import PARAMETRIZATIONS
 from storage.records import TrialPurpose
 
 KEPT_FITS = 8
@@ -259,7 +258,7 @@ def evidence_of(result: StudyResult, batches: Collection[int] | None = None) -> 
         result.noise_scales,
         spec.question,
         dict(full_point(spec)),
-        carried=PARAMETRIZATIONS.get(str(spec.data.get("parametrization")), ()),
+        carried=carried_over(spec),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -182,6 +183,16 @@ def is_weighed(machine: str) -> bool:
     """Whether the trade-offs on a machine are told unasked: not on this one, where the smallest batch is best in all
     aims, for its rate is taken to be the same at every batch size."""
     return machine != "local"
+
+
+def full_scale_trade_offs(made: StudyForecast) -> tuple[TradeOff, ...]:
+    """The front on the machine of the study's full scale; none where it is not told unasked, or cannot be told."""
+    full = made.spec.full_scale
+    if full is None or not is_weighed(full.machine):
+        return ()
+    with contextlib.suppress(PlanError):
+        return trade_offs(made, nodes=full.nodes, workers=full.workers)
+    return ()
 
 
 def _trade_offs(

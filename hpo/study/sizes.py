@@ -21,6 +21,7 @@ from hpo.study.target import StudyTarget
 from search_spaces.names import nearest_or_all
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
+from search_spaces.techniques.parametrizations import PARAMETRIZATIONS
 from trainers.errors import WorkloadError
 from trainers.job import LENGTH
 from trainers.workloads.described import WORKLOADS
@@ -171,6 +172,19 @@ def point_of(spec: GrowingStudy, settings: Mapping[str, Any]) -> Point:
     return tuple((name, int(settings.get(name, size))) for name, size in full.items())
 
 
+def carried_over(spec: GrowingStudy) -> tuple[str, ...]:
+    """The directions over which the study's parametrization carries the learning rate."""
+    data: Mapping[str, Any] = getattr(spec, "data", {})
+    return PARAMETRIZATIONS.get(str(data.get("parametrization")), ())
+
+
+def share_weight(spec: GrowingStudy, point: Point) -> float:
+    """By what trainings are shared out over sizes: at equal scatter one over the square root of their cost tells most
+    for its price (multilevel Monte Carlo, Giles 2008, equation 3.1).
+    """
+    return 1 / math.sqrt(relative_cost(point, spec))
+
+
 def relative_cost(point: Point, spec: GrowingStudy | None = None) -> float:
     """What a training costs in some unit: as the square of the width, the depth and the samples.
 
@@ -218,11 +232,10 @@ def costly_samples(spec: GrowingStudy, samples: float | None, settings: Mapping[
 def point_budgets(spec: GrowingStudy) -> dict[Point, dict[int, RungBudget]]:
     """The trainings of each rung.
 
-    Cheap sizes get more of them, as one over the square root of their cost: at equal scatter that tells most for its
-    price (multilevel Monte Carlo, Giles 2008, equation 3.1). Every rung gets one at least.
+    Cheap sizes get more of them, by :func:`share_weight`. Every rung gets one at least.
     """
     found = points(spec)
-    weights = [1 / math.sqrt(relative_cost(point, spec)) for point in found]
+    weights = [share_weight(spec, point) for point in found]
     rungs = len(spec.ladder)
     free = spec.budget.trials - rungs * len(found)
     shares = [rungs + int(free * weight / math.fsum(weights)) for weight in weights]

@@ -13,10 +13,7 @@ from hpo.cli.commands import options
 from hpo.planning.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpo.planning.placement.tradeoffs import TradeOff
-    from hpo.runs.results import StudyForecast, StudyResult
+    from hpo.runs.results import StudyResult
     from hpo.study.spec import StudySpec
 
 
@@ -405,6 +402,7 @@ def forecast(
     from hpo.cli.output import tables
     from hpo.cli.output.progress import live_progress
     from hpo.runs import api
+    from hpo.runs.study_plan import full_scale_trade_offs
 
     result = api.read_study(study, storage)
     batches = batches or options.full_scale(result)
@@ -414,27 +412,13 @@ def forecast(
                 result = api.race(result, batch, folder=folder, progress=progress)
     posterior = api.fit_posterior(result, batches)
     forecasts = [api.forecast(result, batch, posterior, budgets=budgets) for batch in batches]
-    front = [each.to_dict() for each in _trade_offs(forecasts[0])]
+    front = [each.to_dict() for each in full_scale_trade_offs(forecasts[0])]
     further = {"trade_offs": front} if front else {}
     options.show(
         lambda: [{**each.to_dict(), **further} for each in forecasts],
         lambda: tables.show_forecasts([each.numbers for each in forecasts], front),
         as_json,
     )
-
-
-def _trade_offs(made: StudyForecast) -> Sequence[TradeOff]:
-    """The front on the machine of the study's full scale; none where it cannot be told how fast that is."""
-    from hpo.errors import PlanError
-    from hpo.runs import api
-    from hpo.runs.study_plan import is_weighed
-
-    full = made.spec.full_scale
-    if full is None or not is_weighed(full.machine):
-        return ()
-    with contextlib.suppress(PlanError):
-        return api.trade_offs(made, nodes=full.nodes, workers=full.workers)
-    return ()
 
 
 @click.command()

@@ -25,16 +25,13 @@ from hpo.extrapolation.evidence.stored import study_evidence
 from hpo.extrapolation.inference.information import Information, information
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.recommend import regret_at
-from hpo.study.sizes import Point, cost_share, full_point, point_of, points, rung_name
+from hpo.study.sizes import Point, carried_over, cost_share, full_point, point_of, points, rung_name
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.strategy import Done, Explore, Wait
-from search_spaces.techniques.parametrizations import PARAMETRIZATIONS
 from storage.records import Trial, TrialState
 
-FIRST, NEIGHBOUR = (
-    4,
-    1,
-)  # trainings at each batch of the cheapest size, and of the next in every direction
+# trainings at each batch of the cheapest size, and of the next in every direction
+FIRST, NEIGHBOUR = 4, 1
 MOST_COST = 2.0  # trainings at full scale
 LEAST_SHARE = 0.25  # of trainings that go to their end, where few have ended yet
 
@@ -139,7 +136,7 @@ class GrowingStrategy:
             spec.search,
             question=spec.question,
             full_scale=dict(full_point(spec)),
-            carried=PARAMETRIZATIONS.get(str(spec.data.get("parametrization")), ()),
+            carried=carried_over(spec),
         )
         ended = sum(trial.state is not TrialState.FAILED for trial in trials)
         posterior = fit(evidence, rng=np.random.default_rng(0))
@@ -157,12 +154,12 @@ class GrowingStrategy:
     ) -> tuple[list[Rung], str]:
         """Up to a round of trainings that save more than they cost, the best for its cost first."""
         many = [float(counts[rung]) for rung in self._rungs]
+        costs = [cost_share(self._spec, point) for _, point in self._rungs]
         begun, chosen, cost = told.regret(many), list[int](), 0.0
         now = begun
         last = ""
         while len(chosen) < min(len(self._spec.ladder), room):
             saved = [now - told.regret(_with_one(many, index)) for index in range(len(many))]
-            costs = [cost_share(self._spec, point) for _, point in self._rungs]
             best = max(range(len(many)), key=lambda index: saved[index] / costs[index])
             last = (
                 f"one more at {rung_name(*self._rungs[best])} costs {costs[best]:.2g} and is expected to save "

@@ -181,11 +181,12 @@ class Search:
 
         It is too far where two whole trainings' worth was spent and none has arrived.
         """
-        there = [each for each in seen if each.global_batch_size == self._target]
-        arrived = any(each.state == "reached" for each in there)
+        arrived = any(
+            each.state == "reached" for each in seen if each.global_batch_size == self._target
+        )
         if arrived or self._batches != [self._target] or not self._below:
             return self._batches
-        too_far = self._spent(there, self._target) >= TRIES * self._most
+        too_far = self._spent(seen, self._target) >= TRIES * self._most
         return self._below if too_far else self._batches
 
     def _last(self, batches: Sequence[int], seen: Sequence[Seen], left: float) -> SearchStep | None:
