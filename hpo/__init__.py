@@ -14,7 +14,7 @@
 
     hpo.report(epochs=3, top1=0.91)                 # in a training program of one's own
 
-What is named here is loaded when it is first used, so that ``import hpo`` costs nothing. It is all that is
+The names here are loaded on first use, so that ``import hpo`` costs nothing. It is all that is
 public, with the errors in :mod:`hpo.errors`; every other module is internal and may change.
 """
 

@@ -170,7 +170,7 @@ class NotAllowedError(ServiceError):
 
 
 class ConflictError(ServiceError):
-    """What was asked contradicts what the server holds: a name that is taken, a study that runs."""
+    """The request conflicts with the server's state: a name that is taken, a study that runs."""
 
     exit_code = 2
 

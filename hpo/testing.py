@@ -70,7 +70,7 @@ BUDGET = 10.0
 
 
 class _TechniqueContract:
-    """What every description must hold to; ``settings`` are those under which the technique is tried."""
+    """A contract for every description; ``settings`` are those under which the technique is tried."""
 
     setting: ClassVar[str]
     name: ClassVar[str]
@@ -105,7 +105,7 @@ class _TechniqueContract:
 
 
 class OptimizerContract(_TechniqueContract):
-    """What an optimizer must do; set ``name``, and ``settings`` where the defaults do not move every tensor."""
+    """A contract for optimizers; set ``name``, and ``settings`` where the defaults do not move every tensor."""
 
     setting = "optimizer"
 
@@ -158,7 +158,7 @@ class OptimizerContract(_TechniqueContract):
             assert torch.equal(one, other)
 
     def test_it_goes_on_from_a_checkpoint_bit_for_bit(self) -> None:
-        """What ``state_dict`` gives is all that it keeps."""
+        """The state of ``state_dict`` is complete."""
         broken = self._parameters()
         first = make_optimizer(broken, self.tried())
         self._run(first, broken, range(5))
@@ -222,7 +222,7 @@ class _ScheduleContract(_TechniqueContract):
 
 
 class DecayContract(_ScheduleContract):
-    """What a decay must do: finite rates, the same from numbers and on a device, with a warmup and without."""
+    """A contract for decays: finite rates, the same from numbers and on a device, with a warmup and without."""
 
     setting = "decay"
 
@@ -237,7 +237,7 @@ class DecayContract(_ScheduleContract):
 
 
 class WarmupContract(_ScheduleContract):
-    """What a warmup must do: finite rates, the same from numbers and on a device, that reach the peak."""
+    """A contract for warmups: finite rates, the same from numbers and on a device, that reach the peak."""
 
     setting = "warmup_shape"
 
@@ -251,7 +251,7 @@ class WarmupContract(_ScheduleContract):
 
 
 class BatchControlContract(_ScheduleContract):
-    """What batch control must do: whole batches of at least one sample, in rising order of their updates."""
+    """A contract for batch control: whole batches of at least one sample, in rising order of their updates."""
 
     setting = "batch_control"
 
@@ -275,7 +275,7 @@ def _rate(step: int) -> float:
 
 
 class SamplerContract:
-    """What a sampler must do: settings within the space, the same whenever it is asked, spread over the space."""
+    """A contract for samplers: settings within the space, the same whenever it is asked, spread over the space."""
 
     name: ClassVar[str]
     trainings: ClassVar[int] = 8
@@ -326,7 +326,7 @@ class SamplerContract:
 
 
 class SchedulerContract:
-    """What a scheduler of machines must do: a script that bash takes, with the functions that the loop calls."""
+    """A contract for schedulers of machines: a script that bash accepts, with the functions that the loop calls."""
 
     name: ClassVar[str]
 
@@ -396,7 +396,7 @@ class SchedulerContract:
 
 
 class WorkloadContract:
-    """What a workload must do; set ``name``, and ``data`` to a small data section that can be opened anywhere.
+    """A contract for workloads; set ``name``, and ``data`` to a small data section that can be opened anywhere.
 
     A training of ``global_batch_size`` with ``settings`` runs for ``epochs``.
     """
@@ -452,7 +452,7 @@ class WorkloadContract:
         assert epochs and epochs == sorted(set(epochs)), epochs
 
     def test_it_goes_on_from_a_checkpoint(self) -> None:
-        """What ``state_dict`` gives is all that a training keeps."""
+        """The state of ``state_dict`` is complete."""
         whole, first, second = self._trained(self._begun(1)), self._begun(1), self._begun(1)
         first.advance()
         second.load_state_dict(first.state_dict())
@@ -461,7 +461,7 @@ class WorkloadContract:
 
 
 class ImporterContract:
-    """What an importer of past runs must do; ``name``, and a ``sample`` of at least two runs that it can read."""
+    """A contract for importers of past runs; set ``name``, and a ``sample`` of at least two runs that it can read."""
 
     name: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {}

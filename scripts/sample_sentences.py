@@ -35,7 +35,12 @@ def of_page(text: str) -> Iterator[str]:
 
 def of_module(text: str) -> Iterator[str]:
     """Those of a module's docstrings and of its messages."""
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
+    parts_of_others = {id(part) for node in joined for part in node.values}
+    for node in ast.walk(tree):
+        if id(node) in parts_of_others:
+            continue
         if isinstance(node, ast.JoinedStr):
             parts = [part.value if isinstance(part, ast.Constant) else "X" for part in node.values]
             yield from sentences("".join(str(part) for part in parts))

@@ -1,6 +1,6 @@
-"""What can be tuned: the settings of a training, the domains to search, the rules that scale settings.
+"""The settings of a training, the domains to search, and the rules that scale settings.
 
-What ``__all__`` names is public; the modules are internal and may change.
+The names in ``__all__`` are public; the modules are internal and may change.
 """
 
 from search_spaces.domains import Categorical, Domain, Float, Int, Role

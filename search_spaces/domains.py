@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Role(StrEnum):
-    """What a study does with a setting."""
+    """The role of a setting in a study."""
 
     SCALED = "scaled"  # tuned at every rung of the ladder, extrapolated to larger batches by a law
     SHARED = "shared"  # tuned once, over all rungs together

@@ -1,8 +1,9 @@
 """Extra settings of a workload, a program or a technique, beside those that all trials have.
 
-A study declares one in ``search`` as it declares any other, by a domain or by one value. What a user's workload or
-program reads is its own business; what an optimizer or a schedule reads is described (:class:`OwnSetting`) and checked
-as a known setting is. Its name must be a word that no known setting and no column of a trial has.
+A study declares one in ``search`` as it declares any other, by a domain or by one value. Settings that a user's
+workload or program reads are not checked; those that an optimizer or a schedule reads are described
+(:class:`OwnSetting`) and checked as a known setting is. Its name must be a word that no known setting and no column of
+a trial has.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
 
 def faults_of_own(name: Any, value: Any) -> Iterator[str]:
-    """What is wrong with a setting of one's own: the rule, what it got and the way out."""
+    """The fault of a setting of one's own: the rule, the value and the way out."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         yield (
             "the name of a setting of your own must be letters, digits and underscores, a letter first, at most 63, "

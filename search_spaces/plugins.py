@@ -5,8 +5,9 @@ A package names what it adds in its pyproject, and is then found wherever it is 
     [project.entry-points."largebatch.optimizers"]
     tiger = "my_package.tiger:TIGER"
 
-Names are read from the metadata of installed packages; a plug-in's module is imported when its name is first used. What
-is wrong with one is a line (:class:`PluginError`) that names its package, and never stops what does not use it.
+Names are read from the metadata of installed packages; a plug-in's module is imported when its name is first used. A
+faulty plug-in is reported in a line (:class:`PluginError`) that names its package, and never stops what does not use
+it.
 
 The environment's ``HPO_PLUGINS`` names the packages whose plug-ins are taken, separated by commas: not set, those of
 every package, and empty, none. A service sets it to what its operator names, for itself and the processes it starts.
@@ -46,7 +47,7 @@ class PluginError(ValueError):
 
 @dataclass(frozen=True)
 class Plugin:
-    """What one entry point names: ``value`` is ``module:attribute``, ``package`` the distribution that has it.
+    """One entry point: ``value`` is ``module:attribute``, ``package`` the distribution that has it.
 
     ``part`` is what stands before the first dot of the entry point's name, ``name`` what follows.
     """
@@ -190,7 +191,7 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
 
 
 def instance_of(kind: type[Thing]) -> Callable[[str, object], Thing]:
-    """What a registry takes from a plug-in: an instance of ``kind``."""
+    """The instance of ``kind`` that a plug-in provides for a registry."""
 
     def check(name: str, found: object) -> Thing:
         if not isinstance(found, kind):
@@ -208,7 +209,7 @@ def installed() -> tuple[Plugin, ...]:
 
 
 def load_attribute(reference: str) -> Any:
-    """What ``module:attribute`` names; whatever its import raises."""
+    """The object at ``module:attribute``; raises whatever its import raises."""
     module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
 

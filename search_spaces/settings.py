@@ -328,7 +328,7 @@ class TrainingSettings:
 
     @property
     def own_settings(self) -> dict[str, OwnSetting]:
-        """What the chosen optimizer and schedules read beside the known settings, by name."""
+        """The settings that the chosen optimizer and schedules read beside the known ones, by name."""
         return own_settings_of(lambda setting: (getattr(self, setting),))
 
     @property
@@ -342,7 +342,7 @@ class TrainingSettings:
 
     @property
     def of_workload(self) -> dict[str, Scalar]:
-        """What ``own`` has for the workload: all but what the chosen optimizer and schedules read."""
+        """The part of ``own`` for the workload: all but the settings that the chosen optimizer and schedules read."""
         described = self.own_settings
         return {name: value for name, value in self.own.items() if name not in described}
 
@@ -513,7 +513,7 @@ def _check_list(knob: dataclasses.Field[Any], value: Any) -> None:
 
 
 def faults_together(settings: TrainingSettings) -> Iterator[str]:
-    """What is wrong with settings whose values are each in their range: the rule, the value and the way out."""
+    """The fault of settings whose values are each in their range: the rule, the value and the way out."""
     if settings.nesterov and settings.momentum == 0:
         yield "nesterov needs a momentum above 0, but got momentum 0"
     for name in ("decay_milestones", "batch_milestones"):

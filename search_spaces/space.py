@@ -141,7 +141,7 @@ class SearchSpace:
         return tuple(name for name, domain in self.domains.items() if domain.role is Role.SHARED)
 
     def possible(self, name: str) -> tuple[Any, ...]:
-        """What a setting may be: its fixed value, its choices, the ends of its domain, or its default."""
+        """The possible values of a setting: its fixed value, its choices, the ends of its domain, or its default."""
         return _possible(self.fixed, self.domains, name)
 
     def settings(self, values: Mapping[str, Any]) -> TrainingSettings:
@@ -332,7 +332,7 @@ def _check_domain(name: str, domain: Domain, described: Mapping[str, OwnSetting]
 
 
 def _named_values(search: Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    """What a setting may be by a ``search:`` section that is not checked yet: techniques that it names."""
+    """The techniques that a ``search:`` section names, before it is checked."""
     value = search.get(name, _settings.default_of(name))
     if isinstance(value, Mapping):
         choices = value.get("choice", ())

@@ -1,9 +1,9 @@
-"""What is remembered: studies, trials, convergence, forecasts, plans and outcomes, in SQLite or PostgreSQL.
+"""The store of studies, trials, convergence, forecasts, plans and outcomes, in SQLite or PostgreSQL.
 
 :class:`Store` opens a database and says what it promises, ``storage.records`` holds what goes in and
-comes out, ``storage.errors`` the errors. What ``__all__`` names, with these two modules, is public; every other module
-is internal and may change. The names are loaded when they are first used, so that ``storage.records`` alone does not
-import SQLAlchemy.
+comes out, ``storage.errors`` the errors. The names in ``__all__``, with these two modules, are public; every other
+module is internal and may change. The names are loaded when they are first used, so that ``storage.records`` alone does
+not import SQLAlchemy.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def insert_into(connection: Connection, table: Table) -> sqlite.Insert | postgre
 
 
 def _parse(url: str) -> URL:
-    """The parsed URL; a bare path means SQLite. What cannot work is refused with the way out."""
+    """The parsed URL; a bare path means SQLite. A URL that cannot work is refused with the way out."""
     text = str(url).strip()
     if not text:
         raise StoreUnavailable(text, "the URL is empty", "give a path such as hpo.db, or a URL")
@@ -290,7 +290,7 @@ def _postgresql(url: URL, timeout_seconds: float) -> Engine:
 def _has_ended(connection: Any) -> bool:
     """Whether PostgreSQL has ended a connection that rested: there is something to read, and nothing was asked.
 
-    That costs one system call. A statement to find out (``pool_pre_ping``) costs a round trip each time.
+    It costs one system call. A statement to find out (``pool_pre_ping``) costs a round trip each time.
     """
     if connection.closed:
         return True

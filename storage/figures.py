@@ -1,4 +1,4 @@
-"""What may be stored of a training: convergence points, and for each figure its kind, its range and its order.
+"""The stored figures of a training: convergence points, and for each figure its kind, its range and its order.
 
 Every door reads this statement of the rules: points and ends over the network, programs' reports, imports of past
 runs, outcomes of plans, tables of evidence, and the CHECK constraints of the tables (``storage/schema/tables.py``).
@@ -101,7 +101,7 @@ def _came_of_it(
 
 @dataclass(frozen=True, kw_only=True)
 class TrialFigures:
-    """What came of a trial: each figure stands here once, and None is what was not measured.
+    """The figures of a trial: each stands here once, and None is one that was not measured.
 
     Its column in the database, its range, results and records, the service's answers and the client's, the page's
     table, that of `hpo trials` and the exports follow. ``title`` is the head of its column, ``shown`` whether the
@@ -201,7 +201,7 @@ FORECAST_FIGURES = (
 """The figures of a forecast; its settings and laws may be any numbers."""
 
 AMOUNT = Figure("amount", 1 / MOST_AMOUNT, MOST_AMOUNT)
-"""What is above 0, in a unit of the user's choice: epochs to the target in a table, samples per second."""
+"""Figures above 0, in a unit of the user's choice: epochs to the target in a table, samples per second."""
 
 
 def rule_of(figures: Iterable[Figure]) -> str:
@@ -318,7 +318,7 @@ class ConvergencePoint:
 class Convergence:
     """Convergence points of many trials in columns: arrays of shape (points,), by trial, then by step.
 
-    What was not measured is NaN.
+    A figure that was not measured is NaN.
     """
 
     trial_id: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""What the store takes and returns: frozen values, one class per noun.
+"""The values that the store takes and returns: frozen, one class per noun.
 
 ``New...`` is what a caller hands in; the stored record adds the identity and the time. Times are
 timezone-aware UTC. Epochs are samples processed over data-set size; seconds are wall-clock time.
@@ -106,7 +106,7 @@ class TrialState(StrEnum):
 
 
 class TrialPurpose(StrEnum):
-    """What a trial was trained for."""
+    """The purpose of a trial."""
 
     SWEEP = "sweep"  # the study's budget of trials, on its ladder
     RACE = "race"  # at the full-scale batch itself, to tell the best of a few settings apart
@@ -437,7 +437,7 @@ class StoredPlan(NewPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class NewOutcome:
-    """What one launch of a plan did; ``epochs_to_target`` is given exactly where ``state`` is reached.
+    """The outcome of one launch of a plan; ``epochs_to_target`` is given exactly where ``state`` is reached.
 
     ``restarts`` counts how often it went on from a checkpoint; ``source`` says where an imported outcome is from.
     """
@@ -465,7 +465,7 @@ class NewOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome(NewOutcome):
-    """What came of a plan's full-machine run, as stored."""
+    """The stored outcome of a plan's full-machine run."""
 
     id: int
     created_at: datetime

@@ -1,4 +1,4 @@
-"""What the service remembers beside studies: events, tokens, workers, and how fast machines were.
+"""The service's records beside studies: events, tokens, workers, and how fast machines were.
 
 Frozen values as in ``storage.records``, which hands them on.
 """
@@ -71,7 +71,7 @@ class WorkerRecord(WorkerBeat):
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What a study has used so far; each trial counts one accelerator, each launch as many as it had workers."""
+    """The usage of a study so far; each trial counts one accelerator, each launch as many as it had workers."""
 
     samples: int
     accelerator_seconds: float
@@ -80,7 +80,7 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadCost:
-    """What one sample of a workload costs.
+    """The cost of one sample of a workload.
 
     ``flops_per_sample``: floating-point operations, forward and backward, two per multiply-add.
     ``sample_bytes``: read from storage per sample. ``host_seconds_per_sample``: of a processor core, to decode and
@@ -120,7 +120,7 @@ class Throughput(NewThroughput):
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """What the whole database holds: studies and trials by state, convergence points, the start of the longest wait.
+    """Totals of the whole database: studies and trials by state, convergence points, the start of the longest wait.
 
     ``oldest_queued`` is None where no study is in the queue.
     """

@@ -103,7 +103,7 @@ class ServiceStore(Transactions):
             return overview.queued_of(connection, owner, besides)
 
     def totals(self) -> Totals:
-        """What the whole database holds; counts every convergence point, which takes a while where there are many."""
+        """Totals of the whole database; counts every convergence point, which takes a while where there are many."""
         with self._read() as connection:
             return overview.totals(connection)
 
@@ -147,7 +147,7 @@ class ServiceStore(Transactions):
             return tokens.every(connection, owner)
 
     def valid_tokens(self, token_ids: Collection[int]) -> set[int]:
-        """Those of the tokens that are there, not revoked and not expired."""
+        """The tokens that are there, not revoked and not expired."""
         with self._read(single_statement=True) as connection:
             return tokens.valid(connection, token_ids)
 
@@ -211,7 +211,7 @@ class ServiceStore(Transactions):
             speeds.keep_cost(connection, study_id, cost)
 
     def cost(self, study_id: int) -> WorkloadCost | None:
-        """What a sample of the study's workload costs; None where that is not known."""
+        """The cost of a sample of the study's workload; None where that is not known."""
         with self._read() as connection:
             return speeds.cost(connection, study_id)
 

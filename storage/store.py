@@ -459,7 +459,7 @@ class Store(QueueStore, ServiceStore):
             fits.keep(connection, study_id, fingerprint, content)
 
     def fit(self, study_id: int, fingerprint: str) -> str | None:
-        """What :meth:`keep_fit` stored; None where there is none of that fingerprint."""
+        """The fit that :meth:`keep_fit` stored; None where there is none of that fingerprint."""
         with self._read() as connection:
             return fits.find(connection, study_id, fingerprint)
 

@@ -1,4 +1,4 @@
-"""What every part of the Store stands on: transactions, guarded by a lease where there is one."""
+"""The base of every part of the Store: transactions, guarded by a lease where there is one."""
 
 from __future__ import annotations
 

@@ -90,9 +90,14 @@ def marks_of(file: Path) -> set[str]:
 
 
 def excluded(file: Path, expression: str) -> bool:
-    """Whether ``-m`` excludes every test of a file, by ``not (MARK or MARK ...)`` and the file's ``pytestmark``."""
-    marks = re.fullmatch(r"not \((\w+(?: or \w+)*)\)", expression.strip())
-    return marks is not None and bool(marks_of(file) & set(marks[1].split(" or ")))
+    """Whether ``-m`` excludes every test of a file: by ``not MARK``, ``not (MARK or MARK ...)`` or ``slow``.
+
+    For the first two by the file's ``pytestmark``; for the last where the file does not contain the mark at all.
+    """
+    if expression.strip() == "slow":
+        return file.name.startswith("test_") and "mark.slow" not in file.read_text(encoding="utf-8")
+    marks = re.fullmatch(r"not (?:(\w+)|\((\w+(?: or \w+)*)\))", expression.strip())
+    return marks is not None and bool(marks_of(file) & set((marks[1] or marks[2]).split(" or ")))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

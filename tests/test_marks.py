@@ -47,6 +47,11 @@ def test_the_time_of_children_counts():
         ("tuning/test_sweeps.py", "not (slow or fit) or postgres", False),
         ("service/test_openapi.py", "not (slow or fit)", False),  # one of its tests alone is slow
         ("../benchmarks/fleet.py", "not (slow)", False),
+        ("trainers/test_compiled.py", "not slow", True),
+        ("service/test_openapi.py", "not slow", False),
+        ("service/test_openapi.py", "slow", False),
+        ("study/test_study.py", "slow", True),
+        ("service/api_server.py", "slow", False),
     ],
 )
 def test_only_files_that_are_marked_as_a_whole_are_not_read(file, expression, left_out):

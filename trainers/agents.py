@@ -5,8 +5,8 @@
 The agents of torchrun meet in a store at the first node, which listens on every interface, and unpickle what they find
 there: anybody who can write to the store can run code as its user. Here the store listens on the interface of the job's
 network alone, and what an agent leaves in it carries a code (HMAC-SHA256, RFC 2104) made with the job's secret, a file
-that only its user can read on a folder that all nodes see. What has no such code is not unpickled: the agent ends. All
-options but the first argument are those of torchrun, with ``--rdzv-backend`` given already.
+that only its user can read on a folder that all nodes see. A message without such a code is not unpickled: the agent
+ends. All options but the first argument are those of torchrun, with ``--rdzv-backend`` given already.
 """
 
 from __future__ import annotations

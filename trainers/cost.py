@@ -1,8 +1,8 @@
-"""What one sample of a workload costs: arithmetic, memory, bytes to read, time to decode, and a gradient's size.
+"""The cost of one sample of a workload: arithmetic, memory, bytes to read, time to decode, and a gradient's size.
 
 A model is measured, not estimated: one forward and backward pass is run on PyTorch's meta device, which does no
-arithmetic, and every operation and every tensor kept for the backward pass is counted. What the host does for a sample
-is timed, on this machine.
+arithmetic, and every operation and every tensor kept for the backward pass is counted. The host's work for a sample is
+timed, on this machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROCESS_IO = Path("/proc/self/io")
 
 @dataclass(frozen=True)
 class WorkloadCost:
-    """What a time model needs to know of a workload.
+    """The inputs of a time model from a workload.
 
     ``parameters`` that are trained, in ``gradient_tensors`` tensors. ``flops_per_sample``: forward and backward pass,
     2 for each multiply-add. ``activation_bytes_per_sample``: what the forward pass keeps for the backward pass, in
@@ -164,7 +164,7 @@ def _counted(
 
 
 def _of_program(cost: Mapping[str, float | str] | str | None) -> WorkloadCost:
-    """What the study says of its program, at its full scale: nobody else can know it."""
+    """The cost that the study states for its program at full scale: it cannot be found otherwise."""
     given = {} if cost is None or isinstance(cost, str) else cost
     if not set(NEEDED_FIGURES) <= set(given) <= set(FIGURES):
         raise WorkloadError(

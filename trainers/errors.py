@@ -1,4 +1,4 @@
-"""What can be wrong with a training before or while it runs.
+"""Errors of a training, before it starts or while it runs.
 
 TrainerError
 ├── WorkloadError       the workload cannot be found, or is no Workload, or lacks the metric

@@ -28,7 +28,7 @@ NEVER = 1e300
 """A threshold beyond all: none reaches it, so that a training goes on to the end of its budget."""
 
 LEAST_SHORTFALL = 1e-4
-"""What is nearer to perfect counts as so near: no evaluation set tells it from perfect, and no logarithm bears 0."""
+"""A metric nearer to perfect counts as so near: no evaluation set tells it from perfect, and no logarithm bears 0."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Target:
 
 
 class EndedTraining(Protocol):
-    """What is read of a training that has ended, be it a trial, an outcome or what the trainer said."""
+    """The attributes that are read of an ended training, be it a trial, an outcome or the trainer's report."""
 
     @property
     def state(self) -> str:
@@ -90,7 +90,9 @@ class EndedTraining(Protocol):
 
 
 MEMORY, PACE = "memory_gb", "seconds_per_sample"
-"""What every training may be held to beside its metrics: gigabytes (10^9 bytes) at its peak, and seconds a sample."""
+"""Figures of every training that may be constrained beside its metrics: gigabytes (10^9 bytes) at its peak, and seconds
+a sample.
+"""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class Constraint:
     at_most: bool = True
 
     def value(self, ended: object) -> float | None:
-        """What an ended training tells; None for nothing that is a number."""
+        """The figure of an ended training; None where it is no number."""
         if self.name == MEMORY:
             held = getattr(ended, "memory_bytes", None)
             return None if held is None else held / 1e9
@@ -140,7 +142,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Question:
-    """What a study asks: how soon trainings reach a target, or how good they get within ``epochs``.
+    """The question of a study: how soon trainings reach a target, or how good they get within ``epochs``.
 
     Compare trainings by :meth:`need`: a positive number, the smaller the better, that settings act on by
     factors. It is the epochs to the target, or the shortfall after the budget: a loss itself, and of a metric that is
@@ -162,8 +164,9 @@ class Question:
         return self.epochs is not None
 
     def need(self, ended: EndedTraining) -> float | None:
-        """What a training needed or lacked; None where it did not answer: lost, stopped, too short, or not within the
-        constraints."""
+        """The epochs that a training needed, or the gap that it left; None where it did not answer: lost, stopped, too
+        short, or not within the constraints.
+        """
         if self.constraints and self.broken(ended):
             return None
         if self.epochs is None:
@@ -183,7 +186,7 @@ class Question:
         return share * (self.epochs or 0.0)
 
     def shortfall(self, value: float | None) -> float | None:
-        """What a value of the metric lacks to the best that there can be; None for none that can be."""
+        """The gap between a value of the metric and the best possible value; None for an impossible value."""
         if value is None or not math.isfinite(value):
             return None
         if not self.target.higher_is_better:
@@ -192,17 +195,17 @@ class Question:
         return (1 - share) / share if value <= 1 else None
 
     def told(self, need: float) -> float:
-        """What :meth:`need` gave in the question's own unit: epochs, or the metric."""
+        """A value of :meth:`need` in the question's own unit: epochs, or the metric."""
         return 1 / (1 + need) if self.fixed and self.target.higher_is_better else need
 
     @property
     def answer(self) -> str:
-        """What is asked for, in words: ``epochs to target``, ``best top1``."""
+        """The question in words: ``epochs to target``, ``best top1``."""
         return f"best {self.target.metric}" if self.fixed else "epochs to target"
 
     @property
     def unit(self) -> str:
-        """What follows a number that :meth:`told` gave: ``epochs``, ``top1``."""
+        """The unit behind a number of :meth:`told`: ``epochs``, ``top1``."""
         return self.target.metric if self.fixed else "epochs"
 
     def __str__(self) -> str:
@@ -258,7 +261,7 @@ class TrainingJob:
 
     @property
     def question(self) -> Question:
-        """What is asked of it: how soon it reaches its target, or how good it gets within its budget."""
+        """The question of the job: how soon it reaches its target, or how good it gets within its budget."""
         return Question(self.target, None if self.target.ends else self.epochs)
 
     @classmethod

@@ -122,7 +122,7 @@ def _end(workers: Sequence[subprocess.Popen[bytes]], grace_seconds: float) -> No
 
 
 def _place(rank: int, size: int) -> dict[str, str]:
-    """What tells a worker its place, in the variables of torchrun and of horovodrun."""
+    """The variables of torchrun and of horovodrun that tell a worker its place."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

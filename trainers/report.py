@@ -1,4 +1,4 @@
-"""What a training tells while it runs and at its end: convergence points and the outcome, as JSON lines."""
+"""Reports of a training, while it runs and at its end: convergence points and the outcome, as JSON lines."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from trainers.report import TrainingOutcome
 
 
 class EvaluatedPoint(Protocol):
-    """What is read of a convergence point."""
+    """The fields that are read of a convergence point."""
 
     @property
     def step(self) -> int:

@@ -74,7 +74,7 @@ class AskedTrial:
 
     @property
     def settings(self) -> TrainingSettings:
-        """What to train with: every setting, tuned or fixed."""
+        """The training's settings, tuned and fixed."""
         return self.job.settings
 
     @property

@@ -43,7 +43,7 @@ RANKS = (
 
 @dataclass(frozen=True)
 class ProgramTrial:
-    """What a program is to train; everything is None or empty where nobody asked for a training.
+    """The training that a program is asked for; everything is None or empty where it was started by hand.
 
     ``settings`` holds the known settings and the study's own, by name. Batch sizes are in samples: per update over all
     workers, per update of one worker, and per forward pass of one worker, of which an update takes ``accumulation``.

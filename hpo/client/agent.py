@@ -46,7 +46,7 @@ class AgentOptions:
 
 @dataclass
 class AgentReport:
-    """What an agent did: trials by how they ended, the seconds that trainings took, and all seconds since its begin.
+    """An agent's record: trials by how they ended, seconds of training, and seconds since it started.
 
     ``waited`` are the seconds in which there was nothing to train; ``overheads`` has, for each trial, those that went
     neither into its training nor into waiting: what asking, reporting and telling took. ``cpu_trained`` are the seconds

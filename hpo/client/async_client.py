@@ -8,7 +8,7 @@
             print(event.message)
         print((await study.forecast(32768)).epochs_to_target)
 
-What each call does and raises is said in :mod:`hpo.client.client`.
+:mod:`hpo.client.client` documents each call and its errors.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class AsyncRemoteStudy:
         )
 
     def events(self, *, after: int = 0, progress: bool = False) -> AsyncIterator[RemoteEvent]:
-        """What happens, as it happens, from behind event ``after`` until the study ends."""
+        """Stream the events behind ``after`` until the study ends."""
         return self._client.stream(
             EventStream(
                 join("studies", self.name, "events"), self._retries, after=after, progress=progress
@@ -187,7 +187,7 @@ class AsyncRemoteStudy:
         )
 
     async def logs(self, *, after: int = 0) -> list[RemoteEvent]:
-        """What happened so far, oldest first, from behind event ``after``."""
+        """The events so far behind ``after``, oldest first."""
         return await self._client.run(calls.logs(self._retries, self.name, after=after))
 
     async def trials(

@@ -169,7 +169,7 @@ def wait(
 
 
 def logs(retries: RetryPolicy, name: str, *, after: int = 0) -> Steps[list[RemoteEvent]]:
-    """What was said about a study, oldest first, from behind event ``after``."""
+    """A study's log messages behind event ``after``, oldest first."""
     return [
         RemoteEvent.of(each)
         for each in (

@@ -196,8 +196,8 @@ class RemoteStudy:
         )
 
     def events(self, *, after: int = 0, progress: bool = False) -> Iterator[RemoteEvent]:
-        """What happens, as it happens, from behind event ``after`` until the study ends; with ``progress`` also what
-        running trials report. A connection that breaks is taken up where it broke.
+        """Stream the events behind ``after`` until the study ends; with ``progress`` also the newest points of running
+        trials. A connection that breaks is taken up where it broke.
         """
         return self._client.stream(
             EventStream(
@@ -206,7 +206,7 @@ class RemoteStudy:
         )
 
     def logs(self, *, after: int = 0) -> list[RemoteEvent]:
-        """What happened so far, oldest first, from behind event ``after``."""
+        """The events so far behind ``after``, oldest first."""
         return self._client.run(calls.logs(self._retries, self.name, after=after))
 
     def trials(

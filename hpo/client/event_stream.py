@@ -36,7 +36,7 @@ class EventStream:
 
     @property
     def request(self) -> Request:
-        """What the next connection asks for."""
+        """The request of the next connection."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": self._last_id}
         return Request("GET", self._path, {"until_end": "true"}, headers=headers, repeatable=True)
 

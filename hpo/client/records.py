@@ -1,4 +1,4 @@
-"""What a server says, as values with types. What a later server adds beyond these stays in ``document``."""
+"""A server's answers as typed values. Fields that a later server adds stay in ``document``."""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 def options(address: Address) -> dict[str, Any]:
-    """What a client of httpx is made with."""
+    """The arguments for a client of httpx."""
     return {"headers": dict(address.headers), "timeout": TIMEOUT, "follow_redirects": False}
 
 
 def arguments(address: Address, request: Request) -> dict[str, Any]:
-    """What httpx is called with for a request."""
+    """The arguments of httpx for one request."""
     return {
         "method": request.method,
         "url": f"{address.root}{request.path}",

@@ -1,4 +1,4 @@
-"""What the dashboard needs of the server, as callables that the server hands over: neither imports the other."""
+"""Callables that the server hands to the dashboard, so that neither imports the other."""
 
 from __future__ import annotations
 

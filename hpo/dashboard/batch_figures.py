@@ -41,7 +41,7 @@ from storage.records import Outcome, TrialState
 BAND_POINTS = 32
 REGIME_STEPS = 120
 REGIME = "regime"
-"""What plots.js knows the names of regimes by: on a narrow page each gets a line of its own."""
+"""Names by which plots.js finds the regimes: on a narrow page each gets a line of its own."""
 BEYOND_SIGHT = 12.0
 """An interval may stretch an axis to this many times the largest point; what is beyond is cut off."""
 
@@ -350,7 +350,7 @@ def _add_forecast(figure: go.Figure, batch: int, ends: Interval, what: str) -> N
 
 
 def _add_outcomes(figure: go.Figure, result: StudyResult, name: str | None = None) -> None:
-    """What the launched plans did, or the value of a setting that they used, beside the batch they ran at."""
+    """The outcome of each launched plan, or the value of a setting that it used, against its batch size."""
     shown: set[str] = set()
     for run in result.runs:
         if run.outcomes:
@@ -375,7 +375,7 @@ def _add_outcomes(figure: go.Figure, result: StudyResult, name: str | None = Non
 
 
 def _seen(run: PlannedRun, outcome: Outcome) -> float | None:
-    """What a launch is drawn at: its best metric after a fixed budget, else its epochs."""
+    """The height of a launch in the figure: its best metric after a fixed budget, else its epochs."""
     if run.question.fixed:
         return outcome.best_metric
     return outcome.epochs_to_target or outcome.epochs

@@ -1,4 +1,4 @@
-"""What the pages need beyond the API: figures of the report and the notebooks, all trials in columns, a trial's job."""
+"""Routes of the pages beyond the API: figures of the report and of notebooks, all trials in columns, a trial's job."""
 
 from __future__ import annotations
 

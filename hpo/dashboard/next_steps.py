@@ -1,4 +1,4 @@
-"""What to do next with a study as it stands, and the command that does it."""
+"""The next step for a study in its present state, and the command for it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def next_steps(view: StudyView) -> list[Step]:
 
 
 def _about_the_sweep(result: StudyResult, again: str, report: str) -> Step | None:
-    """What a sweep that is not complete, or came to nothing, asks for; None for one with results."""
+    """The next step for a sweep that is incomplete or has no results; None for one with results."""
     states = {trial.state for trial in result.trials if trial.state.finished}
     if result.study.state is StudyState.RUNNING:
         return Step("The sweep is going on; write this report again later.", report)

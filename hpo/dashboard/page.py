@@ -1,4 +1,4 @@
-"""What a page says of a study: its forecast in a sentence, tables, figures and how to read them."""
+"""The content of a study's page: its forecast in a sentence, tables, figures and how to read them."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ what they cost; by the laws that were fitted here, for fewer and for more traini
 IMPORTANCES = """By fANOVA, the share of the variance of the epochs that a setting explains alone; by PED-ANOVA,
 how far its values in the best trainings differ from those in all. A training that missed the target counts as long as
 the longest of its batch size. A few dozen trainings tell an order, not digits."""
-SLICES = """Optuna's slice plot, the darker the later in the sweep. What missed the target stands at the epochs of the
-longest training of its batch size."""
-CONTOURS = """Optuna's contour plot over the two that matter most, the darker the better. What missed the target
+SLICES = """Optuna's slice plot, the darker the later in the sweep. A trial that missed the target is drawn at the
+epochs of the longest training of its batch size."""
+CONTOURS = """Optuna's contour plot over the two that matter most, the darker the better. A trial that missed the target
 counts with the epochs of the longest training of its batch size."""
 TRADE_OFFS = """No batch size, placement or settings that the evidence supports beat these in time, accelerator hours
 and epochs (or the metric of a fixed budget) at once; the lighter, the larger the batch. A run that may be lost counts
@@ -207,7 +207,7 @@ def rungs_table(result: StudyResult) -> Table:
 
 
 def verdict(result: StudyResult) -> str:
-    """What the launches said of the forecast, alone and against the rules of thumb; "" before any launch."""
+    """The verdict of the launches on the forecast, alone and against the rules of thumb; "" before any launch."""
     run = result.plan
     if run is None or not run.outcomes:
         return ""
@@ -301,7 +301,7 @@ def pictures(view: StudyView) -> Iterator[Picture]:
 
 
 def _designs(result: StudyResult) -> Iterator[Picture]:
-    """What trainings buy; nothing without a forecast for the full scale from single trials."""
+    """The value of further trainings; nothing without a forecast for the full scale from single trials."""
     if result.forecast is None or result.forecast.posterior is None:
         return
     with contextlib.suppress(EvidenceError):

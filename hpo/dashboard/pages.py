@@ -1,4 +1,4 @@
-"""The pages: frames without data. What they show their scripts ask of the API, with the cookie of the login.
+"""The pages: frames without data. Their scripts ask the API for the data, with the cookie of the login.
 
 So a page is never stale, needs no right of its own, and shows a study's name only as text.
 """

@@ -75,7 +75,7 @@ def trade_offs(
     """Time against accelerator hours over batch sizes, placements and settings: nothing beats these in all three aims.
 
     ``rows`` are what :meth:`hpo.TradeOff.to_dict` gives. The colour is the batch size; what the third aim comes to, and
-    the settings, stand under the pointer. What is best in one aim, or balanced, is named.
+    the settings, stand under the pointer. Plans that are best in one aim, or balanced, are labelled.
     """
     figure = style.figure(title, height=380)
     if not rows:

@@ -83,7 +83,7 @@ def height(trial: Trial, low: float) -> float:
 
 
 def trial_text(result: StudyResult, trial: Trial) -> str:
-    """What is shown of a trial under the pointer: number, batch, seed, the settings that vary, its end and why."""
+    """The hover text of a trial: number, batch, seed, the settings that vary, how it ended and why."""
     epochs = epochs_of(trial)
     if trial.state is TrialState.REACHED:
         end = f"{number(epochs)} epochs to the target"
@@ -115,7 +115,7 @@ def settings_lines(settings: Mapping[str, Any], names: Sequence[str]) -> list[st
 
 
 def outcome_texts(result: StudyResult, run: PlannedRun) -> list[str]:
-    """What is shown of each launch of a plan under the pointer."""
+    """The hover text of each launch of a plan."""
     settings = settings_lines(run.plan.job.settings.to_dict(), result.spec.search.names)
     return [
         lines(

@@ -265,7 +265,7 @@ class _Drawing:
         return [value for value in shown if isinstance(value, int | float)]
 
     def outcomes(self, of_outcome: Any) -> None:
-        """What the launched plans did, at the full scale."""
+        """The outcomes of launched plans, at the full scale."""
         column = next(
             (index for index, panel in enumerate(self.panels, start=1) if panel.full), None
         )

@@ -196,7 +196,7 @@ def _dimension(
 def response(result: StudyResult, name: str) -> go.Figure:
     """Epochs against the values of a tuned setting, one colour for each rung, every trial by its state.
 
-    What is best moves from rung to rung: that is what the laws extrapolate. Raises :class:`EvidenceError` for a
+    The best values move from rung to rung: the laws extrapolate that movement. Raises :class:`EvidenceError` for a
     setting that the study does not tune.
     """
     check_tuned(result, name)

@@ -50,7 +50,7 @@ def load_view(name: str, storage: str) -> StudyView:
 def make_view(
     store: Store, result: StudyResult, posterior: Posterior | None, storage: str
 ) -> StudyView:
-    """What is shown of a study that was read, with the laws that were fitted to it; None where there are none."""
+    """The data of a study for its page, with the laws fitted to it; None where there are none."""
     convergence = store.convergence([trial.id for trial in curves_of(result.trials)])
     rows = tuple(store.calibration(result.study.id))
     if posterior is not None:

@@ -24,7 +24,7 @@ from storage.store import Store
 
 @dataclass
 class ImportedRuns:
-    """What an import did.
+    """The result of an import.
 
     ``states`` counts the new trials by how they ended; ``known`` are runs that were imported before; ``skipped`` holds
     the label of each run that was left out, with the reason; ``assumed`` names the settings that the study fixes and

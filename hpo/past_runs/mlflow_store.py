@@ -24,7 +24,7 @@ STATUSES = {"1": "running", "2": "scheduled", "3": "finished", "4": "failed", "5
 """MLflow's ``RunStatus`` by the number that its files hold."""
 
 LARGEST = 1.7976931348623157e308
-"""What MLflow's databases hold in place of an infinity."""
+"""The number that stands for an infinity in MLflow's databases."""
 
 
 def read_mlflow(source: str, experiment: str | None = None) -> list[PastRun]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import optuna
 
 VALUE, REPORTED = "value", "intermediate_value"
-"""What a trial returned, and what it reported at its steps, by the names under which they are mapped."""
+"""A trial's return value and intermediate values, by the names under which they are mapped."""
 
 
 def read_optuna(source: str, name: str | None = None) -> list[PastRun]:

@@ -58,7 +58,7 @@ def read_tensorboard(root: Path) -> list[PastRun]:
 
 @dataclass
 class _FolderLog:
-    """What the event files of one folder say."""
+    """The content of the event files in one folder."""
 
     values: dict[str, Any] = field(default_factory=dict)
     scalars: dict[str, dict[int, tuple[float, float]]] = field(

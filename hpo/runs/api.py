@@ -82,7 +82,7 @@ __all__ = [
 
 
 def read_study(name: str, storage: str = DEFAULT_STORAGE) -> StudyResult:
-    """What the storage holds of a study; :class:`StudyNotFoundError` if it has none of this name."""
+    """The stored state of a study; :class:`StudyNotFoundError` if the storage has none of this name."""
     with open_store(storage, create=False) as store:
         return repository.read_result(store, name, storage)
 

@@ -1,4 +1,5 @@
-"""What trainings buy: their cost against the interval at full scale, for this sweep and for smaller and larger ones.
+"""The value of further trainings: their cost against the interval at full scale, for this sweep and for smaller and
+larger ones.
 
 Each choice sweeps the ladder up to some size with some number of trainings. Its cost is that of the study's own
 trainings at the same rungs; its interval follows from the laws that were fitted to them
@@ -119,7 +120,7 @@ class Designs:
 
 
 def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
-    """What trainings up to each size and batch of the ladder cost, and the interval at full scale that they leave.
+    """The cost of trainings up to each size and batch of the ladder, and the interval at full scale that they leave.
 
     ``made`` is the forecast to be narrowed; that of the study's full scale if not given. Raises
     :class:`EvidenceError` where the study names no full scale, or no trial of it has answered.
@@ -179,7 +180,7 @@ def design_name(design: Design) -> str:
 
 
 class _Costs:
-    """What a training at a rung costs: as the study's own did there, else in proportion to its size."""
+    """The cost of a training at a rung: the study's own where it trained there, else in proportion to its size."""
 
     def __init__(self, spec: StudySpec, ended: Sequence[Trial], made: StudyForecast) -> None:
         self._spec = spec
@@ -216,7 +217,7 @@ class _Costs:
         return (trial.epochs or 0.0) * share / self._full
 
     def _nominal(self, rung: Rung) -> float:
-        """That of a training to the end of its length, or of as many epochs as the full scale's."""
+        """The cost of a training to the end of its length, or of as many epochs as the full scale's."""
         whole = self._spec.question.fixed and self._spec.sizes
         return cost_share(self._spec, rung[1]) if whole else self._sample(rung[1])
 

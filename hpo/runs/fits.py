@@ -1,6 +1,6 @@
 """Fitted laws in the storage: a study's posterior is available at once after a restart.
 
-What is stored are the particles, as numbers: NumPy's own format without pickles, in text. The model that they belong to
+The particles are stored as numbers: NumPy's own format without pickles, in text. The model that they belong to
 follows from the evidence, and a fit counts for the evidence that it was made from alone, by its fingerprint.
 """
 
@@ -30,7 +30,7 @@ _PLACES, _RESIDUALS, _NOTE, _MODEL = "=places", "=residuals", "=note", "=model"
 
 
 def fingerprint(evidence: Evidence) -> str:
-    """What a fit depends on: the evidence, to the last digit, and the release that fits it."""
+    """A fingerprint of a fit's inputs: the evidence, to the last digit, and the release that fits it."""
     text = f"{FORM} {version('largebatch')} {evidence!r}"
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -70,7 +70,7 @@ def pack(posterior: Posterior) -> str:
 
 
 def unpack(content: str, evidence: Evidence) -> Posterior | None:
-    """What :func:`pack` wrote, for the evidence that it was fitted to; None for anything else."""
+    """Unpack the output of :func:`pack` for the evidence that it was fitted to; None for anything else."""
     try:
         with np.load(
             io.BytesIO(base64.b64decode(content, validate=True)), allow_pickle=False

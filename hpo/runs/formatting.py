@@ -48,7 +48,7 @@ def percent(share: float) -> str:
 
 
 def prospects(forecast: Forecast) -> list[tuple[str, str]]:
-    """What a forecast says besides settings, epochs and trust, as names and texts in the order of reading."""
+    """The further remarks of a forecast, beside settings, epochs and trust: names and texts in the order of reading."""
     critical = forecast.critical_batch
     needed = "the epochs" if forecast.best is None else "the shortfall"
     chances = [
@@ -110,7 +110,7 @@ def with_unit(name: str) -> str:
 
 
 def answered(question: Question, need: float) -> str:
-    """What trainings needed or lacked, in the unit of the question: ``8.31`` epochs, or a metric of ``0.9213``."""
+    """The result of a training in the unit of the question: ``8.31`` epochs, or a metric of ``0.9213``."""
     return f"{question.told(need):.4g}" if question.fixed else f"{need:.2f}"
 
 

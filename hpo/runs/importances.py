@@ -120,7 +120,7 @@ def _evenly(trials: Sequence[optuna.trial.FrozenTrial]) -> list[optuna.trial.Fro
 
 
 def _need(trial: optuna.trial.FrozenTrial, question: Question) -> float:
-    """What a training needed or lacked, from its value."""
+    """The epochs or the metric's gap of a training, from its value."""
     value = float(trial.values[0])
     return (question.shortfall(value) or LEAST_SHORTFALL) if question.fixed else value
 

@@ -1,4 +1,4 @@
-"""What became of the trials that did not reach the target: how many, why, and what can be done about it."""
+"""The trials that missed the target: how many, why, and what can be done about it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lost(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def done(question: Question) -> str:
-    """What a trial did that answered the question, in words."""
+    """The outcome of a trial that answered the question, in words."""
     return "trained to the end of its budget" if question.fixed else "reached the target"
 
 
@@ -37,7 +37,7 @@ def within(trials: Sequence[Trial], question: Question) -> str:
 
 
 def way_out(question: Question) -> str:
-    """What can be done where no trial did."""
+    """Advice where no trial answered the question."""
     if question.constraints:
         return "loosen the constraints, or widen the ranges under search and raise budget.epochs_per_trial"
     if question.fixed:
@@ -48,8 +48,8 @@ def way_out(question: Question) -> str:
 def is_lost(trials: Sequence[Trial], question: Question = HOW_SOON) -> bool:
     """Whether failures and divergence are why no trial answered the question: they ended at least half of the trials.
 
-    Those that were pruned do not count, as nobody knows where they would have ended; those that have not ended, such as
-    where a budget is spent, count as not lost.
+    Pruned trials do not count, as nobody knows where they would have ended; trials that have not ended, such as where a
+    budget is spent, count as not lost.
     """
     told = [trial for trial in trials if trial.state is not _PRUNED]
     return (

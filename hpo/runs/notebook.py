@@ -144,7 +144,7 @@ class NotebookProgress(Progress):
 
 
 def progress_here() -> Progress:
-    """What shows progress where nothing was handed in: a picture in a notebook's cell, nothing elsewhere."""
+    """The default progress display: a picture in a notebook's cell, nothing elsewhere."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     # of the shells of IPython only that of a kernel has one: a terminal would print the markup

@@ -1,4 +1,4 @@
-"""What a study will cost, said before anything of it runs: trials, samples, and hours on this machine.
+"""The expected cost of a study, stated before anything of it runs: trials, samples, and hours on this machine.
 
 The counts are upper bounds that follow from the study file: every trial to the end of its budget. Trials that reach the
 target, diverge or fall behind end earlier. The time comes from a few timed updates at every rung.
@@ -46,7 +46,8 @@ def study_price(
     timed: bool = True,
     seconds: float = SECONDS_FOR_ALL,
 ) -> StudyPrice:
-    """What ``spec`` takes at most; with ``timed``, by timing a few updates of it here for at most ``seconds``.
+    """An upper bound on the cost of ``spec``; with ``timed``, after timing a few updates of it here for at most
+    ``seconds``.
 
     ``workload`` is the study's, where its data are open already. Raises :class:`~hpo.errors.SpecError` where it is not
     given and cannot be had.

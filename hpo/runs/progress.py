@@ -27,7 +27,7 @@ class Progress:
         """One line about what happens next."""
 
     def price(self, spec: StudySpec, price: StudyPrice) -> None:
-        """What a study that begins now takes at most."""
+        """The upper bound on the cost of a study that begins now."""
 
     def sweep(
         self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
@@ -42,7 +42,7 @@ class Progress:
 
 
 def ladder_columns(spec: StudySpec) -> tuple[str, ...]:
-    """What :func:`ladder_rows` tells of each rung."""
+    """The heads of the columns of :func:`ladder_rows`."""
     question = spec.question
     return (
         "batch size",
@@ -58,7 +58,7 @@ def ladder_columns(spec: StudySpec) -> tuple[str, ...]:
 def ladder_rows(
     spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
 ) -> Iterator[tuple[str, ...]]:
-    """What has come of each rung so far, a text for each of :func:`ladder_columns`."""
+    """The results of each rung so far, a text for each of :func:`ladder_columns`."""
     question = spec.question
     of_rung: dict[tuple[int, Point], list[Trial]] = defaultdict(list)
     for trial in trials:

@@ -37,7 +37,8 @@ class RacePlan:
 def plan_race(
     result: StudyResult, global_batch_size: int, samples: int | None = None, *, forced: bool = False
 ) -> RacePlan:
-    """What is to be raced at a batch, by the evidence without that of a race there: the same however often it is asked.
+    """The configurations to race at a batch, by the evidence without that of a race there: the same however often it is
+    asked.
 
     ``samples`` is what the race may process, in the model of the full scale: the study's ``budget.race``, or those that
     cost a quarter of what its sweep has cost, if None. There is no race where that is too little for two trainings, and

@@ -1,4 +1,4 @@
-"""What a batch that grows during a training saves beside one that stays, by the law of the noise scale.
+"""The saving of a batch that grows during a training over a constant one, by the law of the noise scale.
 
 An update with B samples goes as far as 1 / (1 + N / B) of an update without noise (McCandlish et al., arXiv:1812.06162,
 equation 2.7). Over the progress p, in updates without noise, with the noise scale N(p) and any course of the batch
@@ -79,7 +79,7 @@ def ramp_saving(
     epochs: float,
     train_samples: int,
 ) -> RampSaving:
-    """What the batch control of ``settings`` saves from ``global_batch_size`` on.
+    """The saving by the batch control of ``settings`` from ``global_batch_size`` on.
 
     ``courses`` are those of :func:`noise_course`, any of which may be the training's; ``epochs`` is how long it takes.
     """

@@ -102,12 +102,12 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
 
 
 def stored_spec(study: Study) -> StudySpec:
-    """What a stored study's file says, with the folder in which its modules and data lie; :class:`SpecError`."""
+    """The specification of a stored study, with the folder in which its modules and data lie; :class:`SpecError`."""
     return parse_study(study.spec, folder=study.folder or None)
 
 
 def stored_job(study: Study, trial: Trial) -> TrainingJob:
-    """What a trial trains, as a trainer runs it; :class:`SpecError`."""
+    """The job of a trial, as a trainer runs it; :class:`SpecError`."""
     settings = TrainingSettings.from_record(trial.settings)
     return training_job(stored_spec(study), settings, trial.global_batch_size, trial.seed)
 
@@ -408,7 +408,7 @@ def _plan_of(stored: records.StoredPlan, spec: StudySpec, reason: str) -> Plan:
 
 
 def _details(plan: Plan) -> str | None:
-    """What of a plan has no column of its own, as JSON; None where there is nothing of it."""
+    """The parts of a plan that have no column of their own, as JSON; None where there are none."""
     details = {
         "accelerator_hours": plan.accelerator_hours and plan.accelerator_hours.to_dict(),
         "energy_kwh": plan.energy_kwh and plan.energy_kwh.to_dict(),

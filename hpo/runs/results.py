@@ -1,4 +1,4 @@
-"""What the service answers: a study with all that is known of it, and a forecast for one of its batch sizes."""
+"""The service's answers: a study with all that is known of it, and a forecast for one of its batch sizes."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class StudyForecast:
 
     @property
     def sensitivity(self) -> tuple[Sensitivity, ...]:
-        """What a learning rate half or twice as large costs."""
+        """The cost of a learning rate half or twice as large."""
         return self.numbers.sensitivity
 
     def to_dict(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class StudyForecast:
         }
 
     def _repr_html_(self) -> str:
-        """What a notebook shows of it."""
+        """The HTML for a notebook."""
         return forecast_html(self.to_dict())
 
 
@@ -186,12 +186,12 @@ class PlannedRun:
 
     @property
     def question(self) -> Question:
-        """What was asked of it."""
+        """The question that it answers."""
         return self.plan.job.question
 
     @property
     def needs(self) -> tuple[float, ...]:
-        """What the launches that answered the question needed or lacked."""
+        """The results of the launches that answered the question: epochs, or the metric's gap."""
         found = [self.question.need(outcome) for outcome in self.outcomes]
         return tuple(need for need in found if need is not None)
 
@@ -409,7 +409,7 @@ class StudyResult:
         return found
 
     def _rungs(self) -> list[dict[str, Any]]:
-        """What has come of each batch, at each combination of sizes where there are several."""
+        """The results of each batch, at each combination of sizes where there are several."""
         if not self.spec.sizes:
             return _rungs(self.swept, self.batches, self.spec.question)
         return [
@@ -423,7 +423,7 @@ class StudyResult:
         ]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows of it: state, ladder and forecast."""
+        """The HTML for a notebook: state, ladder and forecast."""
         return study_html(self.to_dict(), self.spec.search.names)
 
 

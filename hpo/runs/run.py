@@ -228,7 +228,9 @@ class _Run:
         )
 
     def _measure_cost(self) -> None:
-        """What a sample costs, for plans: in this process, so only once a trial has shown that the workload trains."""
+        """Measure the cost of a sample for plans: in this process, so only once a trial has shown that the workload
+        trains.
+        """
         trials = self._retry(lambda: self._store.trials(self._held.study.id))
         if any(trial.state.finished and trial.state is not TrialState.FAILED for trial in trials):
             with self.region():

@@ -21,7 +21,7 @@ from storage.store import Store
 
 @dataclass(frozen=True)
 class DeletedStudy:
-    """What went with a study; ``kept`` are folders that its plans were written to and that stay."""
+    """The result of deleting a study; ``kept`` are folders that its plans were written to and that stay."""
 
     name: str
     trials: int
@@ -99,7 +99,7 @@ def starts_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> boo
 
 
 def told_retry(again: Sequence[Trial]) -> str:
-    """What is said of trials that were queued anew."""
+    """The message about trials that were queued anew."""
     count = "a trial" if len(again) == 1 else f"{len(again)} trials"
     return f"{count} that failed wait{'s' if len(again) == 1 else ''} to be trained anew"
 

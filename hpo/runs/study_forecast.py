@@ -46,8 +46,9 @@ RACE_TRAININGS = 5
 """About what a race trains."""
 
 SEARCH_TRAININGS = 5
-"""What a search at the target batch itself takes until it ends, in trainings there: 4.4 in the median of 120 searches
-(benchmarks/search_economy)."""
+"""The trainings that a search at the target batch itself takes until it ends: 4.4 in the median of 120 searches
+(benchmarks/search_economy).
+"""
 
 
 def forecast(
@@ -119,7 +120,7 @@ def forecast(
 
 
 def kept_constraints(result: StudyResult) -> KeptConstraints | None:
-    """What the trials told of the study's constraints; None where it has none."""
+    """The trials' evidence on the study's constraints; None where it has none."""
     spec = result.spec
     if not spec.constraints:
         return None
@@ -137,7 +138,7 @@ def forecast_without_race(result: StudyResult, global_batch_size: int) -> StudyF
 
 
 def _ramp(result: StudyResult, numbers: Forecast, settings: TrainingSettings) -> RampSaving | None:
-    """What the growth of the batch saves; None where it stays, or no training measured its noise."""
+    """The saving by a growing batch; None where it is constant, or no training measured its noise."""
     critical = numbers.critical_batch
     if settings.batch_control == "constant" or not result.noise_courses or not result.train_samples:
         return None
@@ -154,7 +155,7 @@ def _ramp(result: StudyResult, numbers: Forecast, settings: TrainingSettings) ->
 
 
 def _advice(result: StudyResult, numbers: Forecast) -> str:
-    """What would raise a low trust most; "" where it is not low, or there was a race."""
+    """The change that would raise a low trust most; "" where trust is not low, or there was a race."""
     batch = numbers.global_batch_size
     here = [trial for trial in result.trials if trial not in result.imported]
     if (
@@ -175,7 +176,9 @@ def _advice(result: StudyResult, numbers: Forecast) -> str:
 
 
 def direct_search(result: StudyResult, made: StudyForecast) -> str:
-    """That a search at the batch of a forecast itself would be cheaper than the sweep was; "" where it would not."""
+    """A note that a search at the batch of a forecast itself would be cheaper than the sweep was; "" where it would
+    not.
+    """
     batch, epochs = made.global_batch_size, made.epochs_to_target.median
     if result.spec.sizes:  # epochs of the full scale's model
         spent = result.swept_samples / result.train_samples if result.train_samples else 0.0
@@ -203,7 +206,7 @@ def _duration(seconds: float) -> str:
 
 
 def past_forecasts(result: StudyResult, global_batch_size: int | None) -> list[PastForecast]:
-    """What became of the forecasts of the storage, but for those of this study at this batch size.
+    """The outcomes of all forecasts of the storage, except those of this study at this batch size.
 
     Observed is the mean of a plan's runs where all reached the target, or all but those that crashed.
     """
@@ -248,7 +251,7 @@ def _fitted(asked: _Fingerprinted) -> Posterior:
 
 
 def evidence_of(result: StudyResult, batches: Collection[int] | None = None) -> Evidence:
-    """What :func:`fit_posterior` fits the laws to."""
+    """The evidence for :func:`fit_posterior`."""
     if batches is None:
         batches = [result.spec.full_scale.global_batch_size] if result.spec.full_scale else []
     spec = result.spec

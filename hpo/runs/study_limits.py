@@ -1,12 +1,12 @@
-"""What a study may take of a worker's machine, memory and disk, watched while it runs.
+"""Limits on a study's use of a worker's machine, memory and disk, watched while it runs.
 
 Memory has two bounds. The kernel's (``RLIMIT_DATA``, setrlimit(2)) is that of each process: an allocation beyond it
 fails, and with it the trial that made it, by a MemoryError. The sum over all processes of the worker is watched here,
 as the kernel has no bound for it but cgroups, which take privileges: where it is exceeded the largest process is
 killed and the study ends. Disk is what the study's folders hold.
 
-Processes are found by a variable in their environment and by their parents, in whatever session they are. Those that a
-Ray cluster runs on other machines are not seen; where there is no /proc, nothing is.
+Processes are found by a variable in their environment and by their parents, in whatever session they are. Processes
+that a Ray cluster runs on other machines are not seen; where there is no /proc, nothing is.
 """
 
 from __future__ import annotations

@@ -250,7 +250,8 @@ def _with_found_micro_batch(
 ) -> TrainingJob:
     """The job with the micro batch that the memory was found to take by a program's trials, where its own is larger.
 
-    That of the largest rung where any was found: what one worker's memory holds does not depend on the global batch.
+    The micro batch of the largest rung where any was found: what one worker's memory holds does not depend on the
+    global batch.
     """
     program = result.spec.program if result else None
     if result is None or program is None or program.out_of_memory is None:
@@ -386,7 +387,7 @@ def _rates(
     figures: WorkloadCost | None,
     cost: str | WorkloadCost | None,
 ) -> Rates | None:
-    """What was measured on the machine with this workload, else the time model; here what the sweep measured."""
+    """Measurements on the machine with this workload, else the time model; here the sweep's own measurements."""
     if machine.name == "local":
         if not made.samples_per_second:
             return None

@@ -1,4 +1,4 @@
-"""What the launches of a study's plans say: the forecast's settings against those by rules of thumb.
+"""The verdict of a study's launches: the forecast's settings against those by rules of thumb.
 
 Runs are compared by the logarithm of the epochs that they needed, or of what they lacked after a fixed budget, for
 settings act on both by factors. Where two means lie within two standard errors of their difference there is no verdict.
@@ -88,7 +88,7 @@ def verdicts(forecast: PlannedRun, rules: Sequence[PlannedRun]) -> list[str]:
 
 
 def _arrived(ours: Mean, theirs: Mean, name: str) -> str:
-    """What is said where one of the two has a single run that was not lost."""
+    """The sentence for a comparison in which one of the two has a single run that was not lost."""
     if ours.runs == theirs.runs == 1:
         return "no verdict on a single run"
     arrived = [f"{each.runs - each.lost} of {each.runs}" for each in (ours, theirs)]

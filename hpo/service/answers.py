@@ -34,7 +34,7 @@ class FaultAnswer(Answer):
 
 
 class ErrorBody(Answer):
-    """What went wrong, and the way out."""
+    """The error, and the way out."""
 
     kind: str = Field(examples=["not_found"])
     message: str = Field(examples=["there is no study 'digit'; did you mean 'digits'?"])
@@ -99,7 +99,7 @@ class StudiesAnswer(Answer):
 
 
 class UsageAnswer(Answer):
-    """What a study has used."""
+    """The usage of a study."""
 
     samples: int
     accelerator_seconds: float
@@ -158,7 +158,7 @@ class TrialAnswer(Answer):
 
 
 class AskAnswer(Answer):
-    """What a request for a trial gets: a job to train, a time to ask again, or that no trial is left."""
+    """The answer to a request for a trial: a job to train, a time to ask again, or that no trial is left."""
 
     trial: TrialAnswer | None
     job: dict[str, Any] | None = Field(

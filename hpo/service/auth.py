@@ -57,7 +57,7 @@ def new_secret() -> str:
 
 
 def digest_of(secret: str) -> str:
-    """What the database holds of a secret."""
+    """The database's record of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -131,7 +131,7 @@ class _Known:
 class Tokens:
     """Looks tokens up and remembers them for a second, so that a busy client costs no query per request.
 
-    Those that have just been asked with are looked up together: however many clients are busy, it is a query a second.
+    Secrets that have just been asked for are looked up together: however many clients are busy, it is a query a second.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Tokens:
         self._lock = threading.Lock()
 
     def remembered(self, secret: str) -> Principal | None:
-        """Who holds the secret, where that was looked up a moment ago."""
+        """The holder of the secret, from the cache of recent look-ups."""
         found, now = self._known.get(digest_of(secret)), time.monotonic()
         if found is None:
             return None
@@ -151,7 +151,7 @@ class Tokens:
         return found.principal
 
     def look_up(self, store: Store, secret: str, *, session: bool = False) -> Principal:
-        """Who holds the secret, of a token or of a session; RefusedError (401) where nobody does."""
+        """The holder of the secret, of a token or of a session; RefusedError (401) where there is none."""
         digest, began, now = digest_of(secret), time.monotonic(), datetime.now(UTC)
         if session:
             token = store.token_by_session(digest) if _SESSION.fullmatch(secret) else None

@@ -32,7 +32,7 @@ NICE = 5
 
 @dataclass(frozen=True)
 class CheckedStudy:
-    """What the server needs of a study file that was checked: its text, and what stands in it."""
+    """The content of a study file that was checked, as the server needs it: its text, and what stands in it."""
 
     text: str
     name: str

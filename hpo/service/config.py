@@ -36,7 +36,7 @@ class _ConfigSection(BaseModel):
 
 
 class Limits(_ConfigSection):
-    """What one request, one token and one owner may ask for; None stands for no limit."""
+    """The limits of one request, one token and one owner; None stands for no limit."""
 
     body_bytes: int = Field(2_500_000, ge=1_000, description="Largest request body, in bytes.")
     body_seconds: float = Field(

@@ -1,4 +1,4 @@
-"""What all requests of one server share, and what routes ask of a request: who asks, which study is meant."""
+"""The state that all requests of one server share, and the arguments of routes: who calls, and which study is meant."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Context:
         self._stored[owner] = stored + more, self._stored[owner][1]
 
     def _stored_bytes(self, owner: str) -> int:
-        """What the studies of an owner take; counted once a minute, as that reads the numbers of their points."""
+        """The usage of an owner's studies; counted once a minute, as that reads the numbers of their points."""
         counted = self._stored.get(owner)
         if counted is None or time.monotonic() - counted[1] > COUNT_SECONDS:
             if len(self._stored) > MOST_COUNTED:

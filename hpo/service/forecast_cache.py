@@ -1,8 +1,8 @@
 """A cache of forecasts: laws are fitted once for the trials that a study has, then remembered.
 
-A fit takes seconds of a processor. So everyone who asks for the same study meanwhile gets its result. What the page of
-a study shows of its laws is kept in the database too, as it was answered: after a restart of the server it is there
-without a fit, and without what it takes to make a forecast of one.
+A fit takes seconds of a processor. So everyone who asks for the same study meanwhile gets its result. The laws on a
+study's page are kept in the database too, as they were answered: after a restart of the server they are there without a
+fit, and without the cost of making a forecast of one.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ForecastCache:
     ) -> bytes | None:
         """An answer, JSON, that was kept in the database for the study as it is now; else as ``make`` makes it.
 
-        What is made is kept. ``what`` names the answer among those of a study. A database that does not keep it costs
+        Results are kept. ``what`` names the answer among those of a study. A database that does not keep it costs
         the next reader the making, and nothing else.
         """
         text = f"{FORM} {version('largebatch')} {what} {_state(store, study)}"
@@ -146,7 +146,7 @@ def _posterior(store: Store, fitted: Fitted, batch: int) -> Posterior:
 
 
 def _state(store: Store, study: Study) -> Hashable:
-    """What a forecast depends on: the study's file, its finished trials, and what became of earlier plans."""
+    """The inputs of a forecast: the study's file, its finished trials, and the outcomes of earlier plans."""
     finished = tuple(
         sorted(
             (batch, str(state), count)

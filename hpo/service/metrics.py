@@ -1,4 +1,4 @@
-"""What Prometheus reads at /metrics: requests as they were answered, and the queue as the database has it."""
+"""Prometheus metrics at /metrics: requests as they were answered, and the queue as the database has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every request passes: an identity, a bound on its body, its slot, headers, a line in the log, a count."""
+"""Middleware for every request: an identity, a bound on its body, its slot, headers, a line in the log, a count."""
 
 from __future__ import annotations
 

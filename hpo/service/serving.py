@@ -149,7 +149,7 @@ def login_secret(store: Store, folder: Path) -> str:
 
 
 def user_name() -> str:
-    """Who runs this process."""
+    """The user that runs this process."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

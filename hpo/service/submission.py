@@ -1,8 +1,8 @@
-"""What a study from the network may name: workloads that the server allows, data in its folders, machines it knows.
+"""Rules for a study from the network: workloads that the server allows, data in its folders, machines it knows.
 
-The text is read by ``hpo.study.spec``, which bounds its size, depth and aliases and imports nothing. What is checked
-here needs the server's configuration. A worker checks the data again when it runs the study (:func:`faults_of_data`),
-as links may have changed since.
+The text is read by ``hpo.study.spec``, which bounds its size, depth and aliases and imports nothing. These checks need
+the server's configuration. A worker checks the data again when it runs the study (:func:`faults_of_data`), as links may
+have changed since.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _faults_of_size(spec: StudySpec, limits: Limits) -> Iterator[tuple[tuple[str
 
 
 def _described(spec: StudySpec) -> WorkloadDescription | None:
-    """What is known of the study's workload; None for a class by its place, and where a plug-in has a fault."""
+    """The description of the study's workload; None for a class by its place, and where a plug-in has a fault."""
     with contextlib.suppress(PluginError):
         return WORKLOADS.get(spec.workload)
     return None
@@ -185,7 +185,7 @@ def faults_of_data(
 
 
 def fault_of_machine(name: str) -> str | None:
-    """What is wrong with a machine's name from the network: only those that come with the service, never a file."""
+    """The fault of a machine's name from the network: only those that come with the service may be named, no file."""
     names = machine_names()
     if name in names:
         return None

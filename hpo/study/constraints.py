@@ -19,7 +19,7 @@ from trainers.job import MEMORY, PACE, Constraint
 MOST = 20
 BOUNDS = ("at_most", "at_least")
 OF_ANY = (MEMORY, PACE)
-"""What is known of a training beside its metrics."""
+"""The measurements of a training beside its metrics."""
 
 
 def parse_constraints(values: Any) -> tuple[Constraint, ...]:
@@ -59,7 +59,8 @@ def faults_of_constraints(
     asynchronous: bool,
     sizes: bool = False,
 ) -> Iterator[tuple[Location, str]]:
-    """What the study's own file says that its trainings cannot tell; ``metric`` is the target's.
+    """Faults that the study's own file shows: constraints that its trainings cannot measure; ``metric`` is the
+    target's.
 
     ``sizes`` says whether the ladder grows in more than the batch.
     """
@@ -90,7 +91,9 @@ def faults_of_constraints(
 def faults_of_metrics(
     constraints: Sequence[Constraint], workload: str, metrics: Mapping[str, bool], *, memory: bool
 ) -> Iterator[tuple[Location, str]]:
-    """What the workload does not measure, or measures the other way; ``memory`` says whether it tells its memory."""
+    """Faults against the workload: metrics that it does not measure, or measures the other way; ``memory`` says whether
+    it tells its memory.
+    """
     for each in constraints:
         place = ("constraints", each.name)
         if each.name == MEMORY and not memory:
@@ -117,7 +120,7 @@ def faults_of_metrics(
 
 
 def _fault(name: Any, bound: Any) -> str:
-    """What is wrong with one constraint, behind its name."""
+    """The fault of one constraint, to be put behind its name."""
     if not isinstance(name, str) or not 0 < len(name) <= 100:
         return " must be a name of 1 to 100 characters"
     if not isinstance(bound, Mapping):

@@ -19,7 +19,8 @@ def search_path(spec: StudySpec) -> str:
 
 
 def workload_data(spec: StudySpec) -> dict[str, Any]:
-    """What the study's workload is opened with: ``data``, its path made absolute, so that workers may start anywhere.
+    """The options that the study's workload is opened with: ``data``, its path made absolute, so that workers may start
+    anywhere.
 
     For a program it is the section ``program``, with the figures of its cost at the full scale.
     """

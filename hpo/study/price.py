@@ -1,4 +1,4 @@
-"""What a study takes at most, as it is said before anything of it runs."""
+"""An upper bound on a study's cost, stated before anything of it runs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class StudyPrice:
-    """What a study takes at most.
+    """An upper bound on a study's cost.
 
     ``trials`` trainings of at most ``epochs_per_trial`` epochs of ``train_samples`` each are ``sweep_samples``;
     ``race_samples`` more may be processed at the full-scale batch. ``trials_at_once`` fit on this machine, and
     ``seconds_per_sample`` is what a worker takes at each rung that was timed; ``sweep_seconds`` and ``race_seconds``
-    follow. What is not known is None, and ``reason`` says why.
+    follow. Unknown amounts are None, and ``reason`` says why.
     """
 
     trials: int

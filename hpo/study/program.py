@@ -31,7 +31,7 @@ class Section(BaseModel):
 
 
 class ReportSection(Section):
-    """What the program reports; see :class:`trainers.workloads.program.options.ProgramReportOptions`."""
+    """The metrics that the program reports; see :class:`trainers.workloads.program.options.ProgramReportOptions`."""
 
     metrics: dict[str, bool] = Field(min_length=1)
     pattern: str | None = Field(None, min_length=1)
@@ -83,7 +83,7 @@ def faults_of_program(
     repeated: str,
     sizes: Collection[str] = (),
 ) -> list[tuple[Location, str]]:
-    """What the section lacks for the study's settings; ``repeated`` says what trains some with other seeds.
+    """Faults of the section for the study's settings; ``repeated`` names the reason why seeds vary.
 
     ``sizes`` are the directions beside the batch in which the ladder grows: settings that every training has.
     """

@@ -1,7 +1,7 @@
 """A study that starts from a published recipe: ``recipe: goyal2017``.
 
 The recipe's settings become fixed values of ``search``, except for those that the study's own ``search`` names.
-Those that have no effect beside the study's own are left out.
+Settings that have no effect beside the study's own are left out.
 Settings that move with the batch size (the learning rate, the warmup, and what the recipe's own rule or table
 moves) are never taken over: the study tunes them, so that a law can extrapolate them, or gives them a value.
 """

@@ -37,7 +37,7 @@ MOST_POINTS = 20
 
 
 class GrowingStudy(Protocol):
-    """What is read here of a study: :class:`hpo.study.spec.StudySpec`."""
+    """The part of :class:`hpo.study.spec.StudySpec` that is read here."""
 
     @property
     def sizes(self) -> Mapping[str, tuple[int, ...]]:
@@ -73,15 +73,15 @@ class FittingStudy(GrowingStudy, Protocol):
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """What the workload is opened with."""
+        """The workload's options."""
 
     @property
     def search(self) -> SearchSpace:
-        """What is tuned."""
+        """The search space."""
 
     @property
     def target(self) -> StudyTarget:
-        """What is asked."""
+        """The question of the study."""
 
     @property
     def sampler(self) -> str:
@@ -89,7 +89,7 @@ class FittingStudy(GrowingStudy, Protocol):
 
     @property
     def resources(self) -> Any:
-        """What a trial gets."""
+        """The resources of a trial."""
 
 
 def split_ladder(values: Any) -> Any:
@@ -186,7 +186,7 @@ def share_weight(spec: GrowingStudy, point: Point) -> float:
 
 
 def relative_cost(point: Point, spec: GrowingStudy | None = None) -> float:
-    """What a training costs in some unit: as the square of the width, the depth and the samples.
+    """The relative cost of a training: as the square of the width, the depth and the samples.
 
     Of the program of ``spec`` it is the formula of its ``cost``, by the samples where that is of one.
     """
@@ -200,8 +200,8 @@ def relative_cost(point: Point, spec: GrowingStudy | None = None) -> float:
 
 
 def cost_share(spec: GrowingStudy, point: Point) -> float:
-    """What a training of these sizes costs, over one of the full scale: by the operations of its workload where those
-    are known (:mod:`trainers.workloads.described`).
+    """The cost of a training of these sizes over that at full scale: by the operations of its workload where those are
+    known (:mod:`trainers.workloads.described`).
     """
     workload = str(getattr(spec, "workload", ""))
     counted = WORKLOADS[workload].sample_flops if workload in WORKLOADS else None
@@ -213,7 +213,7 @@ def cost_share(spec: GrowingStudy, point: Point) -> float:
 
 
 def sample_cost_share(spec: GrowingStudy, point: Point) -> float:
-    """What a sample costs in a model of these sizes, over one of the full scale."""
+    """The cost of a sample in a model of these sizes over that at full scale."""
     return cost_share(spec, point) / length_share(spec, point)
 
 
@@ -262,7 +262,7 @@ def named_sizes(point: Point) -> dict[str, int]:
 
 
 def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
-    """What does not go together with sizes besides the batch."""
+    """Faults of settings that cannot be combined with sizes besides the batch."""
     full = spec.full_scale
     given = [] if full is None else [name for name in DIRECTIONS if getattr(full, name) is not None]
     for name in given:

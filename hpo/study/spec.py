@@ -131,7 +131,7 @@ class StudyBudget(Section):
 
 
 class ResourceSection(Section):
-    """What one trial gets: ``nodes`` of ``workers_per_node`` processes, each with its cores and GPUs.
+    """The resources of one trial: ``nodes`` of ``workers_per_node`` processes, each with its cores and GPUs.
 
     GPUs may be shared, as by ``gpus_per_worker: 0.25``. Where ``gpus_per_worker`` is None a worker gets one where there
     are any; as many trials run at once as fit on the free cores and GPUs of the machines.
@@ -293,12 +293,14 @@ class StudySpec(Section):
 
     @property
     def varied(self) -> list[str]:
-        """What the trials differ in beside batch and seed: the sizes of a ladder that has several, what is tuned."""
+        """The names of what varies between trials beside batch and seed: the sizes of a ladder that has several, the
+        tuned settings.
+        """
         return [*(name for name, _ in full_point(self)), *self.search.names]
 
     @property
     def question(self) -> Question:
-        """What the study asks: how soon trainings reach the target, or how good they get within its budget."""
+        """The question of the study: how soon trainings reach the target, or how good they get within its budget."""
         fixed = self.target.best_within is not None
         epochs = self.budget.epochs_per_trial if fixed else None
         longest = self.full_scale.samples if self.full_scale and SAMPLES in self.sizes else None

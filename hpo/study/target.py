@@ -143,7 +143,7 @@ def faults_of_target(
     batches: Sequence[int],
     epochs_per_trial: float,
 ) -> Iterator[tuple[Location, str]]:
-    """What does not go together with a fixed budget: its unit, the epochs of a trial, the batches of the study."""
+    """Faults beside a fixed budget: its unit, the epochs of a trial, the batches of the study."""
     if target.best_within is None:
         return
     within = target.best_within.model_dump(exclude_none=True)

@@ -129,7 +129,7 @@ def check_names(names: Sequence[str]) -> None:
 def allowed_here(
     chosen: Sequence[TrackerChoice], names: Sequence[str]
 ) -> tuple[list[TrackerChoice], list[str]]:
-    """Those of a study's trackers that a worker writes to, and why it writes to the others not.
+    """The trackers of a study that a worker writes to, and for each other the reason why not.
 
     ``names`` are those that its operator allows; a setting that says where to write is the operator's.
     """

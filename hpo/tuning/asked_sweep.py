@@ -1,6 +1,6 @@
 """A sweep in ask-and-tell mode: clients anywhere train its trials, one at a time.
 
-What is trained next, and what ends a trial early, is what the sweep's own strategy, samplers and rule say: those of
+The sweep's own strategy, samplers and rule decide on the next training and on early stops: those of
 :mod:`hpo.tuning.tuner`. Nothing is kept here that the database does not hold, so that another process goes on from
 there; trials that others added or ended are learnt of by :meth:`AskedSweep.look`.
 """
@@ -155,7 +155,7 @@ class AskedSweep(Sweep):
         self.spent = self.spent or self._budget.spent()
 
     def job(self, trial: Trial) -> TrainingJob:
-        """What is trained for a trial."""
+        """The job of a trial."""
         settings = TrainingSettings.from_record(trial.settings)
         return training_job(self._spec, settings, trial.global_batch_size, trial.seed)
 

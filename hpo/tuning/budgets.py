@@ -1,4 +1,4 @@
-"""What a study may use in all: samples processed, and accelerator hours."""
+"""Budgets of a study: samples processed, and accelerator hours."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class RayResultCallback(tune.Callback):  # type: ignore[misc]
         """The trial's process died more often than it may be restarted, or was killed because the sweep ends.
 
         Tune also gives up, restarts left or not, a trial for which it took the process of an ended one that was dead
-        itself, on a machine that is gone. That one begins anew.
+        itself, on a machine that is gone. Such a trial begins anew.
         """
         if self._sweep.interrupted:
             return
@@ -114,7 +114,7 @@ class Stopping(tune.Stopper):  # type: ignore[misc]
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What Tune saves of its own state is not used: the database is the state."""
+        """Tune's own saved state is not used: the database is the state."""
         return NoopStopper, ()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:

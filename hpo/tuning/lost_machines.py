@@ -1,8 +1,8 @@
 """Waiting until Ray has noticed a machine that is gone.
 
-Ray's head counts a machine as lost when it has missed some health checks, after some twenty seconds. What is started
-anew until then may be placed on that machine again, and fails there at once: the restarts of a trial would be used up
-by one loss.
+Ray's head counts a machine as lost when it has missed some health checks, after some twenty seconds. A trial that is
+restarted before that may be placed on the same machine again, and fails there at once: the restarts of a trial would be
+used up by one loss.
 """
 
 from __future__ import annotations

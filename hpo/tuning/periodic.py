@@ -38,7 +38,7 @@ class PeriodicThread:
             self._thread.join()
 
     def tick(self) -> None:
-        """What is done each time, in the thread."""
+        """One call of the work, in the thread."""
         raise NotImplementedError
 
     def _repeat(self) -> None:

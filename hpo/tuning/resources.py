@@ -1,4 +1,4 @@
-"""What one trial gets of the machines: processes, cores and GPUs, as Ray hands them out, and how many trials fit."""
+"""The resources of one trial: processes, cores and GPUs, as Ray hands them out, and how many trials fit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TrialResources:
 
     @classmethod
     def of(cls, spec: StudySpec, machines: Sequence[Machine]) -> TrialResources:
-        """What the study says; where it says nothing of GPUs a worker gets one if there are any."""
+        """The study's resources; where it does not mention GPUs a worker gets one if there are any."""
         asked = spec.resources
         gpus = asked.gpus_per_worker
         if gpus is None:
@@ -53,7 +53,7 @@ class TrialResources:
 
     @property
     def node(self) -> dict[str, float]:
-        """What a trial takes of one node."""
+        """A trial's share of one node."""
         wanted = {
             "CPU": self.workers_per_node * self.cpus_per_worker,
             "GPU": self.workers_per_node * self.gpus_per_worker,
@@ -62,7 +62,7 @@ class TrialResources:
 
     @property
     def worker(self) -> dict[str, float]:
-        """What one process of the group takes of its node."""
+        """The share of its node that one process of the group takes."""
         if self.program:
             return self.node
         return {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}

@@ -11,8 +11,8 @@ from hpo.tuning.trainings import Trainings
 
 
 class SweepSearcher(Searcher):  # type: ignore[misc]
-    """Hands Tune the next training. What came of it reaches the sweep through the callback, not through here:
-    Tune would report a trial that the scheduler stopped as an ordinary result.
+    """Hands Tune the next training. The result reaches the sweep through the callback, not through here: Tune would
+    report a trial that the scheduler stopped as an ordinary result.
     """
 
     def __init__(self, sweep: Trainings) -> None:

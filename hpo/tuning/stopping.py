@@ -1,4 +1,4 @@
-"""What ends a training early: successive halving, or a learning curve that will not reach the target in time.
+"""Early stopping of trainings: successive halving, or a learning curve that will not reach the target in time.
 
 Asynchronous successive halving (ASHA, arXiv:1810.05934) has one bracket for each rung of the ladder: learning curves at
 different batch sizes are not comparable, so a training is measured only against others at its own global batch size.
@@ -37,7 +37,7 @@ FAR_BEHIND = 1.4
 
 @dataclass
 class RunningTrial:
-    """What the rules and the record look at of a trial; Ray Tune has its own, with the same names."""
+    """The attributes of a trial that the rules and the record read; Ray Tune's trial has the same names."""
 
     trial_id: str
     config: dict[str, Any]
@@ -46,7 +46,7 @@ class RunningTrial:
 
 @dataclass
 class _Curve:
-    """What a training has shown: its scores by epochs, the higher the better, and at which milestones it was judged."""
+    """The history of a training: its scores by epochs, the higher the better, and at which milestones it was judged."""
 
     points: list[tuple[float, float]] = field(default_factory=list)
     reached: bool = False

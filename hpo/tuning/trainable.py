@@ -53,7 +53,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
 
 
 def _run_with(resources: TrialResources) -> TrialRun | WorkerGroup:
-    """What trains a trial: this process, or workers that it leads."""
+    """The trainer of a trial: this process, or workers that it leads."""
     if resources.grouped:
         return WorkerGroup(resources)
     place = WorkerPlace(workers_per_node=resources.workers_per_node)

@@ -45,7 +45,7 @@ GIVE_UP_AFTER = 4
 
 
 def ways_out(study: str) -> str:
-    """What to do about a study whose trials failed."""
+    """Advice for a study whose trials failed."""
     return (
         "mend what failed and run the study again: where its file names another program or command, its failed "
         "trials are trained anew, and by `hpo run --retry-failed` (at a server `hpo resume --retry-failed`) in any "
@@ -95,7 +95,8 @@ class Trainings:
         self._again: Counter[int] = Counter()
         self._interrupted = False
         self.resources: dict[str, Any] = {}
-        """What each trial gets, for :class:`~hpo.tuning.resources.TrialResources`; set by who runs the trials."""
+        """The resources of each trial, for :class:`~hpo.tuning.resources.TrialResources`; set by who runs the trials.
+        """
         self.spent = ""
         self.failure: HpoError | StoreError | None = None
         self._queue_again()
@@ -122,7 +123,7 @@ class Trainings:
         raise NotImplementedError
 
     def _config(self, trial: Trial) -> dict[str, Any]:  # noqa: ARG002
-        """What the rules that stop trials are told of a trial."""
+        """The description of a trial for the rules that stop trials."""
         return {"limit_epochs": None, "stoppable": False}
 
     def _budget_epochs(self, trial: Trial) -> float | None:  # noqa: ARG002
@@ -181,7 +182,7 @@ class Trainings:
         return all(trial.state.finished for trial in self._trials.values()) and self._nothing_left()
 
     def next_config(self, tune_id: str) -> dict[str, Any] | Done | None:
-        """What the next actor trains; None while that depends on running trials."""
+        """The next job for an actor; None while that depends on running trials."""
         if self.interrupted:
             return Done()
         try:

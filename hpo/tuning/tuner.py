@@ -221,7 +221,7 @@ def _train(
 
 
 def rule_of(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
-    """What stops trials early, told of those that have ended."""
+    """The rules that stop trials early, with the history of those that have ended."""
     rule: LadderASHA | CurveStopping
     if SAMPLERS[spec.sampler].chooses_rung:
         rule = CurveStopping(spec.target.threshold)

@@ -166,7 +166,7 @@ class WorkerGroup:
 
 
 def _all(pending: Sequence[Any], timeout: float | None = None) -> list[Any]:
-    """What all calls give, in their order; the first that fails raises, while others may still wait for it."""
+    """The results of all calls, in their order; the first that fails raises, while others may still wait for it."""
     waiting = list(pending)
     while waiting:
         done, waiting = ray.wait(waiting, timeout=timeout)

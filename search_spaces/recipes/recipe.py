@@ -44,7 +44,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Result:
-    """What one published training reached, in the unit that ``metric`` names.
+    """The result of one published training, in the unit that ``metric`` names.
 
     ``provenance`` is a key of :data:`PROVENANCE`; ``global_batch_size`` is None where it is not told.
     """

@@ -107,7 +107,7 @@ def own_setting_named(name: str) -> OwnSetting | None:
 def uses_of(name: str, values_of: ValuesOf | None = None) -> tuple[Use, ...]:
     """How the setting ``name`` takes effect; any one of the uses will do, and with none it always does.
 
-    Those of this project's techniques, and of plug-ins that may be chosen (``values_of``).
+    The techniques of this project, and of plug-ins that may be chosen (``values_of``).
     """
     uses: list[Use] = []
     possible = list(chosen(values_of)) if values_of else []

@@ -398,7 +398,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
 
 
 def described_optimizer(name: object) -> OptimizerDescription | None:
-    """What is known of an optimizer that evidence names; None for any other, and for a plug-in that is not here."""
+    """The description of an optimizer that evidence names; None for any other, and for a missing plug-in."""
     try:
         return OPTIMIZERS[name] if isinstance(name, str) else None
     except (KeyError, PluginError):

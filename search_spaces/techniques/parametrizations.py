@@ -1,6 +1,6 @@
 """The parametrizations of a model, and the sizes over which each carries the learning rate.
 
-What they do to a model stands in :mod:`trainers.numerics.parametrization`.
+:mod:`trainers.numerics.parametrization` applies them to a model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every technique says of itself: an optimizer, a way to decay, to warm up, or to change the batch."""
+"""Descriptions of techniques: an optimizer, a decay, a warmup, or a batch control."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Use:
 
 @dataclass(frozen=True, kw_only=True)
 class Technique:
-    """What a technique is and what it reads; the base of the descriptions of each kind.
+    """A technique and the settings that it reads; the base of the descriptions of each kind.
 
     ``rule`` is where its computation stands, ``module:attribute``, imported when something is trained. ``about`` says
     in half a sentence what it does, ``source`` where it was published. ``uses`` names the known settings that it reads,

@@ -48,7 +48,7 @@ _ROWS = 10_000
 
 @dataclass(frozen=True)
 class ArchivedTable:
-    """What an archive holds of one table."""
+    """One table of an archive."""
 
     name: str
     columns: tuple[str, ...]
@@ -57,7 +57,7 @@ class ArchivedTable:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an archive holds: its tables, parents before children, at a revision of the schema."""
+    """The content of an archive: its tables, parents before children, at a revision of the schema."""
 
     schema: str
     made_at: str
@@ -104,7 +104,7 @@ def write_archive(database: Database, path: Path) -> Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """What an archive holds; :class:`InvalidRecord` for a file that is none, or was cut off."""
+    """The content of an archive; :class:`InvalidRecord` for a file that is none, or was cut off."""
     try:
         with zipfile.ZipFile(path) as file:
             plain = json.loads(file.read(_MANIFEST))

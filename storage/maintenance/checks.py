@@ -1,4 +1,4 @@
-"""What ``hpo db check`` looks at: the file, references, schema, kinds of values, checksums, contradictory trials."""
+"""The checks of ``hpo db check``: the file, references, schema, kinds of values, checksums, contradictory trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is removed when a database grows old: curves that are no longer looked at, never a result.
+"""Retention: removes old curves that nobody looks at any more, never a result.
 
 Of a curve that is removed the last point stays. Trials, forecasts, plans and outcomes stay, so that a forecast can
 still be made, and its calibration told; what is lost is the picture of the training, and the gradient noise scale

@@ -134,7 +134,7 @@ def _create_tables(connection: Connection) -> None:
 
 
 def _statements(dialect: Dialect) -> list[str]:
-    """What makes the tables in such a database; put into words once, which takes longer than to make them."""
+    """The statements that make the tables in such a database; compiled once, which takes longer than to run them."""
     if dialect.name not in _made:
         made: list[str] = []
 

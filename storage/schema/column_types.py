@@ -42,7 +42,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 def plain_text(text: str) -> str:
-    r"""What cannot be printed as its escape, an escape character as ``\x1b``; line breaks and tabs stay."""
+    r"""Text with unprintable characters as escapes, an escape character as ``\x1b``; line breaks and tabs stay."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)

@@ -1,4 +1,4 @@
-"""What every table is made of: the metadata with its naming rules, and the usual kinds of columns."""
+"""The basis of every table: the metadata with its naming rules, and the usual kinds of columns."""
 
 from __future__ import annotations
 

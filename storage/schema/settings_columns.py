@@ -14,7 +14,7 @@ from storage.schema.setting_types import OPTIONAL_SETTINGS, OWN_SETTINGS, SETTIN
 def to_columns(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Column values of complete settings; an unknown or missing setting raises :class:`InvalidRecord`.
 
-    Those of users' own stand together under ``own``.
+    Users' own settings stand together under ``own``.
     """
     own = settings.get("own", {})
     for name in settings:

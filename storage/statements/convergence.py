@@ -141,7 +141,7 @@ def _rows(points: Mapping[int, Sequence[ConvergencePoint]]) -> Iterator[tuple[An
 
 
 def _table(points: Convergence) -> Any:
-    """The columns as one array of rows; None is NaN. What is no number, or of another length, is refused."""
+    """The columns as one array of rows; None is NaN. Raises for a value that is no number, or of another length."""
     columns = {}
     for name in _COLUMNS:
         try:

@@ -22,7 +22,7 @@ from storage.schema.column_types import FloatList, Measures
 _log = logging.getLogger(__name__)
 _Record = TypeVar("_Record")
 CAUSES = (LookupError, ValueError, TypeError, ArithmeticError, DamagedRow)
-"""What the types of columns and the making of records raise for a value that none of them is."""
+"""The errors that column types and records raise for a damaged value."""
 
 
 _KINDS = ((Text, str), (Boolean, bool), (Integer, int), (DateTime, datetime))

@@ -170,7 +170,7 @@ def of_trials(
 
 
 def usage(connection: Connection, study_id: int) -> Usage:
-    """What the trials of a study and the launches of its plans have used, so far; one statement."""
+    """The usage so far by the trials of a study and the launches of its plans; one statement."""
     used = connection.execute(_usage(), {"study": study_id}).first()
     if used is None:
         raise study_statements.no_study(study_id)

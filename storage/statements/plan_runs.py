@@ -1,4 +1,4 @@
-"""Who runs a plan with a seed now: statements on one connection; the contract is in ``storage.store``."""
+"""The runner of a plan with a seed: statements on one connection; the contract is in ``storage.store``."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """The queue of studies and the leases on them: statements on one connection; the contract is in ``storage.store``.
 
-A study in the queue is claimed by one worker at a time, under a lease that the worker renews. What guards the
-results is the lease's generation, not the time: every claim raises it, every write under a lease first checks, in
-its own transaction and with the study's row locked, that the generation is still its own, and a worker that was
-taken over gets :class:`LeaseLost` instead of a write (a fencing token). The time only says when a silent worker's
-study may be given to another. So a clock that jumps can cost the work of a worker since its last write, and never
-lets two workers write one study:
+A study in the queue is claimed by one worker at a time, under a lease that the worker renews. The lease's generation
+guards the results, not the time: every claim raises it, every write under a lease first checks, in its own transaction
+and with the study's row locked, that the generation is still its own, and a worker that was taken over gets
+:class:`LeaseLost` instead of a write (a fencing token). The time only says when a silent worker's study may be given to
+another. So a clock that jumps can cost the work of a worker since its last write, and never lets two workers write one
+study:
 
 - forward: leases seem to have expired. A worker that renews before another claims keeps its study; otherwise it is
   fenced off, and the study goes on from what is stored.

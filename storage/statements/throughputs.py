@@ -47,7 +47,7 @@ def keep_cost(connection: Connection, study_id: int, cost: WorkloadCost) -> None
 
 
 def cost(connection: Connection, study_id: int) -> WorkloadCost | None:
-    """What the workload of a study costs, where that is known."""
+    """The cost of a study's workload, where that is known."""
     row = connection.execute(
         select(workload_costs).where(workload_costs.c.study_id == study_id)
     ).first()

@@ -56,7 +56,7 @@ def _sound(connection: Connection, statement: Select[Any]) -> list[Token]:
 
 
 def valid(connection: Connection, token_ids: Collection[int]) -> set[int]:
-    """Those of the tokens that count now."""
+    """The tokens that count now."""
     now = clock.now(connection)
     wanted = select(tokens.c.id).where(
         tokens.c.id.in_(sorted(token_ids)),

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import pytorch_optimizer
 import torch
 from torch import nn
 
@@ -39,34 +38,42 @@ def of_library(optimizer: torch.optim.Optimizer) -> Callable[[float], None]:
     return step
 
 
-WITNESSES: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
-    "lion": lambda moved: pytorch_optimizer.Lion(
+@pytest.fixture(scope="module")
+def library() -> Any:
+    """pytorch_optimizer, imported where it is used: that takes longer than to import torch."""
+    import pytorch_optimizer
+
+    return pytorch_optimizer
+
+
+WITNESSES: dict[str, Callable[[Any, list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "lion": lambda library, moved: library.Lion(
         moved, betas=(0.9, 0.99), weight_decay=0.05, weight_decouple=True
     ),
-    "schedule_free_sgd": lambda moved: pytorch_optimizer.ScheduleFreeSGD(
+    "schedule_free_sgd": lambda library, moved: library.ScheduleFreeSGD(
         moved, momentum=0.9, weight_decay=0.05
     ),
-    "schedule_free_adamw": lambda moved: pytorch_optimizer.ScheduleFreeAdamW(
+    "schedule_free_adamw": lambda library, moved: library.ScheduleFreeAdamW(
         moved, betas=(0.9, 0.999), weight_decay=0.05, weight_decouple=False
     ),
-    "ademamix": lambda moved: pytorch_optimizer.AdEMAMix(
+    "ademamix": lambda library, moved: library.AdEMAMix(
         moved, betas=(0.9, 0.999, 0.9999), weight_decay=0.05, weight_decouple=True, alpha=5.0
     ),
 }
 
 
 @pytest.mark.parametrize("name", WITNESSES)
-def test_updates_are_those_of_the_library(name: str) -> None:
+def test_updates_are_those_of_the_library(library: Any, name: str) -> None:
     shapes = (5, 7), (6, 4), (3,)
     mine, its = parameters(torch.float64, *shapes), parameters(torch.float64, *shapes)
     settings = TrainingSettings(optimizer=name, weight_decay=0.05, decay_norm_and_bias=True)
     run(mine, make_optimizer(mine, settings).step)
-    run(its, of_library(WITNESSES[name](its)))
+    run(its, of_library(WITNESSES[name](library, its)))
     torch.testing.assert_close(mine, its, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("interval", [1, 10])
-def test_soap_is_the_library_s_on_square_matrices(interval: int) -> None:
+def test_soap_is_the_library_s_on_square_matrices(library: Any, interval: int) -> None:
     """Whose first basis is unique; the library decomposes in float32."""
     shapes = (6, 6), (4, 4), (3,)
     mine, its = parameters(torch.float32, *shapes), parameters(torch.float32, *shapes)
@@ -76,7 +83,7 @@ def test_soap_is_the_library_s_on_square_matrices(interval: int) -> None:
         decay_norm_and_bias=True,
         preconditioner_interval=interval,
     )
-    witness = pytorch_optimizer.SOAP(
+    witness = library.SOAP(
         its, betas=(0.95, 0.95), weight_decay=0.05, precondition_frequency=interval
     )
     run(mine, make_optimizer(mine, settings).step)

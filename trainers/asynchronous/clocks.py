@@ -1,4 +1,4 @@
-"""Who may begin an update, when an epoch is over, and how stale the gradients were: rules only, no tensors."""
+"""Rules for the start of an update, the end of an epoch, and the staleness of gradients; no tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def share(first_step: int, last_step: int, worker: int, workers: int) -> range:
 
 @dataclass(frozen=True)
 class Staleness:
-    """What one epoch measured.
+    """The measurements of one epoch.
 
     ``mean`` and ``maximum`` are updates between taking the weights and applying the gradient; ``skipped`` updates
     were still to be done when the quorum ended the epoch; ``lead`` is the most updates by which a replica was ahead
@@ -68,7 +68,7 @@ class Clocks:
         self._ages.append(age)
 
     def measured(self) -> Staleness:
-        """What has been measured so far."""
+        """The measurements so far."""
         updates = len(self._ages)
         return Staleness(
             updates=updates,

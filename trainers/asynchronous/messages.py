@@ -1,4 +1,4 @@
-"""What travels between the server, the replicas and the training."""
+"""Messages between the server, the replicas and the training."""
 
 from __future__ import annotations
 
@@ -93,7 +93,9 @@ def copy_into(tensors: Sequence[Tensor], packed: Packed) -> None:
 
 @dataclass(frozen=True)
 class Setup:
-    """What an actor needs to build its part: the job, the replicas in all, threads each, and the visible GPUs."""
+    """The inputs from which an actor builds its part: the job, the number of replicas, threads each, and the visible
+    GPUs.
+    """
 
     job: dict[str, Any]
     workers: int

@@ -4,7 +4,7 @@ Anybody who reaches the ports of a Ray without a token can run code as its user.
 asks for a token by itself; an earlier one, and one for which ``RAY_AUTH_MODE`` says otherwise, is refused. A Ray of
 this machine alone listens on the loopback interface; by itself it would take the network's.
 
-Its files go with it. Those of a process that was killed are removed by the next that starts a Ray: they hold a lock,
+Its files go with it. Folders of a process that was killed are removed by the next that starts a Ray: they hold a lock,
 which is free when their process has ended.
 """
 

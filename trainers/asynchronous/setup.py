@@ -1,4 +1,4 @@
-"""What the server and every replica build for themselves from the job."""
+"""The parts that the server and every replica build for themselves from the job."""
 
 from __future__ import annotations
 

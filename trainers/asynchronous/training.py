@@ -98,7 +98,7 @@ class AsynchronousTraining(TrainingRun):
             self._actors = None
 
     def sample_images(self) -> dict[str, Any] | None:
-        """What the workload shows of the model as it is now; see :mod:`trainers.loop.sample_images`."""
+        """The workload's sample images of the present model; see :mod:`trainers.loop.sample_images`."""
         return sample_images_of(self.replica)
 
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:

@@ -118,7 +118,7 @@ def row_size(all_reduce: str, workers: int, group_size: int | None) -> int:
 
 
 def sum_function(all_reduce: str, grid: WorkerGrid) -> Callable[[Tensor], None]:
-    """What sums a tensor, shape ``(numbers,)``, in place over the workers of the grid."""
+    """A function that sums a tensor, shape ``(numbers,)``, in place over the workers of the grid."""
     return grid.masters_ if all_reduce == "masters" else grid.torus_
 
 

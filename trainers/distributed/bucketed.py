@@ -1,4 +1,4 @@
-"""What the backends share: sums, means and broadcasts of many tensors as operations on flat buckets."""
+"""The base of the backends: sums, means and broadcasts of many tensors as operations on flat buckets."""
 
 from __future__ import annotations
 

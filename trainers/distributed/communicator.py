@@ -1,4 +1,4 @@
-"""What a training needs from its fellow workers. Importing this does not import torch."""
+"""The interface by which a training communicates with its fellow workers. Importing this does not import torch."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Communicator(Protocol):
         """Begin to combine ``flat``, ``(numbers,)``, over the workers by Adasum (Maleki et al., arXiv:2006.02924).
 
         Each run of ``sizes`` numbers is combined by itself, as the gradient of one layer. The number of workers must be
-        a power of two. What lies behind the last run is left undefined.
+        a power of two. The tail behind the last run is undefined.
         """
 
     def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:

@@ -206,7 +206,7 @@ class _Names:
 
 
 class _HorovodExchange:
-    """What Adasum and a sum of bfloat16 need; called from the background thread alone, so names are free again."""
+    """Adasum and sums of bfloat16; called from the background thread alone, so names are free again."""
 
     def __init__(self, hvd: Any, wait: Callable[[int], Any]) -> None:
         self._hvd, self._wait = hvd, wait
@@ -239,7 +239,9 @@ class _HorovodExchange:
 
 
 def _bits(flat: Tensor) -> Tensor:
-    """What Horovod 0.28.1 carries of it: bfloat16, which it does not know from PyTorch, as whole numbers."""
+    """The tensor in a type that Horovod 0.28.1 can send: bfloat16, which it does not know from PyTorch, as whole
+    numbers.
+    """
     return flat.view(torch.int16) if flat.dtype == torch.bfloat16 else flat
 
 

@@ -200,6 +200,6 @@ def _workers(ranks: list[int]) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """What gloo says, without the place in its source and its advice."""
+    """gloo's message, without the place in its source and its advice."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return re.sub(r"^\[\S+:\d+\] ", "", line).split(". This is typically")[0]

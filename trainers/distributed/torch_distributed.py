@@ -181,7 +181,7 @@ class _TorchWork:
 
 
 class _TorchExchange:
-    """What Adasum needs, over a process group of its own."""
+    """The operations for Adasum, over a process group of its own."""
 
     def __init__(self, communicator: TorchCommunicator) -> None:
         self.rank, self.size = communicator.rank, communicator.size

@@ -2,7 +2,7 @@
 
 Both decode JPEGs with libjpeg-turbo's accurate inverse DCT and smooth upsampling, so that their pixels are the same;
 simplejpeg writes them straight into an array, in about two thirds of the time, and stops below the rows that are
-needed. What it does not read (PNG, CMYK, a damaged file) goes to Pillow.
+needed. Pillow decodes the rest (PNG, CMYK, a damaged file).
 """
 
 from __future__ import annotations
@@ -137,6 +137,6 @@ def read_image(file: Path) -> bytes:
 
 
 def unreadable(name: object, error: Exception) -> DataError:
-    """What is raised for an image that no decoder reads."""
+    """The error for an image that no decoder reads."""
     text = "no known format" if isinstance(error, UnidentifiedImageError) else str(error)
     return DataError(f"cannot read the image {name}: {text}; remove it or replace it")

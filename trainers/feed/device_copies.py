@@ -28,7 +28,7 @@ class SideStream(Protocol):
         """An event that happens when the copies that have begun are over."""
 
     def await_on_device(self, event: Any, batch: Batch) -> None:
-        """What is computed from now on begins after the event, and the batch's memory is not reused before."""
+        """Later computation begins after the event, and the batch's memory is not reused before."""
 
 
 class CudaStream:

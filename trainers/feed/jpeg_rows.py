@@ -1,7 +1,7 @@
 """The upper rows of a JPEG: a copy whose head says that the image ends there, so that a decoder stops at them.
 
 Most of the time of decoding is that of the entropy-coded data, which can be read from the start only (ITU-T T.81,
-annex F). What lies below a crop need not be read, and the rows above it come out the same to the bit.
+annex F). Rows below a crop need not be read, and the rows above it come out the same to the bit.
 """
 
 from __future__ import annotations

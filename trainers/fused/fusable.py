@@ -1,7 +1,8 @@
 """Which trainings can be fused, and which of them with each other.
 
-What changes how a model is computed, or which rule moves its weights, must be the same in all trainings of a model that
-is computed once. What enters the update as a number may differ, for it becomes a vector over the trainings.
+Settings that change how a model is computed, or which rule moves its weights, must be the same in all trainings of a
+model that is computed once. A setting that enters the update as a number may differ, for it becomes a vector over the
+trainings.
 """
 
 from __future__ import annotations

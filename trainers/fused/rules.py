@@ -104,7 +104,7 @@ def has_fused_rule(training: Training) -> bool:
 
 
 def _numbers(settings: TrainingSettings, updates: int, rate: float) -> dict[str, float]:
-    """What most rules read of one training in update number ``updates`` (from 1)."""
+    """The numbers that most rules read of one training in update number ``updates`` (from 1)."""
     count = updates if settings.bias_correction else math.inf
     limit = settings.weight_norm_limit
     return {

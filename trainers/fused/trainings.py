@@ -1,8 +1,8 @@
 """FusedTrainings: trainings of one model that are computed as one, from evaluation to evaluation.
 
-A training joins at its start, or from a checkpoint at any of its evaluations, and leaves at any. What it reports is
-what it would have reported alone, to rounding: a product of matrices of several trainings adds up in another order. Its
-``seconds`` are its share of the time that all took together.
+A training joins at its start, or from a checkpoint at any of its evaluations, and leaves at any. Its report is that of
+a training alone, to rounding: a product of matrices of several trainings adds up in another order. Its ``seconds`` are
+its share of the time that all took together.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class FusedTrainings:
     def advance(self) -> list[tuple[Training, ConvergencePoint]]:
         """Train all to the first evaluation that comes, and decide which go on; the trainings that were evaluated.
 
-        Those that have finished stay until they are removed, which must be done before the next call.
+        Trainings that have finished stay until they are removed, which must be done before the next call.
         """
         if not self._members:
             raise JobError("there are no trainings to advance; add one first")
@@ -316,7 +316,7 @@ class _Model(nn.Module):
         self._replica = replica
 
     def forward(self, compute: Callable[[nn.Module, Batch], Any], batch: Batch) -> Any:
-        """What ``compute`` gives of the model, whose tensors :func:`functional_call` has put in."""
+        """The result of ``compute`` with the model whose tensors :func:`functional_call` has put in."""
         return compute(self.model, batch)
 
     def losses(self, tensors: Mapping[str, Tensor], micro: StackedBatch) -> Tensor:
@@ -337,7 +337,7 @@ class _Model(nn.Module):
         return losses
 
     def counts(self, tensors: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """What the workload adds up over the evaluation set, of each training, ``(K, ...)``."""
+        """The workload's sums over the evaluation set, of each training, ``(K, ...)``."""
         counts: dict[str, Tensor] = self._mapped(self.workload.counts, tensors, batch, shared=True)
         return counts
 
@@ -395,7 +395,7 @@ class _Norms:
             module.groups = 0
 
     def _weight(self, groups: int, like: Tensor) -> Tensor:
-        """What an update of so many groups adds to the running statistics of each training, for ``like``."""
+        """The change of the running statistics of each training by an update of so many groups, for ``like``."""
         of_rank = self._weights.setdefault(groups, {})
         if like.ndim not in of_rank:
             added = torch.tensor([1 - keep**groups for keep in self._keeps], dtype=torch.float64)

@@ -20,7 +20,7 @@ from trainers.distributed.device import COMPILE_VARIABLE
 from trainers.errors import JobError
 
 COMPILERS = ("none", "inductor", "aot_eager")
-"""What HPO_COMPILE may say: nothing is compiled; by PyTorch's own compiler; traced only, to find what cannot be."""
+"""The values of HPO_COMPILE: nothing is compiled; by PyTorch's own compiler; traced only, to find what cannot be."""
 
 _WITHOUT = f"leave out --compile, and {COMPILE_VARIABLE} in the environment"
 
@@ -48,7 +48,7 @@ def compiled(model: nn.Module, device: torch.device, compiler: str) -> nn.Module
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """What the compiler cannot do becomes a :class:`JobError` that says how to go on without it."""
+    """A failure of the compiler becomes a :class:`JobError` that says how to go on without it."""
     from torch._dynamo.exc import TorchDynamoException
 
     try:
@@ -58,7 +58,7 @@ def compiling() -> Iterator[None]:
 
 
 def _lacking(device: torch.device) -> str | None:
-    """What the compiler needs and the machine does not have; None where it has all."""
+    """The tool that the compiler needs and the machine does not have; None where it has all."""
     if device.type != "cpu":
         from torch.utils._triton import has_triton
 

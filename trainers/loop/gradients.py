@@ -28,7 +28,7 @@ from trainers.schedules.noise_scale import SquaredNorms, squared_norm
 
 @dataclass(frozen=True)
 class Origin:
-    """What has to be known of a gradient when it arrives; ``of_chunks`` as in SquaredNorms, but not unscaled.
+    """The statistics needed of a gradient when it arrives; ``of_chunks`` as in SquaredNorms, but not unscaled.
 
     Tensors are still on the device, for which nobody waits here.
     """
@@ -41,7 +41,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Arrived:
-    """What is known of the gradient that now stands in the parameters: whether it overflowed, and its norms.
+    """The statistics of the gradient that now stands in the parameters: whether it overflowed, and its norms.
 
     ``overflowed`` is a scalar of bool on the device; None where the loss scale does not depend on it.
     """

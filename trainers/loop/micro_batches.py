@@ -23,7 +23,7 @@ from trainers.workloads.workload import Batch, Workload
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one forward pass takes; ``share`` is its part of the local batch."""
+    """The inputs of one forward pass; ``share`` is its part of the local batch."""
 
     batch: Batch
     share: float
@@ -121,7 +121,7 @@ class MicroBatchLoader:
         return loading
 
     def _loading(self, cut: Cut, share: float, ends_update: bool) -> Callable[[], MicroBatch]:
-        """What loads a micro batch and begins to copy it to the device, in any thread."""
+        """A function that loads a micro batch and begins to copy it to the device, in any thread."""
         samples = self.samples(cut)
 
         def load() -> MicroBatch:
@@ -130,7 +130,7 @@ class MicroBatchLoader:
         return load
 
     def samples(self, cut: Cut) -> Callable[[], Batch]:
-        """What loads the samples of a cut, in any thread."""
+        """A function that loads the samples of a cut, in any thread."""
         indices, epochs = self._stream.take(cut.first, cut.count)
         return lambda: self._workload.training_batch(indices, epochs, self._seed)
 

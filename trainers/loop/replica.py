@@ -102,7 +102,7 @@ class Replica:
             return self.workload.loss(self.trained, self.here(batch), self.settings)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """What the workload adds up over the evaluation set, of a prepared batch: tensors of any shape, by name."""
+        """The workload's sums over the evaluation set, of a prepared batch: tensors of any shape, by name."""
         with self.computing:
             return self.workload.counts(self.model, self.here(batch))
 
@@ -197,7 +197,7 @@ class _EvaluationBatch:
 def _evaluation_batches(
     replica: Replica, part: Part, largest: int
 ) -> Iterator[Callable[[], _EvaluationBatch | None]]:
-    """What prepares each batch of a worker's share; of a stream without end, with None where it has ended."""
+    """Functions that prepare each batch of a worker's share; of a stream without end, with None where it has ended."""
     workload = replica.workload
     if workload.streamed:
         batches = iter(workload.evaluation_stream(part))

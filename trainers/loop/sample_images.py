@@ -28,7 +28,7 @@ MAX_BYTES = 8_000_000
 
 
 def sample_images_of(replica: Replica) -> dict[str, Any] | None:
-    """What the workload of a replica shows of its model as it is now; None where it shows nothing."""
+    """The sample images of a replica's present model; None where its workload has none."""
     import torch
 
     show = getattr(replica.workload, "sample_images", None) or getattr(
@@ -43,7 +43,7 @@ def sample_images_of(replica: Replica) -> dict[str, Any] | None:
 
 
 def check_sample_images(images: Any) -> dict[str, Any]:
-    """What a workload shows of its model, if it has the form above; :class:`WorkloadError` names the wrong part."""
+    """The sample images of a workload, if they have the form above; :class:`WorkloadError` names the wrong part."""
     if not isinstance(images, Mapping):
         raise WorkloadError(f"sample images must be a mapping, but got {type(images).__name__}")
     classes = images.get("classes", [])

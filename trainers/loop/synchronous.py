@@ -74,7 +74,7 @@ class Training(TrainingRun):
         return self.replica.model
 
     def sample_images(self) -> dict[str, Any] | None:
-        """What the workload shows of the model as it is now; see :mod:`trainers.loop.sample_images`."""
+        """The workload's sample images of the present model; see :mod:`trainers.loop.sample_images`."""
         with self.optimizer.evaluation():
             return sample_images_of(self.replica)
 

@@ -33,7 +33,7 @@ def held_bytes(device: torch.device) -> int | None:
 
 
 def resident_bytes(process: int) -> int | None:
-    """What a process has in memory now; None where the system does not tell, or it has ended."""
+    """The present memory of a process; None where the system does not tell, or it has ended."""
     try:
         pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -69,7 +69,7 @@ _INPUTS_FIRST = (nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd
 
 
 class Multipliers(NamedTuple):
-    """What a parameter's rate, its coefficient of weight decay and Adam's epsilon are multiplied by."""
+    """The factors of a parameter's rate, its coefficient of weight decay and Adam's epsilon."""
 
     rate: float = 1.0
     weight_decay: float = 1.0
@@ -104,7 +104,7 @@ class Growth:
         return of_width / self.depth
 
     def multipliers(self, optimizer: str, *, weight_decay: float, adapted: bool) -> Multipliers:
-        """What belongs to a parameter under an optimizer.
+        """The factors of a parameter under an optimizer.
 
         ``weight_decay`` is its coefficient, ``adapted`` says whether layer-wise adaptation applies to the parameter.
         Raises :class:`JobError` for an optimizer of which nobody says how its updates move with the size.
@@ -179,7 +179,7 @@ def _base(data: Mapping[str, Any], size: str, name: str) -> int:
 
 
 def attention_scale(head_size: int, base_head_size: int) -> float:
-    """What the product of a query and a key is multiplied by: 1 / sqrt(d) at the base, and from there as 1 / d."""
+    """The factor of the product of a query and a key: 1 / sqrt(d) at the base, and from there as 1 / d."""
     return math.sqrt(base_head_size / head_size) / math.sqrt(head_size)
 
 

@@ -66,7 +66,7 @@ def zero_gradient(parameter: nn.Parameter) -> Tensor:
 
 
 class LossScale:
-    """What the loss is multiplied by before the back-propagation: 1, a constant, or as large as goes.
+    """The factor of the loss before the back-propagation: 1, a constant, or as large as possible.
 
     A dynamic ``value`` is a scalar of float32 on the device, which is moved there, so that nobody waits for it; each
     update gives a new tensor. It does not grow beyond what is finite.

@@ -71,7 +71,8 @@ def local_size(environment: Mapping[str, str]) -> int | None:
 def cores_of_process() -> int:
     """The cores that are this process's share, at least 1.
 
-    What :func:`use_threads` said; else the cores that the process may run on, divided by the workers on this node.
+    The number set by :func:`use_threads`; else the cores that the process may run on, divided by the workers on this
+    node.
     """
     if _share.threads:
         return _share.threads

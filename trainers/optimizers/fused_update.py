@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class StackedTensors(Protocol):
-    """What a fused rule moves: parameters and states of all trainings, ``(elements,)`` each."""
+    """The tensors of a fused rule: parameters and states of all trainings, ``(elements,)`` each."""
 
     parameters: Tensor
     states: dict[str, Tensor]

@@ -159,7 +159,7 @@ def orthogonalized(matrices: Tensor, iterations: int, dtype: torch.dtype | None 
 
 
 def rate_scale(scaling: str, rows: int, columns: int) -> float:
-    """What a matrix's rate is multiplied by."""
+    """The factor of a matrix's rate."""
     if scaling == "rms":
         return float(0.2 * max(rows, columns) ** 0.5)
     return float(max(1.0, rows / columns) ** 0.5)

@@ -1,4 +1,4 @@
-"""What the training loop asks of an optimizer, and what all optimizers here have in common."""
+"""The interface of optimizers for the training loop, and the base that all optimizers here share."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class GroupOptimizer(ABC):
     training, the rate of its update and the epochs before it.
 
     An update that is left out is done on an accelerator all the same, and taken back by a choice between the tensors
-    before and after it, because the host does not know yet. That takes memory for a second copy of parameters and
-    state, and the time to pass over them three times more.
+    before and after it, because the host does not know yet. It takes memory for a second copy of parameters and state,
+    and the time to pass over them three times more.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("momentum",)
@@ -140,7 +140,7 @@ class GroupOptimizer(ABC):
         return self.state_names
 
     def begin_update(self, learning_rate: float | Tensor) -> None:  # noqa: B027 - most rules need none
-        """What a rule does once for an update, before its batches."""
+        """The work of a rule once per update, before its batches."""
 
     def evaluation(self) -> AbstractContextManager[None]:
         """Within it the parameters are those to evaluate; most rules evaluate what they train."""
@@ -188,7 +188,7 @@ class GroupOptimizer(ABC):
         }
 
     def numbers(self) -> dict[str, Any]:
-        """What a rule keeps besides tensors and the number of updates: plain values, by name."""
+        """State of a rule besides tensors and the number of updates: plain values, by name."""
         return {}
 
     def set_numbers(self, numbers: Mapping[str, Any]) -> None:  # noqa: B027 - most rules keep none

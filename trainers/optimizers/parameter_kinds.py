@@ -1,4 +1,4 @@
-"""What each parameter of a model is, for the exclusions from weight decay and from layer-wise adaptation.
+"""The kind of each parameter of a model, for the exclusions from weight decay and from layer-wise adaptation.
 
     normalization   scale and shift of a normalization: the parameters of PyTorch's normalization layers and of
                     GhostBatchNorm, and those of at most one dimension of any module whose class name holds "norm"

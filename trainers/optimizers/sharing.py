@@ -31,7 +31,7 @@ def computed_by_owners(
 ) -> list[Tensor]:
     """A tensor of the shape of each of ``like``, computed by its owner alone; all workers call it together.
 
-    ``compute`` gives that of an index. What comes back is one piece of memory in parts, contiguous each.
+    ``compute`` gives that of an index. The result is one piece of memory in parts, contiguous each.
     """
     sizes = [each.numel() for each in like]
     flat = like[0].new_zeros(sum(sizes))

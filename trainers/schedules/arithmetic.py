@@ -1,4 +1,4 @@
-"""What the schedules' formulas need beyond + - * /, for a progress that is a number or a scalar on a device.
+"""Arithmetic of the schedules' formulas beyond + - * /, for a progress that is a number or a scalar on a device.
 
 A choice is a branch for numbers; on a device both sides are computed and one is taken there, so that nobody waits for
 the progress. There constants stay plain numbers, so that nothing is copied to the device.

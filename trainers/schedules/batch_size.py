@@ -53,7 +53,7 @@ class BatchControl(Protocol):
     def rate_factor(
         self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value
     ) -> Value | float:
-        """What it multiplies the learning rate by."""
+        """The factor of the learning rate."""
 
 
 class ConstantBatch:
@@ -203,7 +203,7 @@ def batch_factor(settings: TrainingSettings, epochs: float) -> float:
 
 
 def rate_factor(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value | float:
-    """What batch control multiplies the learning rate by; with 'grow' it takes back the step decay."""
+    """The factor of the learning rate under batch control; with 'grow' it takes back the step decay."""
     return _control(settings).rate_factor(by, settings, epochs)
 
 

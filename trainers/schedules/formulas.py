@@ -12,7 +12,7 @@ from trainers.errors import JobError
 
 
 def formula_of(setting: str, settings: TrainingSettings) -> Any:
-    """What the description of the chosen ``decay``, ``warmup_shape`` or ``batch_control`` names as its rule.
+    """The rule that the description of the chosen ``decay``, ``warmup_shape`` or ``batch_control`` names.
 
     Raises :class:`JobError` where that cannot be imported.
     """

@@ -130,7 +130,7 @@ def cosine(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end
 
 
 def linear(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
-    """What is left."""
+    """The share that is left."""
     return _down_to(settings, 1 - share_passed(by, settings, epochs, end))
 
 

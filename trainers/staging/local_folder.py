@@ -169,7 +169,7 @@ class Copy:
 
 
 def write_fault(path: Path, error: OSError) -> DataError:
-    """What a failed write means to the user."""
+    """The meaning of a failed write to the user."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DataError(
             f"the disk is full while {path} is staged ({error.strerror}); free some space and start the "

@@ -72,7 +72,7 @@ def stage(
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """What this node read from the shared folder and wrote to its own."""
+    """The bytes that this node read from the shared folder and wrote to its own."""
 
     read: Sequence[SharedFile]
     written: Sequence[SharedFile]

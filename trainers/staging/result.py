@@ -1,4 +1,4 @@
-"""What a staging moved, and how fast."""
+"""The result of a staging: what was moved, and how fast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MEGABYTE = 1_000_000
 
 @dataclass(frozen=True)
 class StagingResult:
-    """What one node did, and what all did together; bytes are counted once per file read or written.
+    """The work of one node, and of all together; bytes are counted once per file read or written.
 
     ``files`` lie on this node now; ``files_read`` and ``bytes_read`` came from the shared folder through this
     node; ``files_written`` and ``bytes_written`` were new on this node's disk. ``shared_reads`` and

@@ -1,6 +1,6 @@
 """The workloads that a study may name: each stands here once, with what is known of it before its data are opened.
 
-What is trained stands in the class that ``rule`` names. ``hpo init``, services, ``hpo doctor`` and tests read these.
+The class that ``rule`` names does the training. ``hpo init``, services, ``hpo doctor`` and tests read these.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from search_spaces.plugins import Registry, instance_of
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """What ``hpo init`` writes for a workload, until somebody knows better.
+    """The entries that ``hpo init`` writes for a workload, as a starting point.
 
     Attributes:
         about: what it is, in half a sentence. data: the section ``data`` of the study file, as text; ``METRIC`` stands
@@ -36,7 +36,7 @@ class Beginning:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a study asks of a service: an amount at a place of its file, against the service's limit of that name."""
+    """A study's demand on a service: an amount at a place of its file, against the service's limit of that name."""
 
     place: tuple[str, str]
     amount: float

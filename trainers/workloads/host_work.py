@@ -1,4 +1,4 @@
-"""What a sample costs the host's cores: reading, decoding, cropping, until its batch is ready for the device."""
+"""The host's work for a sample: reading, decoding, cropping, until its batch is ready for the device."""
 
 from __future__ import annotations
 

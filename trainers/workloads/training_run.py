@@ -96,7 +96,7 @@ class AnyTraining(ABC):
         """End what the training has started, wherever it stands."""
 
     def sample_images(self) -> dict[str, Any] | None:
-        """What the workload shows of its model as it is now (``trainers.loop.sample_images``); None if nothing."""
+        """The workload's sample images of the present model (``trainers.loop.sample_images``); None if it has none."""
         return None
 
     @property
@@ -187,7 +187,7 @@ class TrainingRun(AnyTraining):
 
     @abstractmethod
     def _weights(self) -> dict[str, Any]:
-        """What the updates change, as tensors and plain values."""
+        """The state that updates change, as tensors and plain values."""
 
     @abstractmethod
     def _load_weights(self, state: Mapping[str, Any]) -> None:
@@ -308,7 +308,7 @@ def _check_target(job: TrainingJob, metrics: Mapping[str, bool]) -> None:
 
 
 def _identity(job: TrainingJob) -> dict[str, Any]:
-    """What decides the weights; where the files lie, the micro batch and the threads that decode do not."""
+    """The inputs that decide the weights; where the files lie, the micro batch and the threads that decode do not."""
     incidental = ("micro_batch_size", "search_path")
     identity = {name: value for name, value in job.to_dict().items() if name not in incidental}
     identity["data"] = {

@@ -37,7 +37,7 @@ __all__ = [
 
 
 class AnyWorkload(ABC):
-    """What every workload has: metrics and a number of samples. Subclass one of the two classes below.
+    """The base of every workload: metrics and a number of samples. Subclass one of the two classes below.
 
     Attributes:
         metrics: every score that an evaluation gives, and whether a higher value is better; it holds
@@ -127,7 +127,7 @@ class Workload(AnyWorkload):
         return None
 
     def parameter_kinds(self, model: nn.Module) -> Mapping[str, str]:  # noqa: ARG002 - for subclasses
-        """What parameters are where :mod:`trainers.optimizers.parameter_kinds` would take them for something else.
+        """The kinds of parameters that :mod:`trainers.optimizers.parameter_kinds` would take for something else.
 
         By their names in ``model.named_parameters()``: "weight"; "normalization" or "bias", which the settings leave
         out of weight decay and of layer-wise adaptation; "embedding", a weight that is no matrix of features.
@@ -154,7 +154,7 @@ class Workload(AnyWorkload):
         )
 
     def prepare(self, batch: Batch) -> Batch:
-        """What :meth:`loss`, :meth:`score` and :meth:`counts` get of a training or evaluation batch.
+        """The input of :meth:`loss`, :meth:`score` and :meth:`counts` for a training or evaluation batch.
 
         Called when the batch is on the device; on a CPU in the background, where batches are prefetched. So batches may
         be small (bytes as they are stored), and what is done to all of a batch alike (conversion, normalization,
@@ -181,7 +181,7 @@ class Workload(AnyWorkload):
         )
 
     def counts(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """What is added up over the evaluation set, by name: tensors of any shape, the same for every batch.
+        """The sums over the evaluation set, by name: tensors of any shape, the same for every batch.
 
         By default the sum of each metric over the samples. True positives, sums over tokens or histograms of scores
         are others.

@@ -1,4 +1,4 @@
-"""What an assistant is handed: data, marked as such, of bounded length, without characters that are not seen.
+"""Results for an assistant: marked as data, of bounded length, without invisible characters.
 
 Names, files, messages and reasons come from users who submit studies or train trials. They may hold anything,
 also sentences that are meant for the assistant; so every answer says first what it is, and nothing of it stands outside

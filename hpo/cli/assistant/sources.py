@@ -1,6 +1,6 @@
 """Where the tools read and write: a database on this machine, or a server with its tokens and limits.
 
-Both give plain values. What they refuse is one of the errors of :mod:`hpo.errors`.
+Both give plain values. A refusal is one of the errors of :mod:`hpo.errors`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Plain = dict[str, Any]
 
 
 class StudySource(Protocol):
-    """What the tools need of a database or a server. Raises :class:`hpo.errors.HpoError`."""
+    """The calls that the tools make to a database or a server. Raises :class:`hpo.errors.HpoError`."""
 
     plans_are_kept: bool
     """Whether making a plan writes it down."""
@@ -40,7 +40,7 @@ class StudySource(Protocol):
         ...
 
     def events(self, name: str) -> list[Plain]:
-        """What happened to it, oldest first."""
+        """The study's events, oldest first."""
         ...
 
     def forecast(self, name: str, batches: Sequence[int], budgets: Sequence[float]) -> list[Plain]:

@@ -152,7 +152,7 @@ class StudyTools:
     ) -> Plain:
         """Plan the full-scale run on a machine: nodes, ranks, batch, settings, epochs, time. Launches nothing.
 
-        What is not given comes from the study's file, or is chosen.
+        Values that are not given come from the study's file, or are chosen.
         """
         asked = {
             "machine": machine,

@@ -1,4 +1,4 @@
-"""What changes a study as a whole: delete it, give it another name, let it go on at a server."""
+"""Commands that change a study as a whole: delete, rename, resume on a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `hpo doctor` looks at. Libraries that may hang or crash are tried in a process of their own."""
+"""The checks of `hpo doctor`. Libraries that may hang or crash are tried in a process of their own."""
 
 from __future__ import annotations
 
@@ -219,7 +219,9 @@ def _plugins_of(registry: Registry[Any]) -> Iterator[Finding]:
 
 
 def probe(program: str, seconds: float = PROBE_SECONDS) -> dict[str, Any] | str:
-    """What a Python program prints last, as JSON; or in words why it could not. Nothing that it starts stays."""
+    """The last line that a Python program prints, parsed as JSON; else the reason why there is none. Nothing that it
+    starts stays.
+    """
     environment = {
         name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"
     }  # Ray of this machine

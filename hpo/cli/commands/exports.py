@@ -191,7 +191,7 @@ def mlflow(
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".hpo"),
     show_default=True,
-    help="That of the study's runs: what trackers write here goes to its folder trackers.",
+    help="The study's folder of runs; files for trackers go to its folder trackers.",
 )
 @options.storage
 @options.json_output

@@ -1,4 +1,4 @@
-"""What was run elsewhere, into a storage: `hpo import`."""
+"""`hpo import`: bring runs made elsewhere into a storage."""
 
 from __future__ import annotations
 

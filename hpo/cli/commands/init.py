@@ -25,7 +25,7 @@ OWN = Beginning(
     data="data: {}                            # what your class is opened with",
     target="accuracy>=0.9",
 )
-"""What a study of a class of one's own begins with."""
+"""The first lines of a study with a workload class of one's own."""
 
 
 def beginnings() -> dict[str, tuple[str, Beginning]]:
@@ -45,7 +45,7 @@ class _Answer(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4
         self.name, self._read = name, read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """What the text says."""
+        """The value that a text stands for."""
         if not isinstance(value, str):
             return value
         try:
@@ -73,7 +73,7 @@ class Aim:
 
 @dataclass(frozen=True)
 class Partition:
-    """What trials run on: GPUs, or cores, of a node, and how many a trial takes."""
+    """The resources of a node that trials use: GPUs or cores, and how many each trial takes."""
 
     unit: str
     count: int
@@ -183,11 +183,14 @@ def init(output: Path, defaults: bool, **given: Any) -> None:
         offered = {name: begun.about for name, (_, begun) in beginnings().items()}
         for name, about in {**offered, "module:Class": OWN.about}.items():
             click.echo(f"  {name:12}  {about}", err=True)
-    workload = answer("workload", "1. What is trained?", "digits", _workload)
+    workload = answer("workload", "1. Which workload do you train?", "digits", _workload)
     _, begun = beginnings().get(workload, (workload, OWN))
-    aim = answer("target", "2. What must it reach?", begun.target, _aim)
+    aim = answer("target", "2. Which metric must it reach?", begun.target, _aim)
     partition = answer(
-        "partition", "3. What do you sweep on (gpus or cores of a node)?", "2 cores", _partition
+        "partition",
+        "3. Which hardware do you sweep on (gpus or cores of a node)?",
+        "2 cores",
+        _partition,
     )
     ladder, full = answer(
         "batches",

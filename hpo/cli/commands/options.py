@@ -1,4 +1,4 @@
-"""What several commands share: options, and how a result is printed."""
+"""Options and result printing shared by several commands."""
 
 from __future__ import annotations
 

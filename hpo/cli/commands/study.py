@@ -347,7 +347,7 @@ def trials(study: str, storage: str, form: str, number: int | None, folder: Path
 
 
 def _log(path: Path, number: int) -> str:
-    """What a program printed, without what a terminal would obey; a line that it drew anew is a line for each time."""
+    """A program's output without control characters; a line that it redrew becomes one line per drawing."""
     from storage.schema.column_types import plain_text
 
     try:

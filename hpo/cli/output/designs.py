@@ -1,4 +1,4 @@
-"""What trainings buy, as a table: their cost beside the interval at full scale."""
+"""A table of possible sweeps: the cost of each, and the width of the interval at full scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check found: a line each, with the way out below each warning and failure."""
+"""The results of a check, one line each; warnings and failures are followed by the way out."""
 
 from __future__ import annotations
 

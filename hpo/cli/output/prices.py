@@ -1,4 +1,4 @@
-"""What a study will take, in sentences."""
+"""The expected cost of a study, in sentences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show_check(file: Path, spec: StudySpec, price: StudyPrice | None) -> None:
-    """What was found of a study file that is sound."""
+    """The result for a study file without faults."""
     aim = target(spec.target.metric, spec.target.threshold, spec.target.higher_is_better)
     until = (
         f"for the {aim} in {spec.question.epochs:g} epochs"

@@ -189,7 +189,7 @@ def _first(reason: str) -> str:
 
 
 def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
-    """What launches of a plan did, beside its forecast, and what their models had to beat."""
+    """The launches of a plan beside its forecast and the baselines of their models."""
     table = new_table(
         f"plan {plan.id} at {plan.global_batch_size}",
         "outcome",
@@ -227,7 +227,7 @@ def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
 
 
 def _rates(plan: Plan, runs: Sequence[Launched]) -> Iterator[str]:
-    """What the rate of a launch leaves out, and what the plan's counts."""
+    """Notes on time that the measured rate of a launch leaves out and the plan's includes."""
     timed = [run for run in runs if run.samples_per_second and run.outcome.seconds > 0]
     if not timed:
         return
@@ -406,7 +406,7 @@ def _forecasts(forecasts: Sequence[Forecast], title: str) -> Table:
 
 
 def _prospects(forecast: Forecast) -> Table:
-    """What a forecast says besides, a line for each."""
+    """Further remarks of a forecast, one line each."""
     table = new_list()
     for name, text in prospects(forecast):
         table.add_row(Text(name), Text(text))
@@ -442,7 +442,7 @@ def _launched(result: StudyResult) -> Table:
 
 
 def _references(result: StudyResult) -> Iterator[str]:
-    """What each launch reached beside what its workload says must be beaten."""
+    """The metrics of each launch beside the baselines that its workload names."""
     for run in result.launched:
         for outcome in run.outcomes:
             others = run.references(outcome)

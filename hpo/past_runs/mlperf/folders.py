@@ -20,7 +20,7 @@ _ROUND = re.compile(r"(training|hpc)_results_(v\d+\.\d+)")
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What an MLPerf benchmark is here: a workload, a metric and its threshold."""
+    """An MLPerf benchmark as a workload, a metric and its threshold."""
 
     workload: str
     metric: str

@@ -38,7 +38,7 @@ _SEEDS = 2**63  # some submitters' seeds do not fit a signed column
 
 @dataclass
 class Imported:
-    """What an import did: outcomes by study, those that were there before, and why files were left out."""
+    """The result of an import: outcomes by study, those that were there before, and why files were left out."""
 
     outcomes: dict[str, int] = field(default_factory=dict)
     known: int = 0

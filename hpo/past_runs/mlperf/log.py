@@ -39,7 +39,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """What one log tells. ``values`` holds the last value of every key; ``samples_per_second`` is of training alone."""
+    """The content of one log. ``values`` holds the last value of every key; ``samples_per_second`` is of training
+    alone.
+    """
 
     benchmark: str
     status: str

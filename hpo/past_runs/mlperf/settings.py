@@ -1,6 +1,6 @@
 """An MLPerf log's hyperparameters as :class:`TrainingSettings`.
 
-What the logs do not tell (label smoothing, the trust coefficient) stays at this project's defaults. The step counts
+Settings that the logs omit (label smoothing, the trust coefficient) stay at this project's defaults. The step counts
 of a log become epochs of its own data set.
 """
 

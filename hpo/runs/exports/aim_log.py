@@ -68,7 +68,7 @@ class AimTracker:
         return int(known.get("step", 0))
 
     def add(self, trial: Trial, points: Sequence[ConvergencePoint]) -> None:
-        """What was measured, by optimizer step."""
+        """Log the measured values by optimizer step."""
         run = self._runs[trial.id]
         for point in points:
             for name, value in curve_values(self._study, point).items():

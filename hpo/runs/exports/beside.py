@@ -140,7 +140,7 @@ class _Beside:
 
 
 def _follow() -> int:
-    """What the process does; the exit status."""
+    """The body of the process; returns the exit status."""
     os.nice(19)
     complaints = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a library prints goes to the log

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OptunaExport:
-    """What an export to Optuna wrote: the name of its study there, and the trials by Optuna's state."""
+    """The result of an export to Optuna: the name of its study there, and the trials by Optuna's state."""
 
     study: str
     trials: dict[str, int]

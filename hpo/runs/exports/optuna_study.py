@@ -1,7 +1,7 @@
 """A study as Optuna knows one, in memory: for Optuna's own plots and importances, and to be written to a database.
 
 One Optuna study, which minimises the epochs to target; its parameters are the tuned settings and the global batch
-size, or of one batch size the settings alone. What a training ended as becomes:
+size, or of one batch size the settings alone. The state of a training becomes:
 
 ========== ========== =========================================================================================
 here       in Optuna  why
@@ -18,10 +18,11 @@ running    RUNNING
 Of a study that asks for the best within a fixed budget the value is the best metric, to be minimised or maximised; a
 training that went to the end of the budget is COMPLETE, one that was stopped PRUNED.
 
-Intermediate values are the target's metric at each evaluation, by optimizer step. What Optuna has no place for is in
-``user_attrs``: of the trial the state here, its number, batch size, seed, epochs, seconds and reason; of the study its
-target, the fixed settings and the specification. A parameter has one range in all trials, widened to what was trained
-outside the study's own: Optuna's plots and importances leave out a parameter whose range differs between trials.
+Intermediate values are the target's metric at each evaluation, by optimizer step. Values for which Optuna has no field
+go to ``user_attrs``: of the trial the state here, its number, batch size, seed, epochs, seconds and reason; of the
+study its target, the fixed settings and the specification. A parameter has one range in all trials, widened to what was
+trained outside the study's own: Optuna's plots and importances leave out a parameter whose range differs between
+trials.
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ def quiet_optuna() -> Iterator[None]:
 
 
 def optuna_name(study: Study, global_batch_size: int | None) -> str:
-    """What a study is called in Optuna: its own name, of one batch size with that behind it, ``digits-512``."""
+    """The name of a study in Optuna: its own; with the batch size appended where only that batch is exported,
+    ``digits-512``.
+    """
     return study.name if global_batch_size is None else f"{study.name}-{global_batch_size}"
 
 
@@ -131,7 +134,7 @@ def trials_at(trials: Sequence[Trial], batch: int | None) -> list[Trial]:
 
 
 def _missed(trials: Sequence[Trial], question: Question) -> dict[int, float]:
-    """What a training that did not answer counts for, by batch size: the longest one's epochs, or the worst metric."""
+    """The value given to a training without an answer, by batch size: the longest one's epochs, or the worst metric."""
     worst: dict[int, float] = {}
     for trial in trials:
         epochs = max(trial.epochs_to_target or 0.0, trial.epochs or 0.0)

@@ -2,8 +2,8 @@
 
 The database is read and never waited for: what trains a study, here or anywhere, knows nothing of a tracker, and a
 tracker that is away costs no trial. Each trial, of the sweep or a race, is a run with its settings, its curves by
-optimizer step, and how it ended; so is each run of a plan whose report lies in the plan's folder. What was written
-before is completed and never written twice.
+optimizer step, and how it ended; so is each run of a plan whose report lies in the plan's folder. Earlier runs are
+completed and never written twice.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def run_name(trial: Trial) -> str:
 
 
 def run_key(study: Study, trial: Trial) -> str:
-    """What a run is known by when it is gone on with: no other run of any study of its database has it."""
+    """The identifier by which a run is continued, unique over all studies of its database."""
     made = study.created_at.isoformat(timespec="seconds")
     name = str(trial.number) if trial.purpose != TrialPurpose.OUTCOME else run_name(trial)
     return f"{study.id} {made} {name}"
@@ -182,7 +182,7 @@ def parameters(study: Study, spec: StudySpec, trial: Trial) -> dict[str, Any]:
 
 
 def curve_values(study: Study, point: ConvergencePoint) -> dict[str, float]:
-    """What was measured at a point, by name: the target's metric by its own."""
+    """The values measured at a point, by name; the target's metric keeps its own."""
     measured = {
         "epochs": point.epochs,
         "samples": float(point.samples),

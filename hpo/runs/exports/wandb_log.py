@@ -73,7 +73,7 @@ class WandbTracker:
         return max(int(known.get("step", 0)), int(run.starting_step) - 1, 0)
 
     def add(self, trial: Trial, points: Sequence[ConvergencePoint]) -> None:
-        """What was measured, by optimizer step."""
+        """Log the measured values by optimizer step."""
         for point in points:
             self._runs[trial.id].log(curve_values(self._study, point), step=point.step)
         self._keep(trial, step=points[-1].step, ended=False)

@@ -79,7 +79,7 @@ class PointBody(_Body):
     metric: Measured = None
     loss: Measured = None
     train_loss: Measured = None
-    learning_rate: float = Field(ge=0, le=MOST_AMOUNT, description="That of the last update.")
+    learning_rate: float = Field(ge=0, le=MOST_AMOUNT, description="The rate of the last update.")
     global_batch_size: int = Field(ge=1, le=BIGGEST_BATCH)
     gradient_noise_scale: float | None = None
 
@@ -188,7 +188,7 @@ def report(
 def end(
     who: Submitter, context: Shared, name: StudyName, number: Number, body: EndBody
 ) -> Response:
-    """Store the last evaluations and how the trial ended. What was said first holds."""
+    """Store the last evaluations and how the trial ended. The first report of an outcome holds."""
     outcome = None if body.outcome is None else _outcome(body.outcome)
     points = [_point(each) for each in body.points]
     ended = _tried(

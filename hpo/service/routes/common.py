@@ -1,4 +1,4 @@
-"""What several routes share: pages, names in queries, the errors that the document lists."""
+"""Helpers shared by several routes: pages, names in queries, the errors that the document lists."""
 
 from __future__ import annotations
 

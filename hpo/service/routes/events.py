@@ -1,4 +1,4 @@
-"""What happens: as server-sent events while it happens, and as logs afterwards."""
+"""Events: as server-sent events while they happen, and as logs afterwards."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ async def _story(
     start: int | None,
     until_end: bool,
 ) -> AsyncIterator[Message | None]:
-    """What was missed, where all stands, then what happens, until either side ends it; None while nothing does."""
+    """Missed events, the present state, then new events, until either side ends it; None while nothing happens."""
     study, sent = listener.study, set[int]()
     standing = await run_sync(context.live.standing, study)
     if start is not None:

@@ -38,7 +38,7 @@ class BestAnswer(IntervalAnswer):
 
 
 class ForecastAnswer(Answer):
-    """What is expected at one batch size; the document of `hpo forecast --json`."""
+    """The forecast at one batch size; the document of `hpo forecast --json`."""
 
     model_config = ConfigDict(extra="allow")
 

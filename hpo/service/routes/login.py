@@ -64,7 +64,7 @@ async def login(
 
 @router.post("/login")
 async def log_in(request: Request, context: Shared) -> Response:
-    """What the form sends."""
+    """Log in with the secret that the form sends."""
     check_own_page(request)
     form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
     return await _enter(

@@ -59,7 +59,7 @@ class TokensAnswer(Answer):
 
 
 class SelfAnswer(Answer):
-    """Who the token stands for."""
+    """The user that the token stands for."""
 
     owner: str
     scopes: list[str]

@@ -1,4 +1,4 @@
-"""What the host does for a sample, and how many samples an evaluation has, among the costs of a workload."""
+"""Costs of a workload: the host's work for a sample, and the samples of an evaluation."""
 
 from __future__ import annotations
 

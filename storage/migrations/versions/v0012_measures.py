@@ -1,4 +1,4 @@
-"""What a trial's memory held, the micro batch that it was found to take, and further metrics at its end."""
+"""A trial's peak memory, the micro batch that was found for it, and further metrics at its end."""
 
 from __future__ import annotations
 

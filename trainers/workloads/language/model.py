@@ -25,7 +25,7 @@ INITIALIZATION: Mapping[str, InitialLaw] = {
 }
 """How the initial values move with the width, by the beginnings of parameters' names."""
 RESIDUAL_OUTPUTS = ("attention_output", "network_output")
-"""What each block adds to the stream."""
+"""The values that each block adds to the stream."""
 
 
 class DecoderBlock(nn.Module):

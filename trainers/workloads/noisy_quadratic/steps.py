@@ -29,7 +29,7 @@ Power = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class _Runs:
-    """What the loss at any step is made of; arrays ``(settings, modes)``, ``index`` and ``momentum`` by settings."""
+    """The terms of the loss at any step; arrays ``(settings, modes)``, ``index`` and ``momentum`` by settings."""
 
     index: NDArray[np.int64]
     trace: Array

@@ -51,12 +51,12 @@ class ProgramFiles:
 
     @property
     def report(self) -> Path:
-        """What the program reports, lines of JSON."""
+        """The program's report, lines of JSON."""
         return self.own / "report.jsonl"
 
     @property
     def log(self) -> Path:
-        """What the program printed."""
+        """The program's output."""
         return self.own / "log.txt"
 
     @property
@@ -71,7 +71,7 @@ class ProgramFiles:
 
     @property
     def output(self) -> Path:
-        """What the program wants to keep."""
+        """The folder for files that the program wants to keep."""
         return self.folder / "output"
 
     def make(self) -> None:

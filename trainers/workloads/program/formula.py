@@ -1,4 +1,4 @@
-"""What a program costs, as a formula of its sizes: ``6 * 12 * {depth} * {width}**2 * {samples}``.
+"""The cost of a program as a formula of its sizes: ``6 * 12 * {depth} * {width}**2 * {samples}``.
 
 A formula holds numbers, names, ``+ - * / **`` and parentheses; names may stand in braces, as in a command. It is parsed
 by Python's grammar and computed here, node by node, in floating point: nothing of it is ever run.
@@ -19,7 +19,7 @@ from trainers.errors import WorkloadError
 
 SAMPLES = "samples"
 SIZES = (*MODEL_SIZES, SAMPLES)
-"""What a formula may name."""
+"""The names that a formula may contain."""
 MOST_CHARACTERS = 500
 
 _OPERATIONS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
@@ -41,7 +41,7 @@ class CostFormula:
     _tree: ast.expr
 
     def value(self, sizes: Mapping[str, float]) -> float:
-        """What it comes to at these sizes; :class:`WorkloadError` where that is no finite number above 0."""
+        """The value of the formula at these sizes; :class:`WorkloadError` where that is no finite number above 0."""
         try:
             value = _value(self._tree, sizes)
         except (ArithmeticError, TypeError):  # TypeError: a root of a negative number is complex

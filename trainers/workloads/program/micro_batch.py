@@ -1,6 +1,6 @@
 """The micro batch that a program's memory holds: halved where it says that it does not, and kept for its rung.
 
-What was found lies in a file beside the folders of the trials, one for each global batch size and number of workers, so
+The result lies in a file beside the folders of the trials, one for each global batch size and number of workers, so
 that every later trial of the rung begins with it: also after a resume, and those of other workers that see the folder.
 It counts for the program for which it was found; a study file with another command finds its own. A trial tells it at
 its end too (:attr:`trainers.report.TrainingOutcome.micro_batch_size`), for plans that are made of the study anywhere.
@@ -45,7 +45,7 @@ class KeptMicroBatch:
 
     @classmethod
     def of(cls, job: TrainingJob, folder: Path, workers: int) -> KeptMicroBatch:
-        """That of a job's rung, whose trials have their folders beside ``folder``."""
+        """The file of a job's rung, whose trials have their folders beside ``folder``."""
         name = f"micro_batch-{job.global_batch_size}-{workers}.json"
         return cls(folder.absolute().parent / name, json.loads(json_text(job.data)))
 

@@ -1,4 +1,4 @@
-"""What a study says of a program: how it is started, what it reports, how long it may be silent."""
+"""A study's description of a program: how it is started, what it reports, how long it may be silent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_PATTERN_CHARACTERS = 1000
 
 @dataclass(frozen=True)
 class ProgramReportOptions:
-    """What a program reports: ``metrics`` by name, and whether a higher value is better.
+    """A program's report: ``metrics`` by name, and whether a higher value is better.
 
     Reports are lines of JSON in a file, which ``hpo.report`` writes, or with ``pattern`` the lines of the output in
     which it finds its named groups. A program that reports nothing for ``timeout_seconds`` is ended, from its start on.
@@ -146,7 +146,7 @@ class ProgramOptions:
             raise WorkloadError(f"program: {fault}")
 
     def faults(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """What cannot be, each with its place in the section."""
+        """Combinations that cannot work, each with its place in the section."""
         if not self.command or not all(isinstance(word, str) and word for word in self.command):
             yield (
                 ("command",),
@@ -174,7 +174,7 @@ class ProgramOptions:
         yield from self._faults_of_out_of_memory()
 
     def formula(self) -> CostFormula | None:
-        """What a training costs, or a sample, by the sizes; None where the study does not say so."""
+        """The cost of a training, or of a sample, by the sizes; None where the study does not give one."""
         if isinstance(self.cost, str):
             return parse_cost(self.cost)
         flops = (self.cost or {}).get("flops_per_sample")

@@ -1,4 +1,4 @@
-"""What a program reports, read while it is written, and checked before it counts."""
+"""Reports of a program, read while they are written, and checked before they count."""
 
 from __future__ import annotations
 

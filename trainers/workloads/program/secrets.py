@@ -23,8 +23,9 @@ DEFAULT_ALLOWED = (
     *("SLURM_*", "SLURMD_*", "PBS_*", "PMI_*", "PMIX_*", "OMPI_*", "MPICH_*", "I_MPI_*", "FI_*"),
     *("UCX_*", "GLOO_*", "HOROVOD_*", "TORCH_NCCL_*", "TORCH_HOME", "HF_HOME", "XDG_CACHE_HOME"),
 )
-"""What programs need under torchrun, Horovod, MPI and Slurm: where things lie, the language, the accelerators, threads,
-the network between workers, the job. None of them holds a secret by its purpose."""
+"""Variables that programs need under torchrun, Horovod, MPI and Slurm: where things lie, the language, the
+accelerators, threads, the network between workers, the job. None of them holds a secret by its purpose.
+"""
 _ALWAYS = ("HPO_WORKER_PROCESS", "HPO_LAUNCHER")
 """By which a worker finds what it has started, and what it has started finds its end."""
 _OURS = re.compile(r"HPO_(STORAGE|TOKEN|ARGUMENTS|SERVE_.*)|PGPASSWORD")
@@ -38,7 +39,7 @@ HIDDEN = "***"
 
 
 def program_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment a program gets."""
+    """The part of an environment that a program gets."""
     told = environment.get(ALLOWED)
     if told is None:
         return {name: value for name, value in environment.items() if not _OURS.fullmatch(name)}

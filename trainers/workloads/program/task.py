@@ -24,12 +24,12 @@ class ProgramWorkload(AnyWorkload):
 
     @classmethod
     def metrics_of(cls, data: Mapping[str, Any]) -> Mapping[str, bool]:
-        """What the program reports; the loss alone where nothing is known of the program."""
+        """The metrics that the program reports; the loss alone where nothing is known of the program."""
         return ProgramOptions.from_dict(data).metrics if data else cls.metrics
 
     @classmethod
     def own_settings_of(cls, data: Mapping[str, Any]) -> Collection[str] | None:
-        """What the command reads beside the known settings."""
+        """The placeholders that the command reads beside the known settings."""
         return ProgramOptions.from_dict(data).own_settings
 
     def begin_program(self, job: TrainingJob, place: ProgramPlace | None) -> ProgramTraining:

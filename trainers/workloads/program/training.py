@@ -109,7 +109,7 @@ class ProgramTraining(AnyTraining):
 
     @property
     def epochs(self) -> float:
-        """What the last evaluation was reported after."""
+        """The epochs at the last evaluation."""
         return self._curve.points[-1].epochs if self._curve.points else 0.0
 
     def advance(self) -> ConvergencePoint | None:
@@ -159,7 +159,7 @@ class ProgramTraining(AnyTraining):
         raise CheckpointError("a program goes on from its own checkpoints, in {checkpoint_folder}")
 
     def _take_up(self) -> None:
-        """What earlier starts reported; one that failed may have left anything."""
+        """Read the reports of earlier starts; one that failed may have left anything."""
         try:
             while (values := self._follower.next()) is not None:
                 self._hear(values)
@@ -302,7 +302,7 @@ class ProgramTraining(AnyTraining):
 def trial_values(
     job: TrainingJob, options: ProgramOptions, place: ProgramPlace, files: ProgramFiles
 ) -> dict[str, Any]:
-    """What the placeholders of the program stand for in one training, by name.
+    """The values of the program's placeholders in one training, by name.
 
     Raises :class:`JobError` where the batch cannot be split over the workers, or the command reads a setting that the
     job does not have.
@@ -347,7 +347,8 @@ def start_program(
 ) -> ProgramProcess:
     """Start the program in the study's folder; `python` and `torchrun` are those of this environment.
 
-    What the operator says by ``HPO_PROGRAM_WRAPPER`` stands before its words, with ``{folder}`` for the trial's folder.
+    The words of ``HPO_PROGRAM_WRAPPER``, set by the operator, stand before its own, with ``{folder}`` for the trial's
+    folder.
     """
     told = {name: whole(values[name]) for name in PLACEHOLDERS}
     settings = {name: value for name, value in values.items() if name not in PLACEHOLDERS}

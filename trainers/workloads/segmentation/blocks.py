@@ -1,4 +1,4 @@
-"""What both networks are built of: convolutions with normalization, and steps back to a finer grid."""
+"""Building blocks of both networks: convolutions with normalization, and steps back to a finer grid."""
 
 from __future__ import annotations
 

@@ -84,13 +84,13 @@ class GeneratedOptions:
 
     @property
     def bytes(self) -> int:
-        """What the files take: 16 channels in single precision and a label for each pixel."""
+        """The size of the files: 16 channels in single precision and a label for each pixel."""
         pixels = (self.samples + self.evaluation_samples) * self.height * self.width
         return pixels * (4 * len(CHANNELS) + 1)
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> GeneratedOptions:
-        """Those of the data options that concern the generator."""
+        """The data options that concern the generator."""
         return GeneratedOptions(
             **{
                 field.name: data[field.name]
@@ -100,7 +100,7 @@ class GeneratedOptions:
         )
 
     def record(self) -> dict[str, int]:
-        """What the files follow from."""
+        """The inputs that determine the files."""
         values = {name: value for name, value in asdict(self).items() if name != "folder"}
         return {**values, "version": GENERATOR_VERSION}
 
@@ -153,8 +153,8 @@ def cache_bytes() -> int:
 def make_room(cache: Path, wanted: int) -> None:
     """Remove data sets from the cache, those that were used longest ago first, until ``wanted`` bytes fit.
 
-    Those that are being written or were used within the last hour stay. Raises :class:`DataError` where the cache
-    has no room all the same. What processes that were killed left half-written goes first.
+    Files that are being written or were used within the last hour stay. Raises :class:`DataError` where the cache
+    has no room all the same. Files that killed processes left half-written go first.
     """
     most = cache_bytes()
     if wanted > most:

@@ -1,4 +1,4 @@
-"""What does not change from sample to sample: continents and mountains, and the mean state at each latitude.
+"""The constant part of all samples: continents and mountains, and the mean state at each latitude.
 
 The planet is made up, one and the same for every data set; its zonal means follow the observed ones roughly.
 Degrees, Pa, K, m and m/s.

@@ -1,4 +1,4 @@
-"""What a model must beat: the majority class, and a linear classifier that sees one pixel at a time.
+"""Baselines for a model: the majority class, and a linear classifier that sees one pixel at a time.
 
 The linear classifier is multinomial logistic regression on the 16 channels of a pixel, standardized. It is
 fitted under several class weightings, and the one with the best IoU on the training samples it was fitted on

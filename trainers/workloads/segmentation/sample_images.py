@@ -1,4 +1,4 @@
-"""What a report shows of a trained model: the IoU that it must beat, and pictures of a few samples.
+"""A report's pictures of a trained model: a few samples, and the IoU of the baselines.
 
     {"title": ..., "samples": how many evaluation samples were compared on,
      "references": {"majority class": IoU, "per-pixel linear classifier": IoU},

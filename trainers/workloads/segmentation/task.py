@@ -128,7 +128,7 @@ class SegmentationWorkload(Workload):
         }
 
     def sample_images(self, model: nn.Module) -> dict[str, Any]:
-        """What a report shows of a trained model, as plain JSON values; see :mod:`.sample_images`."""
+        """A report's view of a trained model, as plain JSON values; see :mod:`.sample_images`."""
         return sample_images(model, self.samples)
 
 

@@ -1,4 +1,6 @@
-"""What is planted in the fields: tropical cyclones and atmospheric rivers, and how they change the state of the air."""
+"""Weather events planted in the fields: tropical cyclones and atmospheric rivers, and how they change the state of the
+air.
+"""
 
 from __future__ import annotations
 
