@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 MOST_FAULTS = 20
-"""Of a file are told so many: nobody reads more, and finding them costs time."""
+"""The most faults of one file that are listed: nobody reads more, and finding them costs time."""
 
 
 class HpoError(Exception):

@@ -149,7 +149,7 @@ class OptimizerContract(_TechniqueContract):
             assert torch.equal(one.grad, other.grad), "an update must not change the gradient"
 
     def test_a_rate_of_zero_moves_nothing(self) -> None:
-        """As in the first update of a warmup."""
+        """The first update of a warmup has such a rate."""
         moved = self._parameters()
         optimizer = make_optimizer(moved, self.tried())
         self._draw(moved, 0)
@@ -170,7 +170,7 @@ class OptimizerContract(_TechniqueContract):
             assert torch.equal(one, other)
 
     def test_an_update_that_is_left_out_changes_nothing(self) -> None:
-        """As where a gradient overflowed, with rate and progress as numbers on the device."""
+        """Such an update follows a gradient that overflowed; rate and progress are numbers on the device."""
         here, there = self._parameters(torch.float64), self._parameters(torch.float64)
         plain, on_device = (make_optimizer(each, self.tried()) for each in (here, there))
         assert isinstance(on_device, GroupOptimizer)
@@ -320,7 +320,7 @@ class SamplerContract:
         assert self._suggested() == self._suggested()
 
     def test_it_tries_different_settings(self) -> None:
-        """Of several trainings most differ in their rate."""
+        """Most of several trainings differ in their rate."""
         rates = {settings.learning_rate for settings in self._suggested()}
         assert len(rates) > self.trainings // 2, rates
 

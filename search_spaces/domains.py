@@ -79,7 +79,7 @@ class Float:
         return self.clip(math.exp((1 - unit) * math.log(self.low) + unit * math.log(self.high)))
 
     def to_optuna(self) -> FloatDistribution:
-        """The same domain as Optuna's distribution."""
+        """The domain as a distribution of Optuna."""
         from optuna.distributions import FloatDistribution
 
         return FloatDistribution(self.low, self.high, log=self.log)
@@ -125,7 +125,7 @@ class Int:
         return self.clip(math.floor((math.exp(place) if self.log else place) + 0.5))
 
     def to_optuna(self) -> IntDistribution:
-        """The same domain as Optuna's distribution."""
+        """The domain as a distribution of Optuna."""
         from optuna.distributions import IntDistribution
 
         return IntDistribution(self.low, self.high, log=self.log)
@@ -192,7 +192,7 @@ class Categorical:
         return self.values[min(int(unit * len(self.values)), len(self.values) - 1)]
 
     def to_optuna(self) -> CategoricalDistribution:
-        """The same domain as Optuna's distribution."""
+        """The domain as a distribution of Optuna."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(self.values)

@@ -21,6 +21,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def nearest_or_all(name: str, known: Iterable[str]) -> str:
-    """As :func:`nearest`, but ``; there are adam, lars, sgd`` if none is near."""
+    """Like :func:`nearest`, but ``; there are adam, lars, sgd`` if none is near."""
     known = sorted(known)
     return nearest(name, known) or f"; there are {', '.join(known)}"

@@ -25,7 +25,7 @@ class SettingError(ValueError):
 
 @dataclass(frozen=True)
 class Range:
-    """Where a numeric setting may lie; ``low_open`` and ``high_open`` exclude the end itself."""
+    """The range of a numeric setting; ``low_open`` and ``high_open`` exclude the end itself."""
 
     low: float = -math.inf
     high: float = math.inf

@@ -17,7 +17,7 @@ ScalingRule = Callable[[TrainingSettings, int, int], TrainingSettings]
 
 
 def unchanged(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
-    """The same settings at any batch: the baseline that shows what scaling is worth."""
+    """Keep the settings at any batch: the baseline that shows what scaling is worth."""
     _ratio(from_batch, to_batch)
     return settings
 

@@ -78,7 +78,7 @@ __all__ = [
 
 
 class StudyState(StrEnum):
-    """Where a study stands."""
+    """The state of a study."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -89,7 +89,7 @@ class StudyState(StrEnum):
 
 
 class TrialState(StrEnum):
-    """Where a trial stands, and how it ended."""
+    """The state of a trial, and how it ended."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -126,7 +126,7 @@ class Trust(StrEnum):
 
 
 class PlanKind(StrEnum):
-    """Where the settings of a plan come from: a forecast, a baseline to compare it with, or somebody else."""
+    """The source of a plan's settings: a forecast, a baseline to compare it with, or somebody else."""
 
     FORECAST = "forecast"
     LINEAR_SCALING = (

@@ -188,7 +188,8 @@ class Store(QueueStore, ServiceStore):
             convergence.upsert(connection, points)
 
     def record_columns(self, points: Convergence) -> None:
-        """As :meth:`record`, from columns: arrays of shape (points,) in any order, NaN for what was not measured.
+        """Like :meth:`record`, from columns: arrays of shape (points,) in any order, NaN for figures that were not
+        measured.
 
         The quickest way for many points. Of two points at one step of a trial the later one counts.
         """

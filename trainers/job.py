@@ -46,7 +46,7 @@ class Target:
 
     @property
     def ends(self) -> bool:
-        """Whether it ends trainings; one that asks for the best does not."""
+        """Whether the target ends trainings; one that asks for the best does not."""
         return abs(self.threshold) < NEVER
 
     def __post_init__(self) -> None:
@@ -160,7 +160,7 @@ class Question:
 
     @property
     def fixed(self) -> bool:
-        """Whether it is the second kind: the best within a fixed budget."""
+        """Whether the question is of the second kind: the best within a fixed budget."""
         return self.epochs is not None
 
     def need(self, ended: EndedTraining) -> float | None:
@@ -217,7 +217,7 @@ class Question:
 
 
 LENGTH = "training_samples"
-"""As what a training that is one of several lengths tells its own, among its settings."""
+"""The name under which a training tells its own length, where trainings have several, among its settings."""
 
 HOW_SOON = Question(Target("", 0.0))
 """How soon any target is reached: all that compares epochs to it needs to know."""

@@ -22,7 +22,7 @@ def json_bytes(value: Any, *, indent: int | None = None) -> bytes:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """The same as text."""
+    """The value as JSON text."""
     return json_bytes(value, indent=indent).decode()
 
 

@@ -38,7 +38,7 @@ class Threshold(Protocol):
 
     @property
     def ends(self) -> bool:
-        """Whether it ends trainings."""
+        """Whether the target ends trainings."""
 
     def reached(self, value: float) -> bool:
         """Whether the value of the metric is at the threshold or beyond."""

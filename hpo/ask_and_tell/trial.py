@@ -32,7 +32,7 @@ SEND_SECONDS = 0.2
 """Reports that come faster are gathered: what a training of milliseconds says goes in one message."""
 
 BACKGROUND_SECONDS = 1.0
-"""The same for reports that are sent in the background, of which many may reach one server."""
+"""Seconds between reports sent in the background, of which many may reach one server."""
 
 BEATS = 4.0
 """Signs of life within the time of a lease."""
@@ -84,7 +84,7 @@ class AskedTrial:
 
     @property
     def seed(self) -> int:
-        """Of the initial weights and the order of the samples."""
+        """The seed of the initial weights and of the order of the samples."""
         return self.job.seed
 
     @property
@@ -154,7 +154,7 @@ class AskedTrial:
         )
 
     def report_point(self, *points: ConvergencePoint) -> bool:
-        """As :meth:`report`, for points that a trainer made."""
+        """Like :meth:`report`, for points that a trainer made."""
         self._check()
         with self._lock:
             for point in points:
@@ -177,7 +177,7 @@ class AskedTrial:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was stopped from outside: others are better, or its study was cancelled."""
+        """Whether the trial was stopped from outside: others are better, or its study was cancelled."""
         return self._verdict.stop
 
     def abandon(self) -> None:

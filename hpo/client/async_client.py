@@ -85,7 +85,7 @@ class AsyncClient:
     async def studies(
         self, *, owner: str | None = None, state: str | None = None, search: str | None = None
     ) -> list[StudyStatus]:
-        """Where studies stand: all that the token may read, or those of an owner, a state, a part of a name."""
+        """The state of studies: all that the token may read, or those of an owner, a state, a part of a name."""
         return await self.run(calls.studies(self._retries, owner=owner, state=state, search=search))
 
     async def document(self, *path: str) -> Any:
@@ -155,7 +155,7 @@ class AsyncRemoteStudy:
         self._client, self.name, self._retries = client, name, retries
 
     async def status(self) -> StudyStatus:
-        """Where it stands."""
+        """The state of the study."""
         return await self._client.run(calls.status(self._retries, self.name))
 
     async def wait(

@@ -82,7 +82,7 @@ def submit(
 
 
 def status(retries: RetryPolicy, name: str) -> Steps[StudyStatus]:
-    """Where a study stands."""
+    """The state of a study."""
     return StudyStatus.of((yield from ask(get("studies", name), retries)).document)
 
 

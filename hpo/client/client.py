@@ -99,7 +99,7 @@ class Client:
     def studies(
         self, *, owner: str | None = None, state: str | None = None, search: str | None = None
     ) -> list[StudyStatus]:
-        """Where studies stand: all that the token may read, or those of an owner, a state, a part of a name."""
+        """The state of studies: all that the token may read, or those of an owner, a state, a part of a name."""
         return self.run(calls.studies(self._retries, owner=owner, state=state, search=search))
 
     def document(self, *path: str) -> Any:
@@ -168,7 +168,7 @@ class RemoteStudy:
         self._client, self.name, self._retries = client, name, retries
 
     def status(self) -> StudyStatus:
-        """Where it stands; :class:`StudyNotFoundError` without it, here as everywhere below."""
+        """The state of the study; :class:`StudyNotFoundError` without it, here as everywhere below."""
         return self._client.run(calls.status(self._retries, self.name))
 
     def wait(

@@ -22,7 +22,7 @@ PLAN_FILES = ("script", "job", "settings")
 
 @dataclass(frozen=True, kw_only=True)
 class StudyStatus:
-    """Where a study stands; ``trials`` counts them by state, ``best_epochs_to_target`` is over all rungs."""
+    """The state of a study; ``trials`` counts them by state, ``best_epochs_to_target`` is over all rungs."""
 
     name: str
     state: str

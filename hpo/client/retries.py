@@ -1,4 +1,4 @@
-"""Which requests are sent again, and when.
+"""Retries: which requests are sent again, and when.
 
 A request is sent again where no answer came, and for 429, 502, 503 and 504; if it may have arrived, only where a
 repetition does no harm. Pauses double from ``first_seconds`` to ``most_seconds`` and are drawn between half and all of

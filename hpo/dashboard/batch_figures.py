@@ -102,7 +102,7 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
 
 
 def _metric_ladder(result: StudyResult, posterior: Posterior | None) -> go.Figure:
-    """The same where the best within a fixed budget is asked for: the best metric against the batch size."""
+    """The ladder for the best within a fixed budget: the best metric against the batch size."""
     question, name = result.spec.question, result.study.metric
     figure = style.figure(f"{result.study.name}: {question}", height=520)
     numbers = full_scale_forecast(result, posterior)

@@ -1,4 +1,4 @@
-"""Which settings matter, drawn: importances by batch size, and the slice and contour plots of Optuna."""
+"""Figures of the settings' importance: importances by batch size, and the slice and contour plots of Optuna."""
 
 from __future__ import annotations
 

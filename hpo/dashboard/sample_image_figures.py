@@ -26,7 +26,9 @@ CLASS_COLOURS = (
 """The first label, mostly the background, is pale; the others are Paul Tol's. They repeat beyond the last."""
 PICTURES = {"labels": "labels", "prediction": "prediction"}
 WIDTH, GAP, TOP = 1040, 0.02, 64
-"""Of a report's page in pixels, between pictures as a share of it, and above them for title and buttons in pixels."""
+"""The width of a report's page in pixels, the gap between pictures as a share of it, and the height above them for
+title and buttons in pixels.
+"""
 
 
 def sample_images(shown: Mapping[str, Any]) -> go.Figure:

@@ -1,4 +1,4 @@
-"""Which settings matter: Optuna's importances of the tuned settings, at each batch size and over all of them.
+"""Importance of settings: Optuna's importances of the tuned settings, at each batch size and over all of them.
 
 - fANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014): the share of the variance of the logarithm of the epochs that a
   setting explains alone, over the whole search space, by a random forest.
@@ -32,7 +32,7 @@ LEAST_TRIALS = 8
 LEAST_REACHED = 2
 BEST_SHARE, LEAST_BEST = 0.1, 5
 TREES, SEED = 32, 0
-"""Of fANOVA's random forest; the same trials give the same shares."""
+"""The size and seed of fANOVA's random forest; the same trials give the same shares."""
 MOST_TRIALS = 128
 """Trainings that fANOVA is computed from, taken evenly from all in their order: 500 take ten seconds."""
 

@@ -101,7 +101,7 @@ def _counted(spec: StudySpec, train_samples: int) -> StudyPrice:
 def _with_times(
     counted: StudyPrice, spec: StudySpec, speeds: Mapping[int, float], *, workers: int
 ) -> StudyPrice:
-    """The same with seconds; a rung that was not timed takes the seconds per sample of the nearest that was."""
+    """The price with seconds; a rung that was not timed takes the seconds per sample of the nearest that was."""
 
     def seconds_per_sample(batch: int) -> float:
         return speeds[min(speeds, key=lambda each: abs(math.log(each / batch)))] / workers

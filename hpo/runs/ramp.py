@@ -27,11 +27,11 @@ from trainers.schedules.batch_size import BatchByNoise, batch_factor
 Array: TypeAlias = NDArray[np.float64]
 
 PIECES = 200
-"""Of equal progress, in which a course is walked."""
+"""Pieces of equal progress in which a course is integrated."""
 ROUNDS = 12
 """In which the length of a training is found whose batch goes by its epochs."""
 QUANTILES = (-1.645, -1.28, -0.84, -0.52, -0.25, 0.0, 0.25, 0.52, 0.84, 1.28, 1.645)
-"""Of the critical batch, in standard deviations of its logarithm."""
+"""Quantiles of the critical batch, in standard deviations of its logarithm."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class RampSaving:
     largest_batch: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """The saving as plain values."""
         return {
             "updates_saved": self.updates.to_dict(),
             "more_samples": self.samples.to_dict(),

@@ -47,7 +47,8 @@ from trainers.job import HOW_SOON, NEVER, Constraint, Question
 RULES_OF_THUMB = (PlanKind.LINEAR_SCALING, PlanKind.SQRT_SCALING, PlanKind.NO_SCALING)
 
 SHARE_OF_SWEEP = 0.25
-"""Of what the sweep has cost, in samples of the full scale's model: what a race may process, unless the study says."""
+"""The share of the sweep's cost, in samples of the full scale's model, that a race may process, unless the study says.
+"""
 
 
 @dataclass(frozen=True)
@@ -338,7 +339,7 @@ class StudyResult:
 
     @property
     def baselines(self) -> tuple[PlannedRun, ...]:
-        """The same run by rules of thumb, the newest of each."""
+        """The baselines of the plan: the same run by rules of thumb, the newest of each."""
         found = [self._newest(kind) for kind in RULES_OF_THUMB]
         return tuple(run for run in found if run is not None)
 

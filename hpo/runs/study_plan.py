@@ -288,7 +288,7 @@ def plan_study(
 
 
 def plan_as_asked(result: StudyResult, request: PlanRequest) -> tuple[StudyForecast, Plan]:
-    """As :func:`plan_study`, for a request that is made already."""
+    """Like :func:`plan_study`, for a request that is made already."""
     full, notes = result.spec.full_scale, list[str]()
     if request.machine is None:
         request = dataclasses.replace(request, machine=full.machine if full else "local")
@@ -318,7 +318,9 @@ def plan_as_asked(result: StudyResult, request: PlanRequest) -> tuple[StudyForec
 
 
 def _constraints(asked: PlanRequest, global_batch_size: int) -> PlanConstraints:
-    """The same in seconds, as the optimiser takes it; the batch is that given unless the best is asked for."""
+    """The request's constraints in seconds, as the optimiser takes them; the batch is fixed unless the best is asked
+    for.
+    """
     deadline, slot = (
         None if hours is None else hours * HOUR
         for hours in (asked.deadline_hours, asked.slot_hours)

@@ -42,7 +42,9 @@ class Limits(_ConfigSection):
     body_seconds: float = Field(
         30, gt=0, description="Time in which a request body must have arrived."
     )
-    requests_per_second: float = Field(500, gt=0, description="Of one token, over a longer time.")
+    requests_per_second: float = Field(
+        500, gt=0, description="Requests per second of one token, over a longer time."
+    )
     burst: int = Field(1_000, ge=1, description="Requests that a token may make at once.")
     requests_at_once: int = Field(
         6,

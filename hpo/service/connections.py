@@ -133,7 +133,7 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
                 self._end(431, TOO_LONG)
 
         def _count_head(self, received: int) -> None:
-            """The same of a head that came with a single read, beside others perhaps."""
+            """Count a head that came with a single read, perhaps beside others."""
             self._head += received
             if self._head > limits.head_bytes:
                 self._end(431, TOO_LONG)

@@ -129,7 +129,7 @@ class Live:
             self._listeners.discard(listener)
 
     def standing(self, study: Study | None) -> list[Message]:
-        """Where the study, or every study that runs, stands now: the first message of a new stream."""
+        """The present state of the study, or of every study that runs: the first message of a new stream."""
         store = self._open_store()
         names = running_studies(store).values() if study is None else [study.name]
         found = (read_progress(store, name, None) for name in names)

@@ -26,7 +26,7 @@ AT_REST = frozenset(
 
 @dataclass(frozen=True)
 class Position:
-    """Where a study stands; an equal position is not sent again."""
+    """The state of a study; an equal position is not sent again."""
 
     name: str
     owner: str

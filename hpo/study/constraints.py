@@ -46,7 +46,7 @@ def parse_constraints(values: Any) -> tuple[Constraint, ...]:
 
 
 def to_plain(constraints: Sequence[Constraint]) -> dict[str, dict[str, float]]:
-    """As a study file has them."""
+    """Constraints as a study file has them."""
     return {each.name: {BOUNDS[not each.at_most]: each.bound} for each in constraints}
 
 

@@ -71,7 +71,7 @@ class ProgramSection(Section):
 
     @property
     def options(self) -> ProgramOptions:
-        """The same for the trainer."""
+        """The options for the trainer."""
         return ProgramOptions.from_dict(self.to_plain())
 
 

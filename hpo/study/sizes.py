@@ -179,8 +179,8 @@ def carried_over(spec: GrowingStudy) -> tuple[str, ...]:
 
 
 def share_weight(spec: GrowingStudy, point: Point) -> float:
-    """By what trainings are shared out over sizes: at equal scatter one over the square root of their cost tells most
-    for its price (multilevel Monte Carlo, Giles 2008, equation 3.1).
+    """The weight by which trainings are shared out over sizes: at equal scatter one over the square root of their cost
+    tells most for its price (multilevel Monte Carlo, Giles 2008, equation 3.1).
     """
     return 1 / math.sqrt(relative_cost(point, spec))
 
@@ -353,7 +353,7 @@ def _faults_of_workload(spec: FittingStudy, name: str) -> Iterator[tuple[Locatio
 
 
 def _faults_of_cost(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
-    """Of a program that grows nobody else knows what a training costs."""
+    """A program that grows must give the cost of a training."""
     program, place = spec.program, ("program", "cost")
     if program is None:
         return

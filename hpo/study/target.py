@@ -85,7 +85,7 @@ class StudyTarget(Section):
 
     @property
     def aim(self) -> Target:
-        """The same for the trainer."""
+        """The target for the trainer."""
         if self.best_within is not None:
             return Target.best(self.metric, higher_is_better=self.higher_is_better)
         threshold = self.at_least if self.at_least is not None else float(self.at_most or 0.0)
@@ -98,7 +98,7 @@ class StudyTarget(Section):
 
     @property
     def ends(self) -> bool:
-        """Whether it ends trainings."""
+        """Whether the target ends trainings."""
         return self.best_within is None
 
     def reached(self, value: float) -> bool:

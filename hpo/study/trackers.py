@@ -99,7 +99,7 @@ class TrackerChoice:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def to_plain(self) -> str | dict[str, dict[str, str]]:
-        """As a study file has it."""
+        """The tracker as a study file has it."""
         return {self.name: dict(self.settings)} if self.settings else self.name
 
 

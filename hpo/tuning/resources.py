@@ -98,7 +98,7 @@ class TrialResources:
         return fit
 
     def to_tune(self) -> PlacementGroupFactory:
-        """The same as Tune's request; the trainable of a group needs nothing for itself."""
+        """The resources as a request to Tune; the trainable of a group needs nothing for itself."""
         from ray.tune import PlacementGroupFactory
 
         if not self.grouped:

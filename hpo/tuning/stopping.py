@@ -90,7 +90,7 @@ class LadderASHA:
         """Nothing: a trial is known by what it reports."""
 
     def stops(self, trial: RunningTrial, result: Mapping[str, Any]) -> bool:
-        """Whether it ends here: at a milestone where half of the rung did better."""
+        """Whether the training ends here: at a milestone where half of the rung did better."""
         if not _is_stoppable(trial):
             return False
         rung = self._rungs[_rung(trial)]
@@ -180,7 +180,7 @@ class CurveStopping:
         self._curves.pop(trial.trial_id, None)
 
     def stops(self, trial: RunningTrial, result: Mapping[str, Any]) -> bool:
-        """Whether it ends here: at its limit, or hopeless."""
+        """Whether the training ends here: at its limit, or hopeless."""
         if result.get("state") != "running":
             return False
         curve = self._curves.setdefault(trial.trial_id, [])

@@ -85,7 +85,7 @@ class TrialRun:
             self._training = None
 
     def stop(self) -> None:
-        """As :meth:`close`; there is nothing else to end."""
+        """Like :meth:`close`; there is nothing else to end."""
         self.close()
 
     def advance(self) -> dict[str, Any]:

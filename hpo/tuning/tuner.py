@@ -47,7 +47,7 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class RayOptions:
-    """Where trials run: a cluster's ``address``, or this machine with ``cores`` (all if None).
+    """The place of the trials: a cluster's ``address``, or this machine with ``cores`` (all if None).
 
     ``keep`` leaves Ray running for the next sweep of this process, until :func:`stop_ray`.
     """

@@ -21,7 +21,7 @@ PROVENANCE = {
     "memory medium": "recalled, not checked",
     "memory low": "recalled, doubtful",
 }
-"""Where a figure comes from, and so how far it can be trusted."""
+"""The source of a figure, and so how far it can be trusted."""
 
 BATCH_DEPENDENT = ("learning_rate", "warmup_epochs")
 """Settings that no published value carries over to another batch size."""
@@ -33,7 +33,7 @@ class RecipeError(SettingError):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a recipe was published; ``checked`` names the files and texts that were read for it."""
+    """The publication of a recipe; ``checked`` names the files and texts that were read for it."""
 
     paper: str
     arxiv: str | None = None

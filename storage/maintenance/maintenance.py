@@ -166,7 +166,7 @@ def _copy_sqlite(database: Database, path: Path) -> Backup:
 
 
 def _restore_sqlite(database: Database, path: Path, *, replace: bool) -> Backup:
-    """By way of a copy, as opening the backup itself would write to it, and of an archive: one way in for all."""
+    """Restore through a copy, as opening the backup itself would write to it, and an archive: one way in for all."""
     with TemporaryDirectory() as folder:
         copied, archive = Path(folder, "copy.db"), Path(folder, "archive.zip")
         try:

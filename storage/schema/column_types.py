@@ -29,7 +29,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """To UTC; a time without a zone raises ValueError."""
+        """Convert to UTC; a time without a zone raises ValueError."""
         if value is not None and value.tzinfo is None:
             raise ValueError(f"a stored time must have a time zone, but got {value!r}")
         return value.astimezone(UTC) if value is not None else None
@@ -58,7 +58,7 @@ class PlainText(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        """As :func:`plain_text`."""
+        """Apply :func:`plain_text`."""
         return None if value is None else plain_text(value)
 
 
@@ -69,7 +69,7 @@ class Measures(TypeDecorator[Mapping[str, float]]):
     cache_ok = True
 
     def process_bind_param(self, value: Mapping[str, float] | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        """To text; nothing stays None."""
+        """Convert to text; nothing stays None."""
         return json.dumps(dict(sorted(value.items())), allow_nan=False) if value else None
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> dict[str, float] | None:  # noqa: ARG002
@@ -89,7 +89,7 @@ class FloatList(TypeDecorator[Sequence[float]]):
     cache_ok = True
 
     def process_bind_param(self, value: Sequence[float] | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        """To text; None stays None."""
+        """Convert to text; None stays None."""
         return ",".join(repr(float(number)) for number in value) if value is not None else None
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> list[float] | None:  # noqa: ARG002

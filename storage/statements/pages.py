@@ -82,7 +82,7 @@ def _summaries(rows: Sequence[Row[Any]]) -> list[StudySummary]:
 def _sound_summaries(
     connection: Connection, page: Select[Any], given: Mapping[str, Any]
 ) -> list[StudySummary]:
-    """The same page, row by row: each study whose own row is damaged is left out."""
+    """Read the page row by row: each study whose own row is damaged is left out."""
     found: list[StudySummary] = []
     ids = page.with_only_columns(page.selected_columns["id"])
     for study_id in dict.fromkeys(connection.execute(ids, given).scalars()):
@@ -133,7 +133,7 @@ def _page_of_studies(given: frozenset[str]) -> Select[Any]:
 
 
 def _escaped(text: str) -> str:
-    """As LIKE matches it letter by letter."""
+    """The text as a pattern that LIKE matches letter by letter."""
     return re.sub(f"[%_{_ESCAPE}]", rf"{_ESCAPE}\g<0>", text)
 
 

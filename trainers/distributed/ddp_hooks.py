@@ -83,7 +83,7 @@ def torus_hook(state: HookState, bucket: GradBucket) -> Mean:
 
 
 hierarchical_hook = torus_hook
-"""The same three phases, with the node as row: its state says what a row is."""
+"""The three phases of the torus with the node as row: the hook's state says what a row is."""
 
 
 def _share(buffer: Tensor, dtype: torch.dtype) -> Tensor:

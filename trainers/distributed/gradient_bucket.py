@@ -34,7 +34,7 @@ class GradientBucket:
         return [parameter.numel() for parameter in self.parameters]
 
     def with_memory(self) -> GradientBucket:
-        """The same bucket, with memory of its own."""
+        """A copy of the bucket with memory of its own."""
         numbers = sum(self.sizes)
         flat = torch.zeros(
             -(-numbers // self.workers) * self.workers,

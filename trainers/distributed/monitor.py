@@ -184,7 +184,7 @@ def open_store(host: str, port: int, rank: int, size: int, timeout_seconds: floa
 
 
 def open_file_store(path: str, rank: int, size: int, timeout_seconds: float) -> Store:
-    """As :func:`open_store`, over a file that all workers of this machine see."""
+    """Like :func:`open_store`, over a file that all workers of this machine see."""
     store = FileStore(path, size)
     store.set_timeout(timedelta(seconds=timeout_seconds))
     return rendezvous(PrefixStore(f"trainers/{next(_opened)}", store), rank, size, timeout_seconds)

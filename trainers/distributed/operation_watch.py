@@ -27,7 +27,7 @@ class WaitedFor(Protocol):
     """An operation of torch.distributed that was waited for."""
 
     def is_completed(self) -> bool:
-        """Whether it has come to its end, well or not."""
+        """Whether the operation has ended, successfully or not."""
 
     def wait(self) -> object:
         """Raises RuntimeError where it failed."""

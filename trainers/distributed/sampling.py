@@ -1,4 +1,4 @@
-"""Which samples make up which update, worker by worker and micro batch by micro batch.
+"""The assignment of samples to updates, worker by worker and micro batch by micro batch.
 
 The stream of samples is the concatenation of one permutation of the data set per epoch. Global batch k
 takes the next B samples of the stream, so a batch may straddle epochs, no sample is dropped, and B may
@@ -98,7 +98,7 @@ class BatchLayout:
                 yield Cut(start + offset, count, offset + count == end)
 
     def in_chunks(self, chunk_size: int) -> BatchLayout:
-        """The same batch in chunks of (at most) ``chunk_size`` samples each."""
+        """The batch in chunks of (at most) ``chunk_size`` samples each."""
         return BatchLayout(
             self.global_batch_size,
             self.local_batch_size,

@@ -24,7 +24,9 @@ UNIFORMS = 2 * TRIES + 2
 """Uniform numbers for one crop: area and aspect ratio of each try, then the place (down, right)."""
 
 CENTRE_SHARE = 224 / 256
-"""Of the shorter side, in evaluation: the centre of 224 of an image scaled to 256 (Goyal et al., section 5.1)."""
+"""The share of the shorter side that is evaluated: the centre of 224 of an image scaled to 256 (Goyal et al., section
+5.1).
+"""
 
 
 @dataclass(frozen=True, slots=True)

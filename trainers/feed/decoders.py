@@ -24,7 +24,7 @@ Pixels = NDArray[np.uint8]
 """``(height, width, 3)``, red, green and blue."""
 
 REDUCTIONS = (8, 4, 2, 1)
-"""By what libjpeg can divide the sides of an image while it decodes: the scalings of its DCT that have fast code."""
+"""Divisors of the sides of an image for which libjpeg has fast code while it decodes: the scalings of its DCT."""
 
 
 class Decoder(Protocol):

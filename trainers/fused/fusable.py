@@ -1,4 +1,4 @@
-"""Which trainings can be fused, and which of them with each other.
+"""Rules for fusing trainings: which can be fused, and which of them with each other.
 
 Settings that change how a model is computed, or which rule moves its weights, must be the same in all trainings of a
 model that is computed once. A setting that enters the update as a number may differ, for it becomes a vector over the

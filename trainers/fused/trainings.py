@@ -378,7 +378,7 @@ class _Norms:
 
     @torch.no_grad()
     def end_update(self, global_batch_size: int) -> None:
-        """As :func:`trainers.numerics.normalization.end_update`, with each training's momentum."""
+        """Like :func:`trainers.numerics.normalization.end_update`, with each training's momentum."""
         if not self._names:
             return
         groups = global_batch_size // self._group_size

@@ -91,7 +91,8 @@ def accumulate(
 def accumulate_chunks(
     replica: Replica, micro_batches: Iterable[MicroBatch], loss_scale: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same, chunk by chunk; also returns the mean of the squared norms of the chunks' gradients, a scalar too.
+    """Like :func:`accumulate`, chunk by chunk; also returns the mean of the squared norms of the chunks' gradients, a
+    scalar too.
 
     A chunk with a share s of the local batch adds s g_i to the gradient, so s |g_i|^2 is |s g_i|^2 / s.
     """

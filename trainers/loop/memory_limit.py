@@ -22,7 +22,7 @@ from trainers.numerics.normalization import statistics_depend_on_micro_batches
 from trainers.workloads.workload import some_samples
 
 RESERVED_COPIES = 3
-"""Of the parameters: two moments of an optimizer, and the buffers of a reduction."""
+"""Copies of the parameters to reserve: two moments of an optimizer, and the buffers of a reduction."""
 
 _LOG = logging.getLogger(__name__)
 

@@ -102,7 +102,7 @@ class MicroBatchLoader:
     def _loading_streamed(
         self, first_step: int, every: int
     ) -> Callable[[Cut, float, bool], Callable[[], MicroBatch]]:
-        """As :meth:`_loading`, from a stream that is read from its first sample of update ``first_step`` on."""
+        """Like :meth:`_loading`, from a stream that is read from its first sample of update ``first_step`` on."""
         if every != 1:
             raise WorkloadError(
                 f"an asynchronous training takes its samples by index, but those of {type(self._workload).__name__} "

@@ -160,7 +160,7 @@ class GhostBatchNorm(nn.Module):
 
 
 class GhostBatchNormReLU(GhostBatchNorm):
-    """The same, and the ReLU of it."""
+    """Ghost batch norm followed by a ReLU."""
 
     def forward(self, x: Tensor, add: Tensor | None = None, *, relu: bool = True) -> Tensor:
         """``relu(normalized x + add)``."""

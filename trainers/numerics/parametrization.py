@@ -346,7 +346,7 @@ def _standard_deviations(
     growths: Mapping[nn.Parameter, Growth],
     initialization: Mapping[str, InitialLaw],
 ) -> dict[nn.Parameter, float]:
-    """Of the initial values in the standard parametrization, as multiples of those at the base width."""
+    """Factors of the initial values in the standard parametrization, as multiples of those at the base width."""
     deviations: dict[nn.Parameter, float] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):

@@ -47,7 +47,7 @@ def _mix(word: int) -> int:
 
 
 def _mix_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The same of each word, in its place."""
+    """The mixed words, in place."""
     for shift, factor in _ROUNDS:
         words ^= words >> shift
         words *= factor

@@ -117,7 +117,7 @@ class MuonRule(GroupOptimizer):
         return list(torch._foreach_lerp(gradients, buffers, momentum))
 
     def _made_orthogonal(self, matrices: Tensor) -> Tensor:
-        """Of ``(n, rows, columns)`` matrices, scaled."""
+        """Scaled, orthogonalized matrices ``(n, rows, columns)``."""
         settings, (_, rows, columns) = self.settings, matrices.shape
         return orthogonalized(
             matrices, settings.value("muon_iterations"), _iteration_type(settings)

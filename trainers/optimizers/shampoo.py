@@ -58,7 +58,7 @@ class ShampooRule(GroupOptimizer):
 
     @property
     def waits_if_left_out(self) -> bool:  # type: ignore[override]
-        """Where roots are due."""
+        """Whether roots are due."""
         since = self._since_roots
         return since is None or since >= self.settings.preconditioner_interval
 
@@ -77,7 +77,7 @@ class ShampooRule(GroupOptimizer):
             self._since_roots += 1
 
     def go_on_after(self, updates: int) -> None:
-        """Of them, all were done."""
+        """Count ``updates`` as done."""
         super().go_on_after(updates)
         interval = self.settings.preconditioner_interval
         self._since_roots = (updates - 1) % interval + 1 if updates else None

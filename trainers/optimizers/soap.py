@@ -160,7 +160,7 @@ class SOAPRule(GroupOptimizer):
 
 
 class Eigenbases:
-    """Of one tensor: H and Q of each preconditioned dimension of n entries, ``(n, n)`` each."""
+    """The state of one tensor: H and Q of each preconditioned dimension of n entries, ``(n, n)`` each."""
 
     def __init__(self, parameter: Tensor, size_limit: int) -> None:
         self.dimensions = [at for at, size in enumerate(parameter.shape) if 1 < size <= size_limit]
@@ -170,7 +170,9 @@ class Eigenbases:
         self.entries, self._elements = sum(sizes), parameter.numel()
 
     def operations(self, interval: int) -> float:
-        """Of one update: three turns, an observation, and a share of the iteration, whose QR is slow for its size."""
+        """The operations of one update: three turns, an observation, and a share of the iteration, whose QR is slow for
+        its size.
+        """
         return (
             8.0 * self._elements * self.entries
             + sum(15 * len(q) ** 3 for q in self.bases) / interval

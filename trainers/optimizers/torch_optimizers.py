@@ -95,7 +95,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """As PyTorch's, with what the rules keep besides tensors in their groups."""
+        """The state dict of PyTorch, with further state of the rules in their groups."""
         for group, rule in zip(self.param_groups, self._rules, strict=True):
             group["numbers"] = rule.numbers()
         return super().state_dict()

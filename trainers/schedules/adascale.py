@@ -64,7 +64,7 @@ class AdaScale:
 
     @property
     def epochs(self) -> float | Tensor:
-        """Where the schedule stands."""
+        """The position of the schedule."""
         return self.scale_invariant_steps * self.epochs_per_step
 
     def add(self, norms: Tensor, chunk_samples: float, global_batch_size: int) -> None:

@@ -41,7 +41,7 @@ class Arithmetic(Protocol[Value]):
         """A value to the power of a number."""
 
     def cosine(self, angle: Value) -> Value:
-        """Of an angle in radians."""
+        """The cosine of an angle in radians."""
 
     def share(self, t: Value) -> Value:
         """The value, limited to 0 to 1."""
@@ -53,7 +53,7 @@ class Arithmetic(Protocol[Value]):
         """``start + weight * (end - start)``."""
 
     def finite(self, value: Value) -> Any:
-        """Whether it is, as a condition for :meth:`choose`."""
+        """Whether the value is finite, as a condition for :meth:`choose`."""
 
     def values(self, numbers: Tensor) -> Sequence[Value]:
         """The numbers of a tensor of shape ``(n,)``."""
@@ -93,7 +93,7 @@ class Numbers:
         return max(0.0, value)
 
     def lerp(self, start: float, end: float, weight: float) -> float:
-        """As it is written."""
+        """Plain linear interpolation."""
         return start + weight * (end - start)
 
     def values(self, numbers: Tensor) -> Sequence[float]:

@@ -35,7 +35,7 @@ from trainers.schedules.arithmetic import NUMBERS, Arithmetic, Value
 from trainers.schedules.formulas import formula_of
 
 MOST_GROWTH = 2.0**20
-"""Of a batch that doubles without a limit of its own."""
+"""The most growth of a batch that doubles without a limit of its own."""
 
 
 class BatchControl(Protocol):
@@ -95,7 +95,7 @@ class BatchPieces:
     def rate_factor(
         self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value
     ) -> Value | float:
-        """As ``batch_rate_rule`` says: none, the factor, or its square root."""
+        """The rate's factor by ``batch_rate_rule``: none, the batch's factor, or its square root."""
         if settings.batch_rate_rule == "none":
             return 1.0
         linear = settings.batch_rate_rule == "linear"
@@ -128,7 +128,7 @@ class BatchDoubling:
     def rate_factor(
         self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value
     ) -> Value | float:
-        """As ``batch_rate_rule`` says."""
+        """The rate's factor by ``batch_rate_rule``."""
         if settings.batch_rate_rule == "none":
             return 1.0
         times, sizes = self._course(settings)

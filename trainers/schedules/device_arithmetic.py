@@ -31,15 +31,15 @@ class OnDevice:
         return chosen
 
     def exponential(self, base: float, exponent: Tensor) -> Tensor:
-        """By ``torch.pow``."""
+        """Computed by ``torch.pow``."""
         return torch.pow(base, exponent)
 
     def power(self, base: Tensor, exponent: float) -> Tensor:
-        """By ``torch.pow``."""
+        """Computed by ``torch.pow``."""
         return base.pow(exponent)
 
     def cosine(self, angle: Tensor) -> Tensor:
-        """By ``torch.cos``."""
+        """Computed by ``torch.cos``."""
         return torch.cos(angle)
 
     def share(self, t: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class OnDevice:
         return value.clamp(min=0.0)
 
     def lerp(self, start: Tensor, end: Tensor, weight: float) -> Tensor:
-        """By ``torch.lerp``."""
+        """Computed by ``torch.lerp``."""
         return start.lerp(end, weight)
 
     def finite(self, value: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ def learning_rate(settings: TrainingSettings, epochs: float, budget_epochs: floa
 def learning_rate_by(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, budget_epochs: float
 ) -> Value:
-    """The same of a progress of any kind, by its arithmetic: a scalar on a device gives the rate there."""
+    """The rate for a progress of any kind, by its arithmetic: a scalar on a device gives the rate there."""
 
     def decayed() -> Value:
         decay: Callable[..., Value] = formula_of("decay", settings)

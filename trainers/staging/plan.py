@@ -1,4 +1,4 @@
-"""Which files there are, which node reads each from the shared folder, and which nodes keep it."""
+"""The plan of a staging: the files, which node reads each from the shared folder, and which nodes keep it."""
 
 from __future__ import annotations
 

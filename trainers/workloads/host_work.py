@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 SAMPLES = 64
 REPEATS = 3
 MOST_SECONDS = 1.0
-"""Of a repetition: of samples that take longer, fewer are measured."""
+"""Seconds of a repetition: fewer samples are measured where they take longer."""
 
 
 def host_seconds_per_sample(

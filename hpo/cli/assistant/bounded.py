@@ -16,7 +16,7 @@ from trainers.json_text import json_text
 MOST_TEXT = 2_000
 """Characters of one text."""
 MOST_ENTRIES = 200
-"""Of one list, or of one mapping."""
+"""Entries of one list or mapping."""
 MOST_DEPTH = 12
 MOST_ANSWER = 60_000
 """Characters of an answer."""

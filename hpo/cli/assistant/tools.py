@@ -175,7 +175,9 @@ class StudyTools:
         max_samples: Annotated[int, Field(ge=1, le=2**53)] | None = None,
         max_accelerator_hours: Hours | None = None,
     ) -> Plain:
-        """Queue the text of a study file for the workers. The same again is the study that is there."""
+        """Queue the text of a study file for the workers. Submitting the same text again returns the study that is
+        there.
+        """
         limits = {
             "priority": priority,
             "max_samples": max_samples,

@@ -163,7 +163,9 @@ def tensorboard(study: str, folder: Path, follow: bool, storage: str, as_json: b
     metavar="URI",
     help="A tracking server, or a database such as sqlite:///mlflow.db.",
 )
-@click.option("--experiment", metavar="NAME", help="Of MLflow; the name of the study if not given.")
+@click.option(
+    "--experiment", metavar="NAME", help="Experiment in MLflow; the name of the study if not given."
+)
 @_follow
 @options.storage
 @options.json_output

@@ -135,7 +135,9 @@ def _machine(text: str) -> str:
     type=_WorkloadAnswer("workload", _workload),
     help="Workload to train; package.module:Class is a class of yours.",
 )
-@click.option("--target", type=_Answer("target", _aim), metavar="METRIC>=VALUE", help="To reach.")
+@click.option(
+    "--target", type=_Answer("target", _aim), metavar="METRIC>=VALUE", help="Target to reach."
+)
 @click.option(
     "--partition",
     type=_Answer("partition", _partition),

@@ -79,7 +79,9 @@ class Lifetime(click.ParamType):  # type: ignore[type-arg]  # no click before 8.
     default=None,
     help="Run a worker beside the server; so it does on SQLite.",
 )
-@click.option("--log-format", type=click.Choice(["text", "json"]), help="Of the log on stderr.")
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), help="Format of the log on stderr."
+)
 def serve(
     file: Path | None,
     worker: bool | None,
@@ -157,7 +159,7 @@ def create(
 
 
 @token.command("list")
-@click.option("--owner", metavar="NAME", help="Of this owner only.")
+@click.option("--owner", metavar="NAME", help="Only tokens of this owner.")
 @options.storage
 @options.json_output
 def list_tokens(owner: str | None, storage: str, as_json: bool) -> None:

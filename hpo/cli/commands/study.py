@@ -62,9 +62,11 @@ SECONDS_OF_TIMING = 20.0
     help="With --on: submit the study to a server, and a job array of N agents that train it.",
 )
 @click.option(
-    "--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Of a slot."
+    "--nodes", type=click.IntRange(min=1), default=1, show_default=True, help="Nodes per slot."
 )
-@click.option("--gpus", type=click.IntRange(min=0), default=0, show_default=True, help="Of a node.")
+@click.option(
+    "--gpus", type=click.IntRange(min=0), default=0, show_default=True, help="GPUs per node."
+)
 @click.option(
     "--hours",
     type=click.FloatRange(min=0.1),

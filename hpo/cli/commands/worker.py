@@ -149,7 +149,7 @@ BYTES = _Bytes()
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Of the log on stderr.",
+    help="Format of the log on stderr.",
 )
 def worker(
     storage: str,

@@ -44,7 +44,7 @@ class ForecastAnswer(Answer):
 
     global_batch_size: int
     epochs_to_target: IntervalAnswer | None = Field(
-        description="Of the mean of a few runs with these settings; null where the best within a budget is asked for."
+        description="The mean of a few runs with these settings; null where the best within a budget is asked for."
     )
     best: BestAnswer | None = Field(
         None, description="How good the metric gets within the budget, where that is asked for."

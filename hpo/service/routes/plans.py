@@ -116,7 +116,7 @@ class RunAnswer(Answer):
     """A plan, and what its launches did."""
 
     plan: dict[str, Any] = Field(
-        description="As in plan.json: machine, workers, settings, epochs and time."
+        description="The document plan.json: machine, workers, settings, epochs and time."
     )
     observed_epochs_to_target: float | None
     outcomes: list[dict[str, Any]]

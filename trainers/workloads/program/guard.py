@@ -39,11 +39,11 @@ ORPHAN_SECONDS = 2.0
 LAST_OUTPUT_SECONDS = 1.0
 _DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl(2)
 MATCH_SECONDS = 1.0
-"""Of computing that a pattern may take on one line of the output."""
+"""Seconds of computing that a pattern may take on one line of the output."""
 LAST_MATCHES_SECONDS = 10.0
 """How long the lines that were printed last may be looked through after a command has ended."""
 MOST_LINE_BYTES = 1 << 13
-"""Of a longer line the end is looked at: a pattern may take the square of it, in steps."""
+"""Bytes of a line that are matched, its last: a pattern may take the square of it, in steps."""
 _TOO_SLOW = (
     f"report.pattern took more than {MATCH_SECONDS:g} s of computing on one line of its output, as a pattern does that "
     "repeats a repetition, such as (a+)+, or has several .* in a row; let each part of it begin with text of its own"

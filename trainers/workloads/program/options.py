@@ -110,14 +110,16 @@ class ProgramOptions:
 
     @property
     def accumulates(self) -> bool:
-        """Whether it is told the micro batch or how many of them make an update, so that it can train any batch."""
+        """Whether the program is told the micro batch or how many of them make an update, so that it can train any
+        batch.
+        """
         return self.reads_trial or bool(
             {"micro_batch_size", "accumulation"} & set(placeholders(self.words))
         )
 
     @property
     def every_node(self) -> bool:
-        """Whether it is started on every node, and not once for all of them."""
+        """Whether the program is started on every node, and not once for all of them."""
         return "node_rank" in placeholders(self.words)
 
     def split(

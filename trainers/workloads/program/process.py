@@ -102,7 +102,7 @@ class ProgramProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Of a program that ended by itself, 128 + N where signal N ended it; None for any other end."""
+        """The exit code of a program that ended by itself, 128 + N where signal N ended it; None for any other end."""
         ended = self.ended or {}
         if "exit" not in ended or self._control < 0:
             return None

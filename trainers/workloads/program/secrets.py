@@ -27,7 +27,7 @@ DEFAULT_ALLOWED = (
 accelerators, threads, the network between workers, the job. None of them holds a secret by its purpose.
 """
 _ALWAYS = ("HPO_WORKER_PROCESS", "HPO_LAUNCHER")
-"""By which a worker finds what it has started, and what it has started finds its end."""
+"""Variables by which a worker finds the processes that it has started, and they find its end."""
 _OURS = re.compile(r"HPO_(STORAGE|TOKEN|ARGUMENTS|SERVE_.*)|PGPASSWORD")
 _NAMES = re.compile(
     r"(PASSWORD|PASSWD|SECRET|TOKEN|CREDENTIAL|API_?KEY|ACCESS_?KEY)", re.IGNORECASE

@@ -120,7 +120,7 @@ class ProgramTraining(AnyTraining):
         return self.next_point(lambda: False)
 
     def next_point(self, stop: Callable[[], bool]) -> ConvergencePoint | None:
-        """As :meth:`advance`; None also where ``stop`` said so, and then the program has left unfinished."""
+        """Like :meth:`advance`; None also where ``stop`` said so, and then the program has left unfinished."""
         if self.finished:
             raise JobError(f"the training is finished: {self.progress.reason}")
         try:

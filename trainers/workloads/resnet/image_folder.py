@@ -107,7 +107,7 @@ class ImagesOnDisk(IndexedImages):
         )
 
     def prepare(self, batch: Batch) -> Batch:
-        """Of mean about 0 and variance about 1, float32 in the memory format channels_last."""
+        """Images of mean about 0 and variance about 1, float32 in the memory format channels_last."""
         images, classes = batch
         return normalized(images, IMAGENET_MEAN, IMAGENET_DEVIATION), classes
 

@@ -14,7 +14,7 @@ from trainers.feed.decoders import Decoder, open_decoder, read_image, unreadable
 from trainers.feed.pool import DecodingPool
 
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of each channel, red, green and blue, where white is 1."""
+"""Mean and deviation of each channel, red, green and blue, where white is 1."""
 
 Files = list[tuple[Path, int]]
 """Image files with the numbers of their classes."""

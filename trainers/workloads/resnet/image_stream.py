@@ -62,11 +62,11 @@ class ImageStream:
         return self._decoded(samples, (seed, epoch) if self._augment else None)
 
     def evaluation_stream(self, part: Part) -> Iterable[Batch]:
-        """The same, the centres of the images."""
+        """The evaluation images, cropped to their centres."""
         return self._decoded(self._evaluation.in_order(part), None)
 
     def prepare(self, batch: Batch) -> Batch:
-        """Of mean about 0 and variance about 1, float32 in the memory format channels_last."""
+        """Images of mean about 0 and variance about 1, float32 in the memory format channels_last."""
         images, classes = batch
         return normalized(images, IMAGENET_MEAN, IMAGENET_DEVIATION), classes
 

@@ -39,13 +39,13 @@ class Images(Protocol):
         """Images ``(n, channels, size, size)``, uint8 in any memory format, and classes ``(n,)``, int64."""
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """The same, without augmentation."""
+        """A batch for evaluation, without augmentation."""
 
     def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
-        """The same as ``training_batch``, where the images are ``streamed``."""
+        """Like ``training_batch``, where the images are ``streamed``."""
 
     def evaluation_stream(self, part: Part) -> Iterable[Batch]:
-        """The same as ``evaluation_batch``, where the images are ``streamed``."""
+        """Like ``evaluation_batch``, where the images are ``streamed``."""
 
     def prepare(self, batch: Batch) -> Batch:
         """The images of a batch, wherever it lies, normalized: floating point, of mean about 0 and variance about 1."""
@@ -124,7 +124,7 @@ class ImagesInMemory(IndexedImages):
         return self._evaluation_images[here], self._evaluation_classes[here]
 
     def prepare(self, batch: Batch) -> Batch:
-        """Of mean 0 and variance 1 over all pixels of the training set, channel by channel."""
+        """Images of mean 0 and variance 1 over all pixels of the training set, channel by channel."""
         images, classes = batch
         return (images - self._mean) * self._scale, classes
 

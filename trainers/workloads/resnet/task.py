@@ -93,11 +93,11 @@ class ResNetWorkload(Workload):
         return self.images.evaluation_batch(indices)
 
     def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
-        """The same as a stream, of images in tar files."""
+        """The training images as a stream, from tar files."""
         return self.images.training_stream(epoch, seed, part)
 
     def evaluation_stream(self, part: Part) -> Iterable[Batch]:
-        """The same as a stream, of images in tar files."""
+        """The evaluation images as a stream, from tar files."""
         return self.images.evaluation_stream(part)
 
     def prepare(self, batch: Batch) -> Batch:

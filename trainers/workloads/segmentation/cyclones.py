@@ -59,7 +59,7 @@ class Centre:
 def cyclone_mask(
     fields: NDArray[np.float32], grid: Grid, rules: CycloneRules | None = None
 ) -> Mask:
-    """Where tropical cyclones are, ``(height, width)``, in fields ``(height, width, 16)``."""
+    """A mask of tropical cyclones, ``(height, width)``, in fields ``(height, width, 16)``."""
     rules = rules or CycloneRules()
     mask = np.zeros((grid.height, grid.width), dtype=bool)
     for centre in cyclone_centres(fields, grid, rules):

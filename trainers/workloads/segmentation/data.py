@@ -124,7 +124,7 @@ class ClimateSamples:
         return self._training.batch(indices)
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """The same of the evaluation samples."""
+        """A batch of evaluation samples."""
         return self._evaluation.batch(indices)
 
     def prepare(self, batch: Batch) -> Batch:

@@ -119,7 +119,7 @@ def read_channel_range(file: Path) -> ChannelRange:
 
 @dataclass(frozen=True)
 class ChannelSummary:
-    """Of each channel the least, greatest, mean and mean square over ``count`` samples, ``(16,)`` float64 each."""
+    """The least, greatest, mean and mean square of each channel over ``count`` samples, ``(16,)`` float64 each."""
 
     count: int
     low: NDArray[np.float64]

@@ -28,7 +28,7 @@ Predictor = Callable[[Tensor], Tensor]
 """Classes ``(n, height, width)`` from fields ``(n, 16, height, width)``."""
 
 ITERATIONS = 60
-"""Of L-BFGS at most, for each class weighting."""
+"""Iterations of L-BFGS at most, for each class weighting."""
 
 PIXELS_TO_FIT = 120_000
 """Training pixels that the linear classifier is fitted on, from samples spread over the training set."""

@@ -36,7 +36,7 @@ class RiverRules:
 
 
 def river_mask(fields: NDArray[np.float32], grid: Grid, rules: RiverRules | None = None) -> Mask:
-    """Where atmospheric rivers are, ``(height, width)``, in fields ``(height, width, 16)``."""
+    """A mask of atmospheric rivers, ``(height, width)``, in fields ``(height, width, 16)``."""
     rules = rules or RiverRules()
     regions, count = periodic_regions(transport_anomaly(fields, grid, rules) > 0)
     keep = np.zeros(count + 1, dtype=bool)

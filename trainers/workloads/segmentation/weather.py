@@ -186,7 +186,7 @@ def plant_river(state: State, river: River, grid: Grid) -> None:
 
 
 def _near(grid: Grid, centre: Values, reach_km: float) -> NDArray[np.bool_]:
-    """Which grid points lie within a distance of a unit vector, ``(height, width)``."""
+    """A mask of the grid points within a distance of a unit vector, ``(height, width)``."""
     near: NDArray[np.bool_] = grid.points @ centre > np.cos(min(reach_km / EARTH_RADIUS_KM, np.pi))
     return near
 
