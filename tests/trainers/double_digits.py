@@ -25,22 +25,26 @@ class DoubleDigits(ResNetWorkload):
         return images.double(), classes
 
 
+def layers(sizes):
+    """Matrices from each size to the next, with tanh between them."""
+    made = [nn.Flatten()]
+    for inputs, outputs in pairwise(sizes):
+        made += [nn.Linear(inputs, outputs), nn.Tanh()]
+    return nn.Sequential(*made[:-1])
+
+
 class Wide(DoubleDigits):
     """Three matrices whose orthogonalization workers share, of two shapes, and two that are too small for that."""
 
     def build_model(self, settings):
-        sizes = (64, 300, 260, 300, 260, 10)
-        layers = [nn.Flatten()]
-        for inputs, outputs in pairwise(sizes):
-            layers += [nn.Linear(inputs, outputs), nn.Tanh()]
-        return nn.Sequential(*layers[:-1]).double()
+        return layers((64, 300, 260, 300, 260, 10)).double()
 
 
-class WideSingle(ResNetWorkload):
-    """The same matrices in single precision."""
+class NarrowSingle(ResNetWorkload):
+    """Smaller ones in single precision, for :mod:`tests.trainers.sharing_program`."""
 
     def build_model(self, settings):
-        return Wide.build_model(self, settings).float()
+        return layers((64, 31, 27, 31, 27, 10))
 
 
 class Here(DoubleDigits):

@@ -1,9 +1,10 @@
-"""One of several workers: advances each job of a folder, with the optimizer's work shared or done by each of them.
+"""One of several workers: advances each job of a folder twice, with the optimizer's work shared and done by each.
 
-    sharing_program.py FOLDER LABEL BACKEND ADVANCES shared|each [START]
+    sharing_program.py FOLDER LABEL BACKEND ADVANCES [START]
 
-Each training goes on from the checkpoint ``JOB.START.pt``, if a start is named, and leaves ``JOB.LABEL.pt``: a
-checkpoint, and how far worker 0 would have saved another state without asking the others for theirs.
+Each training goes on from the checkpoint ``JOB.START.WAY.pt``, if a start is named, and leaves ``JOB.LABEL.WAY.pt``: a
+checkpoint, and how far worker 0 would have saved another state without asking the others for theirs. ``WAY`` is
+``shared`` or ``each``.
 """
 
 import sys
@@ -18,6 +19,9 @@ from trainers.loop import checkpoint as checkpoints
 from trainers.loop.restarts import resume
 from trainers.optimizers import muon, soap
 
+SHARED_FROM = {"shared": (26, 50), "each": (10**9, 10**9)}
+"""Of Muon and SOAP: from which size on a matrix is shared, for matrices that are quickly computed."""
+
 
 def tensors(state):
     if isinstance(state, dict):
@@ -29,24 +33,24 @@ def tensors(state):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    folder, label, backend, advances, way = Path(sys.argv[1]), *sys.argv[2:6]
-    if way == "each":
-        muon.SHARED_FROM = soap.SHARED_FROM = 10**9
+    folder, label, backend, advances = Path(sys.argv[1]), *sys.argv[2:5]
     communicator = connect(backend, timeout_seconds=60)
-    for path in sorted(folder.glob("*.json")):
-        training = begin_training(TrainingJob.load(path), communicator)
-        for start in sys.argv[6:]:
-            resume(training, communicator, folder / f"{path.stem}.{start}.pt")
-        for _ in range(int(advances)):
-            training.advance()
-        before = tensors(training.state_dict()["optimizer"])
-        training.gather()
-        state = training.state_dict()
-        brought = sum(
-            not torch.equal(*each) for each in zip(before, tensors(state["optimizer"]), strict=True)
-        )
-        if communicator.rank == 0:
-            checkpoints.save(folder / f"{path.stem}.{label}.pt", state)
-            (folder / f"{path.stem}.{label}.brought").write_text(str(brought))
+    for way, (muon.SHARED_FROM, soap.SHARED_FROM) in SHARED_FROM.items():
+        for path in sorted(folder.glob("*.json")):
+            training = begin_training(TrainingJob.load(path), communicator)
+            for start in sys.argv[5:]:
+                resume(training, communicator, folder / f"{path.stem}.{start}.{way}.pt")
+            for _ in range(int(advances)):
+                training.advance()
+            before = tensors(training.state_dict()["optimizer"])
+            training.gather()
+            state = training.state_dict()
+            brought = sum(
+                not torch.equal(*each)
+                for each in zip(before, tensors(state["optimizer"]), strict=True)
+            )
+            if communicator.rank == 0:
+                checkpoints.save(folder / f"{path.stem}.{label}.{way}.pt", state)
+                (folder / f"{path.stem}.{label}.{way}.brought").write_text(str(brought))
     communicator.barrier()
     communicator.close()

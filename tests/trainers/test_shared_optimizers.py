@@ -87,16 +87,9 @@ def test_workers_that_share_give_the_weights_of_one_and_go_on_from_its_checkpoin
 def test_what_is_shared_is_what_each_would_do_to_the_last_bit(tmp_path, backend):
     """Two workers, then three from their checkpoint: weights, moments and bases, in fp32 and bf16."""
     for name, settings in JOBS.items():
-        job("WideSingle", **settings).save(tmp_path / f"{name}.json")
-
-    def run(label, size, advances, way, *start):
-        command = [SHARING, str(tmp_path), label, backend, str(advances), way, *start]
-        run_workers(backend, size, command)
-
-    run("two.shared", 2, 2, "shared")
-    run("two.each", 2, 2, "each")
-    run("three.shared", 3, 1, "shared", "two.shared")
-    run("three.each", 3, 1, "each", "two.each")
+        job("NarrowSingle", **settings).save(tmp_path / f"{name}.json")
+    run_workers(backend, 2, [SHARING, str(tmp_path), "two", backend, "2"])
+    run_workers(backend, 3, [SHARING, str(tmp_path), "three", backend, "1", "two"])
     for name in JOBS:
         for label in ("two", "three"):
             shared, each = (
