@@ -65,7 +65,7 @@ class SpecError(HpoError):
         every = (faults,) if isinstance(faults, Fault) else tuple(faults)
         self.faults = every[:MOST_FAULTS]
         if len(every) > MOST_FAULTS:
-            more = f"there are more than {MOST_FAULTS} faults; mend these first"
+            more = f"there are more than {MOST_FAULTS} faults; fix these first"
             self.faults = (*self.faults, Fault(more))
         self.path = path
         first = self.faults[0] if self.faults else Fault("the study cannot be read")

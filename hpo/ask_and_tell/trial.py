@@ -235,7 +235,7 @@ class AskedTrial:
         if self._error is not None:
             raise self._error
         if self._state != RUNNING and not self._verdict.stop:
-            raise TuningError(f"trial {self.number} was told already, as {self._state!r}")
+            raise TuningError(f"trial {self.number} was reported already, as {self._state!r}")
 
     def _send(self) -> None:
         """Send what was not sent yet, or a sign of life; one message at a time, in order."""

@@ -12,7 +12,7 @@ from storage.records import StudyState, TrialState
 GOES_ON = (StudyState.QUEUED, StudyState.INTERRUPTED, StudyState.CANCELLED)
 DIVERGED = """Every training diverged: lower the learning rates under search, or allow a longer warmup. A study that
 searches elsewhere needs a name of its own."""
-FAILED = "Every training failed. The list of trials tells why; mend the workload, then go on."
+FAILED = "Every training failed. The list of trials gives the reasons; fix the workload, then run it again."
 MISSED = """No training reached the target: raise budget.epochs_per_trial, widen the ranges under search, or set a
 target that can be reached. A study that asks for something else needs a name of its own."""
 UNFINISHED = """No training came to the end of its budget: widen the ranges under search, down to lower learning rates.

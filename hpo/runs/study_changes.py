@@ -101,7 +101,7 @@ def starts_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> boo
 def told_retry(again: Sequence[Trial]) -> str:
     """The message about trials that were queued anew."""
     count = "a trial" if len(again) == 1 else f"{len(again)} trials"
-    return f"{count} that failed wait{'s' if len(again) == 1 else ''} to be trained anew"
+    return f"{count} that failed wait{'s' if len(again) == 1 else ''} to be trained again"
 
 
 def _start(spec: Mapping[str, Any]) -> dict[str, Any]:

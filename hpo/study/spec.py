@@ -449,7 +449,7 @@ def load_study(path: str | Path) -> StudySpec:
             raw = file.read(yaml_text.MAX_BYTES + 1)
         text = raw.decode("utf-8-sig") if len(raw) <= yaml_text.MAX_BYTES else None
     except FileNotFoundError:
-        raise SpecError("the study file must exist, but there is none", path=str(path)) from None
+        raise SpecError("the study file must exist, but it does not", path=str(path)) from None
     except (OSError, ValueError) as error:
         reason = (
             f"it is not UTF-8: {error.reason}"

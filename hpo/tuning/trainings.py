@@ -47,8 +47,8 @@ GIVE_UP_AFTER = 4
 def ways_out(study: str) -> str:
     """Advice for a study whose trials failed."""
     return (
-        "mend what failed and run the study again: where its file names another program or command, its failed "
-        "trials are trained anew, and by `hpo run --retry-failed` (at a server `hpo resume --retry-failed`) in any "
+        "fix the cause and run the study again: where its file names another program or command, its failed "
+        "trials are trained again, and by `hpo run --retry-failed` (at a server `hpo resume --retry-failed`) in any "
         f"case; `hpo delete {study}` removes the study, `hpo rename {study} NEW` leaves its name to another"
     )
 

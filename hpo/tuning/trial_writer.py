@@ -80,7 +80,7 @@ class TrialWriter:
             if fault := fault_of_reached(result.epochs_to_target, result.epochs):
                 raise InvalidRecord(fault)
         except InvalidRecord as error:  # what it told is no evidence; what was stored before stays
-            told = f"its training told what none can have been: {error}"
+            told = f"its training reported an impossible figure: {error}"
             result = result_of(TrialState.FAILED, None, last, resolution, told)
         points = self._points.pop(trial.id, [])
 

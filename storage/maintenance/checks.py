@@ -298,7 +298,7 @@ def _folders(connection: Connection, folder: Path | None) -> Iterator[Finding]:
             "plans",
             "warn",
             f"the folders of {len(gone)} plans are not on this machine: {_some(gone)}",
-            "`hpo plan STUDY --output DIR` writes a plan's folder anew",
+            "`hpo plan STUDY --output DIR` writes a plan's folder again",
         )
     else:
         yield Finding("plans", "ok", "every plan has its folder")

@@ -166,7 +166,7 @@ def test_what_cannot_be_told(url):
         trial = study.ask()
         trial.report(epochs=2, steps=2, metric=1.0)
         assert trial.tell() == "censored"
-        with pytest.raises(TuningError, match="told already"):
+        with pytest.raises(TuningError, match="reported already"):
             trial.report(epochs=3, steps=3, metric=1.0)
 
 

@@ -42,7 +42,7 @@ def test_a_server_that_restarts_is_found_again(postgres, store):
         connection.exec_driver_sql("UPDATE studies SET message = 'half done'")
         postgres.stop()
         connection.exec_driver_sql("SELECT 1")
-    assert "the next call connects anew" in str(lost.value)
+    assert "the next call reconnects" in str(lost.value)
     try:
         for call in (store.studies, lambda: store.record({trial.id: make_points(6)})):
             with pytest.raises(StoreUnavailable, match="start the server"):

@@ -103,7 +103,7 @@ def test_it_learns_beyond_the_frequencies_of_bytes() -> None:
         ({"sequence_length": 10**9}, "needs 1,000,000,001; name more text in path"),
         ({"source": "pyton"}, "there is no source 'pyton'.*python"),
         ({"source": "text"}, "needs path, a file or a folder, but got None"),
-        ({"source": "text", "path": "/nowhere"}, "there is none at /nowhere"),
+        ({"source": "text", "path": "/nowhere"}, "nothing exists at /nowhere"),
         ({"path": "/nowhere"}, "path names the files of source 'text'"),
         ({"widht": 32}, "widht"),
     ],

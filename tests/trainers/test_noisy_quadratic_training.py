@@ -177,7 +177,7 @@ def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(tmp_path, sa
         assert points + finish(resumed) == expected
     with pytest.raises(CheckpointError, match="its seed is 0, but this job's is 1"):
         begin_training(dataclasses.replace(task, seed=1)).load_state_dict(broken.state_dict())
-    with pytest.raises(CheckpointError, match="no checkpoint of a training"):
+    with pytest.raises(CheckpointError, match="not a checkpoint of a training"):
         begin_training(task).load_state_dict(
             {"job": {}, "model": {}, "optimizer": {}, "progress": {}}
         )

@@ -269,13 +269,13 @@ def test_a_checkpoint_of_another_job_is_refused_but_not_one_of_another_micro_bat
 def test_damaged_and_foreign_checkpoints_are_refused(tmp_path):
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(b"no checkpoint")
-    with pytest.raises(CheckpointError, match="no checkpoint of a training"):
+    with pytest.raises(CheckpointError, match="not a checkpoint of a training"):
         run(job(), tmp_path)
     torch.save({"model": Quadratic}, path)  # a pickled class: reading it would run its module
-    with pytest.raises(CheckpointError, match="no checkpoint of a training"):
+    with pytest.raises(CheckpointError, match="not a checkpoint of a training"):
         checkpoints.load(path)
     checkpoints.save(path, {"something": 1})
-    with pytest.raises(CheckpointError, match="no checkpoint of a training"):
+    with pytest.raises(CheckpointError, match="not a checkpoint of a training"):
         run(job(), tmp_path)
     with pytest.raises(CheckpointError, match="cannot write"):
         checkpoints.save(tmp_path / "absent" / "checkpoint.pt", {})

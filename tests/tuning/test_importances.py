@@ -350,7 +350,7 @@ def test_without_optuna_all_else_is_there(result, monkeypatch):
     assert "importances" not in shown
     ran = CliRunner().invoke(main, ["show", "known", "--storage", result.storage])
     assert ran.exit_code == 0
-    assert "which settings matter is not told: " in ran.stderr
+    assert "the importance of settings cannot be shown: " in ran.stderr
 
 
 def test_the_command_writes_a_study_for_each_batch(tmp_path):

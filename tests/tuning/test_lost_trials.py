@@ -196,7 +196,7 @@ def test_a_study_that_its_failures_stopped_goes_on_at_the_users_word(run, stored
     # the very trials that failed, not others beside them
     assert [(trial.settings_key, trial.seed) for trial in result.trials][:4] == settings
     retried = [event.message for event in stored()[2] if event.kind == "retried"]
-    assert retried == ["4 trials that failed wait to be trained anew"]
+    assert retried == ["4 trials that failed wait to be trained again"]
 
 
 def test_what_a_deleted_study_left_behind_is_not_the_next_ones(run, stored, tmp_path):

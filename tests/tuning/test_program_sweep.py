@@ -170,7 +170,7 @@ def test_a_study_whose_command_was_wrong_goes_on_with_the_right_one(one_ray, tmp
     assert "tarin.py" in run(text).stderr
     done = run(study)
     assert done.exit_code == 0, done.output
-    assert "4 trials that failed wait to be trained anew" in done.stderr
+    assert "4 trials that failed wait to be trained again" in done.stderr
     result = hpo.read_study("programs", storage)
     assert result.complete and len(result.trials) == 5
     assert TrialState.FAILED not in {trial.state for trial in result.trials}

@@ -52,6 +52,6 @@ def load(path: Path | str) -> dict[str, Any]:
         raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror}") from error
     except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
         raise CheckpointError(
-            f"{path} is no checkpoint of a training, or it is damaged; delete it to start anew"
+            f"{path} is not a checkpoint of a training, or it is damaged; delete it to start over"
         ) from error
     return state

@@ -267,7 +267,7 @@ class TrainingRun(AnyTraining):
         """
         if set(state) | {"batch_growth"} != set(self.state_dict()):
             raise CheckpointError(
-                "the file is no checkpoint of a training; delete it to start anew"
+                "the file is not a checkpoint of a training; delete it to start over"
             )
         _check_same_job(state["job"], self.job)
         self.progress = TrainingProgress(**state["progress"])
@@ -323,5 +323,5 @@ def _check_same_job(identity: Mapping[str, Any], job: TrainingJob) -> None:
         if mine.get(name) != value:
             raise CheckpointError(
                 f"the checkpoint belongs to another job: its {name} is {value!r}, but this "
-                f"job's is {mine.get(name)!r}; delete it to start anew"
+                f"job's is {mine.get(name)!r}; delete it to start over"
             )

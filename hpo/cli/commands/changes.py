@@ -91,7 +91,7 @@ def rename(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Its study file, which may have another program, more trials, seeds or rungs.",
 )
-@click.option("--retry-failed", is_flag=True, help="Train the trials that failed anew.")
+@click.option("--retry-failed", is_flag=True, help="Train failed trials again.")
 @options.of_a_server
 @options.json_output
 def resume(

@@ -160,7 +160,7 @@ def _torch(torch: dict[str, Any] | str) -> Iterator[Finding]:
             "torch",
             "fail",
             f"torch cannot be loaded: {torch}",
-            "install it anew: pip install --force-reinstall 'torch>=2.4'",
+            "reinstall it: pip install --force-reinstall 'torch>=2.4'",
         )
         return
     said = f"torch {torch['version']} with {torch['threads']} threads on {cores} cores"

@@ -48,7 +48,7 @@ SECONDS_OF_TIMING = 20.0
 @click.option(
     "--retry-failed",
     is_flag=True,
-    help="Train the trials that failed anew; done anyway where the study's program is started otherwise than before.",
+    help="Train failed trials again; done anyway where the study's program is started otherwise than before.",
 )
 @click.option(
     "--on",
@@ -296,7 +296,7 @@ def show(study: str, storage: str, as_json: bool) -> None:
     try:
         found = api.importances(result)
     except ExportError as error:
-        click.echo(f"which settings matter is not told: {error}", err=True)
+        click.echo(f"the importance of settings cannot be shown: {error}", err=True)
         found = ()
     options.show(
         lambda: {**result.to_dict(), "importances": [each.to_dict() for each in found]},

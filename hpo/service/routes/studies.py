@@ -72,7 +72,7 @@ class Resumption(BaseModel):
     )
     retry_failed: bool = Field(
         False,
-        description="Train the trials that failed anew; done, too, where the program in `spec` is started otherwise.",
+        description="Train failed trials again; done, too, where the program in `spec` is started otherwise.",
     )
 
 

@@ -85,7 +85,7 @@ def _files(path: Path) -> list[Path]:
         return sorted(file for file in path.rglob("*") if file.is_file())
     if path.is_file():
         return [path]
-    raise DataError(f"path must be a file or a folder, but there is none at {path}")
+    raise DataError(f"path must be a file or a folder, but nothing exists at {path}")
 
 
 def _tensor(text: bytes) -> Tensor:

@@ -317,7 +317,7 @@ def _holds(folder: Path, options: GeneratedOptions) -> bool:
         return False
     except (OSError, ValueError) as error:
         raise DataError(
-            f"cannot read {folder / _RECORD}: {error}; remove the folder, it is written anew"
+            f"cannot read {folder / _RECORD}: {error}; remove the folder; it is then written again"
         ) from error
     if found != options.record():
         raise DataError(
