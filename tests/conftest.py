@@ -12,7 +12,7 @@ import gc
 import os
 import re
 import ssl
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,37 +46,64 @@ ONE_RAY_TRAININGS = (
     "tuning/test_trial_workers.py",
 )
 COSTLY = {
+    ("storage/test_store_postgresql.py",): 75,
+    ONE_RAY_TRAININGS: 60,
+    ("storage/test_store_sqlite.py",): 38,
+    ("storage/test_migrations.py",): 38,
+    ("dashboard/test_report.py",): 38,
+    ("interfaces/test_plan_command.py",): 36,
+    ("dashboard/test_browser_path.py",): 34,
+    ("tuning/test_race.py",): 31,
+    ("storage/test_bounds_of_figures.py",): 31,
+    ("dashboard/test_browser_access.py",): 30,
+    ("storage/test_backups.py",): 28,
+    ("dashboard/test_page_routes.py",): 26,
+    ("service/test_client.py",): 24,
+    ("extrapolation/test_descent.py",): 22,
+    ("trainers/test_parametrization.py",): 22,
+    ("test_documents.py",): 22,
+    ("service/test_client_faults.py",): 21,
+    ("service/test_api_trials.py",): 21,
+    ("service/test_damaged_rows.py",): 21,
+    ("extrapolation/test_raced.py",): 21,
+    ("extrapolation/test_warmup_law.py",): 21,
+    ("extrapolation/test_forecast_recovery.py",): 21,
+    ("dashboard/test_browser_live.py",): 20,
+    ("planning/test_launchers_loop.py",): 19,
+    ("planning/test_sweep_scripts.py",): 19,
+    ("interfaces/test_python_api.py",): 17,
+}
+"""Seconds that the files with the longest tests take in `make test`, of three processes on two cores: what is run first.
+
+Files that stand together share one Ray (:func:`one_ray`) where one process runs them.
+"""
+COSTLY_IF_SLOW = {
     ONE_RAY_TRAININGS: 400,
     ONE_RAY_PROGRAMS: 300,
     ("service/test_fault_workers.py",): 150,
     ("test_distribution.py",): 110,
     ("planning/test_launchers_training.py",): 100,
     ("service/test_plain_install.py",): 85,
-    ("dashboard/test_browser_access.py",): 80,
     ("tuning/test_killed_sweep.py",): 70,
+    ("trainers/test_shared_optimizers.py",): 70,
     ("trainers/test_lost_workers.py",): 67,
+    ("test_documents.py",): 60,
     ("interfaces/test_study_folder.py",): 60,
     ("extrapolation/test_extrapolation_score.py",): 60,
     ("planning/test_sweep_scripts.py",): 60,
     ("trainers/test_workers.py",): 58,
     ("tuning/test_ray_session.py",): 53,
     ("planning/test_throughput_score.py",): 50,
-    ("dashboard/test_browser_path.py",): 49,
-    ("extrapolation/test_forecast_recovery.py",): 49,
     ("service/test_stop_heard.py",): 48,
     ("trainers/test_framework_callbacks.py",): 46,
     ("service/test_agents.py",): 42,
     ("service/test_study_limits.py",): 42,
     ("planning/test_launch_restarts.py",): 41,
+    ("extrapolation/test_forecast_recovery.py",): 40,
     ("trainers/test_reducer.py",): 37,
-    ("test_documents.py",): 35,
     ("service/test_openapi.py",): 33,
-    ("service/test_forecast_evidence.py",): 30,
 }
-"""Seconds that the files with the longest tests take, of three processes on two cores: what is run first.
-
-Files that stand together share one Ray (:func:`one_ray`) where one process runs them.
-"""
+"""Those of the tests that are marked slow."""
 
 TESTS = Path(__file__).parent
 
@@ -116,7 +143,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("browser")
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if processes > 1:
-        items[:] = [items[number] for number in dealt([item.nodeid for item in items], processes)]
+        slow = all(item.get_closest_marker("slow") for item in items)
+        order = dealt(
+            [item.nodeid for item in items], processes, COSTLY_IF_SLOW if slow else COSTLY
+        )
+        items[:] = [items[number] for number in order]
 
 
 def pytest_collection_finish() -> None:
@@ -130,7 +161,9 @@ def place_of(test: str) -> str:
     return test.partition("::")[0].removeprefix("tests/")
 
 
-def dealt(tests: Sequence[str], processes: int) -> list[int]:
+def dealt(
+    tests: Sequence[str], processes: int, costs: Mapping[tuple[str, ...], float] = COSTLY
+) -> list[int]:
     """In which order tests are run best: the costly files first, dealt to the processes by what they take.
 
     xdist gives every process an equal part of the list, one after the other, and lets a process that has nothing left
@@ -138,10 +171,10 @@ def dealt(tests: Sequence[str], processes: int) -> list[int]:
     files, the longest first, and what can be taken away are the many short tests. Positions in ``tests``.
     """
     places = [place_of(test) for test in tests]
-    costly = {place for files in COSTLY for place in files}
+    costly = {place for files in costs for place in files}
     parts: list[list[int]] = [[] for _ in range(processes)]
     seconds = [0.0] * processes
-    for files, cost in sorted(COSTLY.items(), key=lambda each: -each[1]):
+    for files, cost in sorted(costs.items(), key=lambda each: -each[1]):
         numbers = [number for place in files for number, its in enumerate(places) if its == place]
         least = seconds.index(min(seconds))
         parts[least] += numbers

@@ -378,10 +378,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield made
 
 
+DEAR = {"hpo doctor", "hpo study check mine.yaml"}
+"""Commands of seconds that other tests run too, those of tests/interfaces."""
+
+
 @pytest.mark.fit
 @pytest.mark.parametrize(
     "line",
-    [line for line in COMMANDS if line not in {*ELSEWHERE, *ON_A_CLUSTER, *TOLD, *TOLD_OF_LARGER}],
+    [
+        pytest.param(line, marks=pytest.mark.slow) if line in DEAR else line
+        for line in COMMANDS
+        if line not in {*ELSEWHERE, *ON_A_CLUSTER, *TOLD, *TOLD_OF_LARGER}
+    ],
 )
 def test_a_command_of_the_pages_runs(place: Place, line: str) -> None:
     if line == "hpo run examples/own_workload/cells.yaml":
@@ -498,7 +506,15 @@ def test_a_guide_is_a_story_of_whoever_has_followed_the_tutorial(
 
 @pytest.mark.fit
 @pytest.mark.processes
-@pytest.mark.parametrize("block", PYTHON, ids=str)
+@pytest.mark.parametrize(
+    "block",
+    [
+        # the first sweep of the project, on images
+        pytest.param(each, marks=pytest.mark.slow if each.page.name == "first_run.md" else ())
+        for each in PYTHON
+    ],
+    ids=str,
+)
 def test_python_of_the_pages_runs(place: Place, block: Block) -> None:
     code = compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if "Client(" not in block.text:  # these need a server: tests/service/test_client.py

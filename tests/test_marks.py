@@ -7,6 +7,7 @@ import pytest
 
 from tests.conftest import (
     COSTLY,
+    COSTLY_IF_SLOW,
     MARKS,
     MOST_SECONDS,
     dealt,
@@ -58,15 +59,16 @@ def test_only_files_that_are_marked_as_a_whole_are_not_read(file, expression, le
     assert excluded((HERE / file).resolve(), expression) is left_out
 
 
+@pytest.mark.parametrize("costs", [COSTLY, COSTLY_IF_SLOW], ids=["test", "slow"])
 @pytest.mark.parametrize("processes", [2, 3, 4, 5])
-def test_every_part_begins_with_its_share_of_the_costly_files(processes):
-    files = [place for places in COSTLY for place in places]
+def test_every_part_begins_with_its_share_of_the_costly_files(processes, costs):
+    files = [place for places in costs for place in places]
     assert [place for place in files if not (HERE / place).exists()] == []
     tests = [f"tests/a.py::test_{number}" for number in range(1000)]
     tests += [f"tests/{place}::test_{number}" for place in files for number in range(5)]
-    order = dealt(tests, processes)
+    order = dealt(tests, processes, costs)
     assert sorted(order) == list(range(len(tests)))
-    cost = {place: seconds for places, seconds in COSTLY.items() for place in places[:1]}
+    cost = {place: seconds for places, seconds in costs.items() for place in places[:1]}
     left, shares = len(tests), []
     for number in range(processes):
         size = left // (processes - number)

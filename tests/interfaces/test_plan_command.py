@@ -181,7 +181,13 @@ def test_this_machine_needs_no_costs(study):
     assert plan["launcher"] == "local" and plan["micro_batch_size"] is None
 
 
-@pytest.mark.parametrize("launcher", SCHEDULERS)
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(each, marks=() if each in ("local", "slurm") else pytest.mark.slow)
+        for each in SCHEDULERS
+    ],
+)
 def test_every_launcher_can_be_named(study, launcher):
     assert planned(study, *SUMMIT, "--launcher", launcher)["launcher"] == launcher
 

@@ -78,7 +78,12 @@ def server(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "when"), [("sync", "die-after"), ("async", "die-after"), ("sync", "die-before")]
+    ("kind", "when"),
+    [
+        ("sync", "die-after"),
+        pytest.param("async", "die-after", marks=pytest.mark.slow),  # by the same steps
+        ("sync", "die-before"),
+    ],
 )
 def test_a_submit_whose_answer_never_came_is_one_study(server, kind, when):
     server.start(when)

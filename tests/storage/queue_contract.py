@@ -219,9 +219,9 @@ class QueueContract:
             submit(store, f"study {number}", owner=f"owner {number % 3}")
         printed = [
             worker.communicate(timeout=60)
-            for worker in claimers(url, 3, "drain", stderr=subprocess.PIPE)
+            for worker in claimers(url, 2, "drain", stderr=subprocess.PIPE)
         ]
-        assert [errors for _, errors in printed] == [""] * 3
+        assert [errors for _, errors in printed] == [""] * 2
         claimed = [line for lines, _ in printed for line in lines.split("\n") if line]
         assert sorted(claimed) == sorted(f"study {number}" for number in range(60))
         assert {study.state for study in store.studies()} == {StudyState.FINISHED}
@@ -231,7 +231,7 @@ class QueueContract:
     def test_the_limit_of_an_owner_holds_between_processes(self, url, store):
         for number in range(12):
             submit(store, f"study {number}", owner=f"owner {number % 2}")
-        for worker in claimers(url, 3, "hold"):
+        for worker in claimers(url, 2, "hold"):
             worker.communicate(timeout=60)
         running = [study.owner for study in store.studies() if study.state is StudyState.RUNNING]
         assert sorted(running) == ["owner 0"] * 2 + ["owner 1"] * 2

@@ -55,8 +55,8 @@ def run_on_ray(one_ray, run):
     return functools.partial(run, workload="Slow", more="resources: {cpus_per_worker: 2}\n")
 
 
-def test_a_finished_study_is_not_trained_again_and_a_larger_budget_adds_to_it(run_on_ray):
-    first = run_on_ray(trials=4)
+def test_a_finished_study_is_not_trained_again_and_a_larger_budget_adds_to_it(run):
+    first = run(trials=4)
     assert first.complete and len(first.trials) == 4
     check_curves(first)
     assert {trial.state for trial in first.trials} <= {
@@ -65,11 +65,16 @@ def test_a_finished_study_is_not_trained_again_and_a_larger_budget_adds_to_it(ru
         TrialState.PRUNED,
     }
     assert any(trial.state is TrialState.REACHED for trial in first.trials)
-    again = run_on_ray(trials=4)
+    again = run(trials=4)
     assert again.trials == first.trials
-    more = run_on_ray(trials=8)
+    more = run(trials=8)
     assert more.trials[:4] == first.trials and len(more.trials) == 8
     check_curves(more)
+
+
+@pytest.mark.slow
+def test_the_same_on_ray(run_on_ray):
+    test_a_finished_study_is_not_trained_again_and_a_larger_budget_adds_to_it(run_on_ray)
 
 
 def check_curves(result):
