@@ -73,7 +73,7 @@ COSTLY = {
     ("planning/test_sweep_scripts.py",): 19,
     ("interfaces/test_python_api.py",): 17,
 }
-"""Seconds that the files with the longest tests take in `make test`, of three processes on two cores: what is run first.
+"""Seconds that the files with the longest tests take in `make test`, of three processes on two cores: they run first.
 
 Files that stand together share one Ray (:func:`one_ray`) where one process runs them.
 """
