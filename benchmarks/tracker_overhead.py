@@ -2,8 +2,8 @@
 
 One study of a model in PyTorch (digits, a small residual network, trained in this process) is swept with a tracker that
 fails at once, one that hangs for a minute in its first call, one whose network swallows what it is sent (a server
-that accepts and never answers), one that writes each point, and without any, in turn and in the other order every
-second round, so that whatever else the machine does meets all alike. A sweep is the same each time: sampler, seeds
+that accepts and never answers), one that writes each point, and without any, in turn; the turn begins one further and goes
+the other way from round to round, so that whatever else the machine does meets all alike. A sweep is the same each time: sampler, seeds
 and trials. Compared with the sweep without a tracker of the same round are the seconds of its trials by their own
 clock; the processor time of the thread that trains, from its first evaluation to its last, which other programs on the
 machine disturb less; and what became of each trial.
@@ -177,7 +177,8 @@ def main() -> None:
         install(folder)
         sweep(folder, "none", -1, port, asked.trials, asked.epochs)  # libraries are read by now
         for number in range(asked.rounds):
-            order = WAYS if number % 2 == 0 else WAYS[::-1]
+            turn = number // 2 % len(WAYS)  # each way stands at each place as often
+            order = (WAYS[turn:] + WAYS[:turn])[:: 1 if number % 2 == 0 else -1]
             found, spent = {}, dict[str, float]()
             for way in order:
                 trials, warnings, spent[way] = sweep(

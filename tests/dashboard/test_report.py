@@ -256,7 +256,7 @@ def test_an_interrupted_study_goes_on(tmp_path: Path) -> None:
     ("state", "advice"),
     [
         (TrialState.DIVERGED, "lower the learning rates"),
-        (TrialState.FAILED, "mend the workload"),
+        (TrialState.FAILED, "fix the workload"),
         (TrialState.CENSORED, "budget.epochs_per_trial"),
         (TrialState.PRUNED, "budget.epochs_per_trial"),
     ],

@@ -12,7 +12,7 @@ function advice(study) {
   if (study.state === "queued" && !trials.reached) return ["It waits for a worker.", "It starts as soon as one is free."];
   if (study.state === "failed") return ["It failed.", study.message || "What happened, below, tells why; mend it, then resume."];
   if (only("diverged")) return ["Every training diverged.", "Lower the learning rates under search, or allow a longer warmup. A study that searches elsewhere needs a name of its own."];
-  if (only("failed")) return ["Every training failed.", "The reasons stand in the table of trials; mend the workload, then resume."];
+  if (only("failed")) return ["Every training failed.", "The reasons stand in the table of trials; fix the workload, then resume."];
   if (study.state === "cancelled" && !trials.reached) return ["It was cancelled.", "What its trials told is kept; resuming goes on from there."];
   if (study.state === "interrupted" && !trials.reached) return ["It was interrupted.", "Resuming goes on where it stopped."];
   if (atRest(study) && !trials.reached) return ["No training reached the target.", "Raise budget.epochs_per_trial, widen the ranges under search, or set a target that can be reached; such a study needs a name of its own."];
