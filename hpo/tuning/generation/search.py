@@ -23,7 +23,7 @@ from hpo.extrapolation.laws.setting_laws import RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
 from hpo.tuning.generation.curves import SHRUNK, LearningCurve, compare
 from hpo.tuning.generation.shapes import Shapes
-from hpo.tuning.generation.surface import EpochsSurface, Places, Trained, expected_fall, own_error
+from hpo.tuning.generation.surface import LEAST_RAMP, EpochsSurface, Places, Trained, expected_fall, own_error
 
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, Any]
@@ -34,7 +34,10 @@ STARTUP = 0.02  # what starting a training costs, as a share of them
 # trainings at full scale that the settings are for: a step is worth its cost where it takes so much off all
 WORTH = 4.0
 # the first trainings: where in the range of the rate they lie, in that of the warmup, and how long they are at least
-FIRST_PLACES, FIRST_WARMUP, FIRST = (0.5, 0.75, 0.625, 0.875), 0.05, 1 / 32
+FIRST_PLACES, FIRST_WARMUP, FIRST = (0.5, 0.75, 0.25, 0.125, 0.875, 0.375), 0.05, 1 / 32
+PROGRESS = 0.03  # of the way to the target: a training that has gone less has not begun to learn
+DEAD = 0.2  # of the way of the quickest at the same time: what has gone less at a higher rate is lost
+LONGER = 3  # trainings without progress after which the next ones are twice as long
 LOWEST = 0.05  # where in its range a rate is too low to be what trainings are lost by
 BEGUN = 2  # trainings that have shown something before the surface is asked
 # what looks may take before something is trained to its end, and after each such training, in epochs of the quickest
@@ -59,6 +62,7 @@ NO_WARMUP, WARMUPS = 0.05, (0.02, 0.9)
 AMPLITUDES, CAREFUL = (0.4, 0.7), (0.0, 0.4)
 ALIKE = 0.35  # rates apart by less, in their logarithm, confirm each other
 PATIENT = 1.7  # a training to its end has so many times the epochs that it is expected to need
+RISK = 0.0
 UNKNOWN = 0.5  # while none has arrived, at least so much of what it may train
 CONFIRMED = 2  # trainings that have arrived before the search ends
 TRIES = 2  # trainings to their end for which there is to be room at a batch where none has arrived
@@ -213,8 +217,7 @@ class Search:
         """The settings to use at full scale, by what is known now: of those that have arrived there, once some have."""
         known = self._known(seen, self._target)
         if known is None:
-            lost = [each for each in seen if each.state == "diverged"]
-            return self._first(lost[1 - len(FIRST_PLACES) :] or seen[:1])
+            return self._begun(seen)
         arrived = [each.seen for each in known.here() if each.seen.state == "reached"]
         if not arrived:
             return self._best(known)
@@ -234,7 +237,8 @@ class Search:
     def _step(self, seen: Sequence[Seen], batch: int) -> SearchStep | None:
         known = self._known(seen, batch)
         if known is None:
-            until = max(2 * self._resolution, FIRST * self._most)
+            there = sum(each.state != "diverged" for each in seen)
+            until = max(2 * self._resolution, FIRST * self._most) * 2 ** (there // LONGER)
             return SearchStep(batch, self._first(seen), min(until, self._most), "to begin with")
         if not self._may_look(known) and not self._stood(known, self._best(known)):
             return self._whole(known, "what looks best, to its end")
@@ -246,8 +250,14 @@ class Search:
         Rates were lost: half way down from the lowest of them. Several trainings have shown nothing: anywhere.
         """
         rng = np.random.default_rng((self._seed, len(seen)))
-        usual = {RATE: FIRST_PLACES[len(seen) % len(FIRST_PLACES)], WARMUP: FIRST_WARMUP}
         lost = [each.settings for each in seen if each.state == "diverged"]
+        begun = len(seen) and self._progress(seen)[-1] >= PROGRESS
+        place = FIRST_PLACES[len(seen) % len(FIRST_PLACES)]
+        if len(seen) == 1 and not begun:
+            place = FIRST_PLACES[2]
+        elif len(seen) == 2 and seen[-1].settings.get(RATE, 0) < seen[0].settings.get(RATE, 0):
+            place = FIRST_PLACES[1]
+        usual = {RATE: place, WARMUP: FIRST_WARMUP}
         found = {}
         for tuned in self._tuned:
             anywhere = float(rng.random())
@@ -257,6 +267,32 @@ class Search:
                 place = lowest / 2 if lowest > LOWEST else place
             found[tuned.name] = _place(tuned, place)
         return found
+
+    def _begun(self, seen: Sequence[Seen]) -> dict[str, float]:
+        """Before anything is known: what has come furthest, or else below all that was tried."""
+        progress = self._progress(seen)
+        if progress and max(progress) >= PROGRESS:
+            best = seen[int(np.argmax(progress))].settings
+            return {
+                tuned.name: float(np.clip(best[tuned.name], *_bounds(tuned))) for tuned in self._tuned
+            }
+        found = self._first(())
+        for tuned in self._tuned:
+            if tuned.name == RATE and seen:
+                tried = np.array([float(each.settings[RATE]) for each in seen])
+                found[RATE] = _place(tuned, float(_unit(tuned, tried).min()) / 2)
+        return found
+
+    def _progress(self, seen: Sequence[Seen]) -> list[float]:
+        """How far each has come from where the lowest began, as a share of the way to the target; 0 where none shows."""
+        standing = [each for each in seen if _shows(each)]
+        if not standing:
+            return [0.0] * len(seen)
+        first = min(self._scores(each)[0] for each in standing)
+        way = max(self._goal - first, 1e-12)
+        return [
+            (max(self._scores(each)) - first) / way if _shows(each) else 0.0 for each in seen
+        ]
 
     # what is known
 
@@ -271,6 +307,8 @@ class Search:
                 epochs[each], found = there
                 told += found
         if sum(each.seen.state != "diverged" for each in told) < BEGUN:
+            return None
+        if max(self._progress([each.seen for each in told])) < PROGRESS:
             return None
         nearest = min(epochs, key=lambda each: abs(math.log(each / batch)))
         usual = epochs[nearest]
@@ -297,15 +335,30 @@ class Search:
             epochs = self._ahead(quickest, standing)
         reference = self._curve(quickest)
         told = []
+        lowest = min(self._scores(each)[0] for each in standing)
         for each in ended:
             if each.state == "diverged":
                 told.append(_Told(each, LOST, 1.0, LOST_ERROR, ended=True))
             elif each.epochs_to_target:
                 quotient = math.log(each.epochs_to_target / epochs)
                 told.append(_Told(each, quotient, 1.0, float(own_error(1)), ended=True))
+            elif _shows(each) and self._dead(each, quickest, lowest):
+                told.append(_Told(each, LOST, 1.0, LOST_ERROR, ended=True))
             elif _shows(each):
                 told.append(self._compared(each, quickest, reference, epochs))
         return epochs, told
+
+    def _dead(self, each: Seen, quickest: Seen, first: float) -> bool:
+        """Whether it has hardly begun to learn where the quickest has, at a higher rate."""
+        rates = each.settings.get(RATE), quickest.settings.get(RATE)
+        if None in rates or rates[0] <= rates[1]:  # type: ignore[operator]
+            return False
+        mine = max(self._scores(each)) - first
+        until = each.epochs[-1]
+        theirs = [
+            score for at, score in zip(quickest.epochs, self._scores(quickest), strict=True) if at <= until
+        ]
+        return bool(theirs) and max(theirs) - first >= PROGRESS * (self._goal - first) and mine < DEAD * (max(theirs) - first)
 
     def _compared(
         self, each: Seen, quickest: Seen, reference: LearningCurve, epochs: float
@@ -366,6 +419,7 @@ class Search:
             np.array([each.share for each in told]),
             np.array([each.own_error for each in told]),
             np.array([each.ended for each in told]),
+            np.log([_ramp(each.seen) for each in told]),
         )
         return EpochsSurface(self._shapes, self._amplitude, seen)
 
@@ -446,8 +500,14 @@ class Search:
     def _went_whole(self, known: _Knowledge, seen: Seen) -> bool:
         """Whether a training came to its end, or has trained for as long as the quickest needs."""
         return seen.state in ("reached", "censored") or (
-            seen.state == "paused" and seen.epochs[-1] >= known.epochs
+            seen.state == "paused" and seen.epochs[-1] >= self._needed(known)
         )
+
+    def _needed(self, known: _Knowledge) -> float:
+        """What the quickest needs; while none has arrived that is hardly known, and less than a look seems enough."""
+        if any(each.seen.state == "reached" for each in known.here()):
+            return known.epochs
+        return max(known.epochs, UNKNOWN * self._most)
 
     def _stood(self, known: _Knowledge, settings: Settings) -> bool:
         """Whether a training with settings like these has come to its end, or is on its way."""
@@ -494,7 +554,8 @@ class Search:
         ]
         rng = np.random.default_rng(self._seed)
         candidates = [*stood, *self._candidates(known, rng, CHOICES)]
-        _, mean, covariance = self._predicted(known, candidates)
+        places, mean, covariance = self._predicted(known, candidates)
+        mean = mean + RISK * known.surface.lost(places)
         best = int(np.argmin(mean[: len(stood)])) if stood else 0
         if not stood or mean[best] > LOST / 2:
             return candidates[int(np.argmin(mean))]
@@ -564,6 +625,13 @@ class Search:
 def _shows(seen: Seen) -> bool:
     """Whether it was evaluated, and to numbers."""
     return len(seen.metric) > 0 and bool(np.isfinite(np.asarray(seen.metric, dtype=float)).all())
+
+
+def _ramp(seen: Seen) -> float:
+    """The part of its rate that a training has come to, by a linear warmup."""
+    warmup = float(seen.settings.get(WARMUP, 0.0))
+    trained = seen.epochs[-1] if len(seen.epochs) else math.inf
+    return max(min(trained / warmup, 1.0), LEAST_RAMP) if warmup > 0 else 1.0
 
 
 def _bolder(one: Settings, other: Settings) -> bool:
