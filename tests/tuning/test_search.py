@@ -100,7 +100,9 @@ AMPLITUDE = 0.5
 def a_surface(rates, told, share=1.0, shapes=ONE_SHAPE):
     shares = np.full(len(rates), share)
     told = np.asarray(told, dtype=float)
-    seen = Trained(places(rates), told, shares, own_error(shares), shares == 1)
+    seen = Trained(
+        places(rates), told, shares, own_error(shares), shares == 1, np.zeros(len(rates))
+    )
     return EpochsSurface(shapes, AMPLITUDE, seen)
 
 
@@ -239,7 +241,14 @@ def test_the_expected_fall_of_the_lowest_mean():
 
 def test_batches_share_the_surface_but_not_their_level():
     near, far = places([0.0]), places([0.0], batch=128.0)
-    seen = Trained(near, np.array([5.0]), np.ones(1), own_error(np.ones(1)), np.ones(1, dtype=bool))
+    seen = Trained(
+        near,
+        np.array([5.0]),
+        np.ones(1),
+        own_error(np.ones(1)),
+        np.ones(1, dtype=bool),
+        np.zeros(1),
+    )
     own = EpochsSurface(ONE_SHAPE, AMPLITUDE, seen)
     here, there = (own.log_epochs(each)[0][0] for each in (near, far))
     assert here == pytest.approx(5.0, abs=0.1)

@@ -19,11 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.extrapolation.evidence.evidence import ScaledSetting
-from hpo.extrapolation.laws.setting_laws import RATE
+from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
 from hpo.tuning.generation.curves import SHRUNK, LearningCurve, compare
 from hpo.tuning.generation.shapes import Shapes
-from hpo.tuning.generation.surface import LEAST_RAMP, EpochsSurface, Places, Trained, expected_fall, own_error
+from hpo.tuning.generation.surface import (
+    LEAST_RAMP,
+    EpochsSurface,
+    Places,
+    Trained,
+    expected_fall,
+    own_error,
+)
 
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, Any]
@@ -35,15 +42,15 @@ STARTUP = 0.02  # what starting a training costs, as a share of them
 WORTH = 4.0
 # the first trainings: where in the range of the rate they lie, in that of the warmup, and how long they are at least
 FIRST_PLACES, FIRST_WARMUP, FIRST = (0.5, 0.75, 0.25, 0.125, 0.875, 0.375), 0.05, 1 / 32
-PROGRESS = 0.03  # of the way to the target: a training that has gone less has not begun to learn
-DEAD = 0.2  # of the way of the quickest at the same time: what has gone less at a higher rate is lost
-LONGER = 3  # trainings without progress after which the next ones are twice as long
+# of the way to the target: a training that has gone less has not begun to learn, and after so many the next are twice
+# as long; of the way of the quickest by then: one that has gone less, at a higher rate, is lost
+PROGRESS, LONGER, DEAD = 0.03, 3, 0.2
 LOWEST = 0.05  # where in its range a rate is too low to be what trainings are lost by
 BEGUN = 2  # trainings that have shown something before the surface is asked
 # what looks may take before something is trained to its end, and after each such training, in epochs of the quickest
 ROOM, MORE, LEAST_LOOKS = 1.3, 1.3, 6
 # of the way to the target that a metric has gone, the share of the epochs is this power, while none has arrived
-AHEAD_POWER, MOST_AHEAD = 1.7, 0.4
+AHEAD_POWER, MOST_AHEAD, LEAST_AHEAD = 1.7, 0.4, 0.1
 # log epochs over the quickest that a training counts with which was lost
 LOST, LOST_ERROR = 1.6, 0.3
 # below a rate that is slower than the first, where quicker ones are higher, none is tried
@@ -60,9 +67,10 @@ NO_WARMUP, WARMUPS = 0.05, (0.02, 0.9)
 # log units by which the shapes may be wrong, without and with other settings; and standard deviations that settings
 # not trained must be better by than the best of those that were
 AMPLITUDES, CAREFUL = (0.4, 0.7), (0.0, 0.4)
+RISK = 1.0  # log epochs that a recommendation gives to be sure to arrive
+LEAST_LEFT = 0.02  # of 1 - momentum, where that is tuned: closer to 1 the rate counts no higher
 ALIKE = 0.35  # rates apart by less, in their logarithm, confirm each other
 PATIENT = 1.7  # a training to its end has so many times the epochs that it is expected to need
-RISK = 0.0
 UNKNOWN = 0.5  # while none has arrived, at least so much of what it may train
 CONFIRMED = 2  # trainings that have arrived before the search ends
 TRIES = 2  # trainings to their end for which there is to be room at a batch where none has arrived
@@ -220,9 +228,10 @@ class Search:
             return self._begun(seen)
         arrived = [each.seen for each in known.here() if each.seen.state == "reached"]
         if not arrived:
-            return self._best(known)
+            return self._best(known, RISK)
         settings = [self._moved(each, known) for each in arrived]
-        return settings[int(np.argmin(self._predicted(known, settings)[1]))]
+        places, mean, _ = self._predicted(known, settings)
+        return settings[int(np.argmin(mean + RISK * known.surface.lost(places)))]
 
     def forgone(self, seen: Sequence[Seen]) -> SearchStep | None:
         """What would be trained next at the largest batch if its cost did not matter; None before anything is known."""
@@ -245,54 +254,57 @@ class Search:
         return self._worthwhile(known, seen) or self._confirm(known, seen)
 
     def _first(self, seen: Sequence[Seen]) -> dict[str, float]:
-        """In the middle of the ranges, but for a short warmup and rates that are spread over their upper part.
+        """In the middle of the ranges, but for a short warmup and rates that are spread over their range.
 
-        Rates were lost: half way down from the lowest of them. Several trainings have shown nothing: anywhere.
+        The second is above the first if that has begun to learn, else below. Rates were lost: half way down from the
+        lowest of them. Several trainings have shown nothing: anywhere.
         """
         rng = np.random.default_rng((self._seed, len(seen)))
-        lost = [each.settings for each in seen if each.state == "diverged"]
-        begun = len(seen) and self._progress(seen)[-1] >= PROGRESS
-        place = FIRST_PLACES[len(seen) % len(FIRST_PLACES)]
-        if len(seen) == 1 and not begun:
-            place = FIRST_PLACES[2]
-        elif len(seen) == 2 and seen[-1].settings.get(RATE, 0) < seen[0].settings.get(RATE, 0):
-            place = FIRST_PLACES[1]
-        usual = {RATE: place, WARMUP: FIRST_WARMUP}
+        middle, *outer = FIRST_PLACES
+        if seen and self._progress(seen[:1])[0] < PROGRESS:
+            outer[:2] = reversed(outer[:2])
+        rates = (middle, *outer)
         found = {}
         for tuned in self._tuned:
             anywhere = float(rng.random())
-            place = usual.get(tuned.name, 0.5) if len(seen) < len(FIRST_PLACES) else anywhere
-            if tuned.name == RATE and lost:
-                lowest = float(_unit(tuned, np.array([float(each[RATE]) for each in lost])).min())
-                place = lowest / 2 if lowest > LOWEST else place
+            usual = {RATE: rates[len(seen) % len(rates)], WARMUP: FIRST_WARMUP}
+            place = usual.get(tuned.name, 0.5) if len(seen) < len(rates) else anywhere
+            if tuned.name == RATE:
+                place = min(place, _below_lost(seen, tuned))
             found[tuned.name] = _place(tuned, place)
         return found
 
     def _begun(self, seen: Sequence[Seen]) -> dict[str, float]:
-        """Before anything is known: what has come furthest, or else below all that was tried."""
+        """What to use before two trainings have shown something: what has come furthest, else the lowest rate."""
+        found = self._first(())
         progress = self._progress(seen)
         if progress and max(progress) >= PROGRESS:
             best = seen[int(np.argmax(progress))].settings
             return {
-                tuned.name: float(np.clip(best[tuned.name], *_bounds(tuned))) for tuned in self._tuned
+                each.name: float(np.clip(best[each.name], *_bounds(each))) for each in self._tuned
             }
-        found = self._first(())
         for tuned in self._tuned:
             if tuned.name == RATE and seen:
                 tried = np.array([float(each.settings[RATE]) for each in seen])
-                found[RATE] = _place(tuned, float(_unit(tuned, tried).min()) / 2)
+                place = min(float(_unit(tuned, tried).min()), _below_lost(seen, tuned))
+                found[RATE] = _place(tuned, place)
         return found
 
     def _progress(self, seen: Sequence[Seen]) -> list[float]:
-        """How far each has come from where the lowest began, as a share of the way to the target; 0 where none shows."""
+        """How far each has come, as a share of the way to the target from where the lowest began.
+
+        A metric may stand where it began while the loss falls: then by what share that has fallen.
+        """
         standing = [each for each in seen if _shows(each)]
         if not standing:
             return [0.0] * len(seen)
         first = min(self._scores(each)[0] for each in standing)
         way = max(self._goal - first, 1e-12)
-        return [
-            (max(self._scores(each)) - first) / way if _shows(each) else 0.0 for each in seen
-        ]
+        gone = [(max(self._scores(each)) - first) / way if _shows(each) else 0.0 for each in seen]
+        highest = max((each.loss[0] for each in standing if len(each.loss)), default=0.0)
+        if max(gone) >= PROGRESS or highest <= 0:
+            return gone
+        return [1 - min(each.loss) / highest if len(each.loss) else 0.0 for each in seen]
 
     # what is known
 
@@ -342,23 +354,25 @@ class Search:
             elif each.epochs_to_target:
                 quotient = math.log(each.epochs_to_target / epochs)
                 told.append(_Told(each, quotient, 1.0, float(own_error(1)), ended=True))
-            elif _shows(each) and self._dead(each, quickest, lowest):
+            elif _shows(each) and self._dead(each, standing, quickest, lowest):
                 told.append(_Told(each, LOST, 1.0, LOST_ERROR, ended=True))
             elif _shows(each):
                 told.append(self._compared(each, quickest, reference, epochs))
         return epochs, told
 
-    def _dead(self, each: Seen, quickest: Seen, first: float) -> bool:
-        """Whether it has hardly begun to learn where the quickest has, at a higher rate."""
-        rates = each.settings.get(RATE), quickest.settings.get(RATE)
-        if None in rates or rates[0] <= rates[1]:  # type: ignore[operator]
+    def _dead(self, each: Seen, standing: Sequence[Seen], quickest: Seen, first: float) -> bool:
+        """Whether it has hardly begun to learn where the quickest has, at a higher rate than all that have."""
+        way = self._way(quickest, each.epochs[-1], first)
+        if each.settings.get(RATE) is None or way < PROGRESS * (self._goal - first):
             return False
-        mine = max(self._scores(each)) - first
-        until = each.epochs[-1]
-        theirs = [
-            score for at, score in zip(quickest.epochs, self._scores(quickest), strict=True) if at <= until
-        ]
-        return bool(theirs) and max(theirs) - first >= PROGRESS * (self._goal - first) and mine < DEAD * (max(theirs) - first)
+        begun = [one for one in standing if self._way(one, each.epochs[-1], first) >= DEAD * way]
+        higher = all(each.settings[RATE] > one.settings[RATE] for one in begun)
+        return each not in begun and higher
+
+    def _way(self, seen: Seen, until: float, first: float) -> float:
+        """How far a training had come from ``first`` after so many epochs, 0 where that was not seen."""
+        scores = zip(seen.epochs, self._scores(seen), strict=True)
+        return max((score for at, score in scores if at <= until), default=first) - first
 
     def _compared(
         self, each: Seen, quickest: Seen, reference: LearningCurve, epochs: float
@@ -401,6 +415,7 @@ class Search:
         gone = (max(self._scores(best)) - first) / max(self._goal - first, 1e-12)
         now = float(best.epochs[-1])
         told = now * float(np.clip(gone, 1e-3, 1.0)) ** -AHEAD_POWER
+        told = max(told, LEAST_AHEAD * self._most)
         return float(min(told, now + MOST_AHEAD * self._most))
 
     def _curve(self, each: Seen) -> LearningCurve:
@@ -434,6 +449,7 @@ class Search:
             values = np.array([float(each.get(tuned.name, lowest)) for each in settings])
             if tuned.name == RATE:
                 rates = np.log(values) - self._exponent * (log_batch - math.log(batch))
+                rates = rates + self._by_momentum(settings)
                 columns.append(rates / RATE_LENGTH)
             elif tuned.name == WARMUP:
                 warmup = values / epochs
@@ -441,6 +457,15 @@ class Search:
             else:
                 columns.append(_unit(tuned, values) / OTHER_LENGTH)
         return Places(np.stack(columns, axis=1), rates, warmup, log_batch)
+
+    def _by_momentum(self, settings: Sequence[Settings]) -> Array:
+        """By how much the rate counts higher where the momentum is tuned: an update moves by rate / (1 - momentum)."""
+        for tuned in self._tuned:
+            if tuned.name == MOMENTUM:
+                left = 1 - np.array([float(each[MOMENTUM]) for each in settings])
+                middle = 1 - sum(_bounds(tuned)) / 2
+                return np.asarray(np.log(middle / np.maximum(left, LEAST_LEFT)))
+        return np.zeros(len(settings))
 
     # steps
 
@@ -498,7 +523,7 @@ class Search:
         return spent < (ROOM + MORE * len(whole)) * known.epochs + math.fsum(whole)
 
     def _went_whole(self, known: _Knowledge, seen: Seen) -> bool:
-        """Whether a training came to its end, or has trained for as long as the quickest needs."""
+        """Whether a training came to its end, or has trained for as long as the quickest is sure to need."""
         return seen.state in ("reached", "censored") or (
             seen.state == "paused" and seen.epochs[-1] >= self._needed(known)
         )
@@ -541,7 +566,7 @@ class Search:
             epochs = max(epochs, UNKNOWN * self._most)
         return float(min(epochs, self._most))
 
-    def _best(self, known: _Knowledge) -> dict[str, float]:
+    def _best(self, known: _Knowledge, risk: float = 0.0) -> dict[str, float]:
         """What looks best: the fewest epochs by the surface.
 
         Where other settings than rate and warmup are tuned, what was trained stands until others are better by some
@@ -555,7 +580,7 @@ class Search:
         rng = np.random.default_rng(self._seed)
         candidates = [*stood, *self._candidates(known, rng, CHOICES)]
         places, mean, covariance = self._predicted(known, candidates)
-        mean = mean + RISK * known.surface.lost(places)
+        mean = mean + risk * known.surface.lost(places)
         best = int(np.argmin(mean[: len(stood)])) if stood else 0
         if not stood or mean[best] > LOST / 2:
             return candidates[int(np.argmin(mean))]
@@ -625,6 +650,13 @@ class Search:
 def _shows(seen: Seen) -> bool:
     """Whether it was evaluated, and to numbers."""
     return len(seen.metric) > 0 and bool(np.isfinite(np.asarray(seen.metric, dtype=float)).all())
+
+
+def _below_lost(seen: Sequence[Seen], rate: ScaledSetting) -> float:
+    """Half way down from the lowest rate that was lost, as a place in its range; its upper end where none was."""
+    lost = [float(each.settings[RATE]) for each in seen if each.state == "diverged"]
+    lowest = float(_unit(rate, np.array(lost)).min()) if lost else 1.0
+    return lowest / 2 if lost and lowest > LOWEST else 1.0
 
 
 def _ramp(seen: Seen) -> float:

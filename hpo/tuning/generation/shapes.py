@@ -41,6 +41,7 @@ USUAL = (1.8, 1.4)
 """Where the edge is believed to be above the middle of the rates that are searched, in e-foldings, and how far off."""
 
 LOST_AT, LOST_OVER = 1.0, 0.5
+"""Log epochs beyond the edge with which every second training is lost, and over how many more nearly all are."""
 
 STEP, INSIDE, BEYOND, FLAT = 0.25, 0.5, 1.5, (-3.0, 0.5)
 """The distance of two edges, how far they go inside the range and beyond it; the slopes end so far from the edge."""

@@ -26,7 +26,9 @@ LEVEL_SD = 2.0  # standard deviation of the log epochs of a batch
 EARLY_ERROR, EARLY_LENGTH, EARLY_POWER = 0.35, 1.6, 1.5
 # what one training is off by at its end (its seed), and what a look adds
 SEED_SD, LOOK_SD = 0.13, 0.1
-LEAST_RAMP = 0.05
+LEAST_RAMP = (
+    0.05  # of its rate that a training has at least, however early in its warmup it is looked at
+)
 OTHER_BATCH = 2.0  # e-foldings of the batch size over which surfaces stay alike
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
@@ -67,7 +69,8 @@ class Trained:
     """What trainings tell: log epochs to target, ``told`` after a ``share`` of their way, each (trainings,).
 
     ``own_error`` is the standard deviation of what no other shares. One that has ``ended`` tells of the epochs
-    themselves, another what it shows so far.
+    themselves, another what it shows so far, of a rate that its warmup has brought to a part of it, whose logarithm is
+    ``ramp``.
     """
 
     places: Places
