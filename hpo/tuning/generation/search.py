@@ -270,7 +270,8 @@ class Search:
             usual = {RATE: rates[len(seen) % len(rates)], WARMUP: FIRST_WARMUP}
             place = usual.get(tuned.name, 0.5) if len(seen) < len(rates) else anywhere
             if tuned.name == RATE:
-                place = min(place, _below_lost(seen, tuned))
+                below = _below_lost(seen, tuned)
+                place = below if below < 1 else place
             found[tuned.name] = _place(tuned, place)
         return found
 
@@ -314,10 +315,11 @@ class Search:
         told: list[_Told] = []
         epochs: dict[int, float] = {}
         for each in sorted({one.global_batch_size for one in ended}):
-            there = self._told([one for one in ended if one.global_batch_size == each])
-            if there is not None:
-                epochs[each], found = there
-                told += found
+            there = [one for one in ended if one.global_batch_size == each]
+            quickest, tells = self._told(there)
+            told += tells
+            if quickest is not None:
+                epochs[each] = quickest
         if sum(each.seen.state != "diverged" for each in told) < BEGUN:
             return None
         if max(self._progress([each.seen for each in told])) < PROGRESS:
@@ -333,11 +335,16 @@ class Search:
             surface = self._surface(told, batch, usual)
         return _Knowledge(batch, usual, tuple(told), surface)
 
-    def _told(self, ended: Sequence[Seen]) -> tuple[float, list[_Told]] | None:
-        """The epochs of the quickest of one batch, and what each training there says beside it."""
+    def _told(self, ended: Sequence[Seen]) -> tuple[float | None, list[_Told]]:
+        """The epochs of the quickest of one batch, None where all were lost, and what each training says beside it."""
+        lost = [
+            _Told(each, LOST, 1.0, LOST_ERROR, ended=True)
+            for each in ended
+            if each.state == "diverged"
+        ]
         standing = [each for each in ended if each.state != "diverged" and _shows(each)]
         if not standing:
-            return None
+            return None, lost
         reached = [each for each in standing if each.epochs_to_target]
         if reached:
             quickest = min(reached, key=lambda each: each.epochs_to_target or math.inf)
@@ -350,15 +357,15 @@ class Search:
         lowest = min(self._scores(each)[0] for each in standing)
         for each in ended:
             if each.state == "diverged":
-                told.append(_Told(each, LOST, 1.0, LOST_ERROR, ended=True))
-            elif each.epochs_to_target:
+                continue
+            if each.epochs_to_target:
                 quotient = math.log(each.epochs_to_target / epochs)
                 told.append(_Told(each, quotient, 1.0, float(own_error(1)), ended=True))
             elif _shows(each) and self._dead(each, standing, quickest, lowest):
                 told.append(_Told(each, LOST, 1.0, LOST_ERROR, ended=True))
             elif _shows(each):
                 told.append(self._compared(each, quickest, reference, epochs))
-        return epochs, told
+        return epochs, [*lost, *told]
 
     def _dead(self, each: Seen, standing: Sequence[Seen], quickest: Seen, first: float) -> bool:
         """Whether it has hardly begun to learn where the quickest has, at a higher rate than all that have."""
