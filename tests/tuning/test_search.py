@@ -10,19 +10,21 @@ from test_strategy import a_trial
 from hpo.extrapolation.evidence.evidence import Observation, ScaledSetting
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.curves import LearningCurve, compare, hopeless, predict_crossing
-from hpo.tuning.generation.search import ALIKE, CONFIRMED, DEPTH, WORTH, Search, Seen
+from hpo.tuning.generation.search import ALIKE, CONFIRMED, DEPTH, LOST, WORTH, Search, Seen
 from hpo.tuning.generation.search_sampler import ForecastSampler
 from hpo.tuning.generation.shapes import MOST, RELIEF, WARMUP_COST, Shapes
 from hpo.tuning.generation.surface import (
     EARLY_ERROR,
     EARLY_LENGTH,
     EARLY_POWER,
+    LEAST_RAMP,
     LEVEL_SD,
     EpochsSurface,
     Places,
     Trained,
     expected_fall,
     own_error,
+    ramp_of,
 )
 from storage.records import ConvergencePoint, TrialState
 
@@ -100,7 +102,9 @@ AMPLITUDE = 0.5
 def a_surface(rates, told, share=1.0, shapes=ONE_SHAPE):
     shares = np.full(len(rates), share)
     told = np.asarray(told, dtype=float)
-    seen = Trained(places(rates), told, shares, own_error(shares), shares == 1)
+    seen = Trained(
+        places(rates), told, shares, own_error(shares), shares == 1, np.zeros(len(rates))
+    )
     return EpochsSurface(shapes, AMPLITUDE, seen)
 
 
@@ -239,7 +243,14 @@ def test_the_expected_fall_of_the_lowest_mean():
 
 def test_batches_share_the_surface_but_not_their_level():
     near, far = places([0.0]), places([0.0], batch=128.0)
-    seen = Trained(near, np.array([5.0]), np.ones(1), own_error(np.ones(1)), np.ones(1, dtype=bool))
+    seen = Trained(
+        near,
+        np.array([5.0]),
+        np.ones(1),
+        own_error(np.ones(1)),
+        np.ones(1, dtype=bool),
+        np.zeros(1),
+    )
     own = EpochsSurface(ONE_SHAPE, AMPLITUDE, seen)
     here, there = (own.log_epochs(each)[0][0] for each in (near, far))
     assert here == pytest.approx(5.0, abs=0.1)
@@ -479,3 +490,101 @@ def test_a_sampler_rebuilt_from_the_trials_goes_on_as_the_first_would():
     assert settings.learning_rate == expected.learning_rate
     assert resumed.limit_epochs(64) == first.limit_epochs(64) <= 60
     assert not resumed.ended([])
+
+
+def seen_so(number, rate, metric, *, batch=1024, state="paused", warmup=None, loss=()):
+    """A training with an evaluation each epoch."""
+    settings = {"learning_rate": rate} | ({} if warmup is None else {"warmup_epochs": warmup})
+    epochs = [float(at + 1) for at in range(len(metric))]
+    return Seen(number, batch, settings, number, epochs, metric, state, None, loss)
+
+
+def place_of(step):
+    return math.log(step.settings["learning_rate"] / 0.01) / math.log(400)
+
+
+@pytest.mark.parametrize(
+    ("metric", "loss", "second"),
+    [
+        ([0.1, 0.3], (), 0.75),  # it learns: above it
+        ([0.1, 0.1], (), 0.25),  # it has not begun: it may stand beyond the edge
+        ([0.1, 0.1], (2.3, 2.0), 0.75),  # the metric stands still, but the loss falls
+        ([0.1, 0.1], (2.3, 2.3), 0.25),
+    ],
+)
+def test_the_second_training_goes_up_from_one_that_learns_and_down_from_one_that_does_not(
+    metric, loss, second
+):
+    first = seen_so(0, 0.2, metric, loss=loss)
+    assert place_of(a_search().next([first])) == pytest.approx(second)
+
+
+def test_what_has_not_begun_to_learn_is_not_recommended():
+    search = a_search()
+    dead, learns = seen_so(0, 0.2, [0.1, 0.1]), seen_so(1, 0.045, [0.1, 0.2])
+    assert search.recommendation([dead])["learning_rate"] == pytest.approx(0.2)  # nothing else
+    assert search.recommendation([dead, learns])["learning_rate"] <= 0.045 * 1.01
+    lower = [dead, seen_so(1, 0.045, [0.1, 0.1])]
+    assert search.recommendation(lower)["learning_rate"] == pytest.approx(0.045)
+
+
+def test_a_higher_rate_that_has_not_begun_to_learn_is_lost_and_a_lower_one_only_late():
+    search, flat = a_search(), [0.1] * 4
+    learns = seen_so(0, 0.2, [0.1, 0.3, 0.4, 0.5])
+    for rate, lost in ((0.8, True), (0.1, False)):
+        _, told = search._told([learns, seen_so(1, rate, flat)])
+        assert [each.ended for each in told] == [False, lost]
+        assert (told[1].log_epochs >= LOST) == lost
+    # one between two that learn is late
+    _, told = search._told([learns, seen_so(1, 0.3, flat), seen_so(2, 0.5, [0.1, 0.2, 0.3, 0.4])])
+    assert not told[1].ended
+
+
+def test_at_a_batch_where_all_was_lost_lower_rates_are_tried():
+    elsewhere = [seen_so(0, 2.0, [0.1, 0.3]), seen_so(1, 1.0, [0.1, 0.2])]
+    lost = [
+        seen_so(2 + at, rate, [0.0], batch=32, state="diverged")
+        for at, rate in enumerate((1.5, 0.8))
+    ]
+    search = a_search(rungs=(16, 32))
+    assert search._step([*elsewhere, *lost], 32).settings["learning_rate"] < 0.8
+
+
+def test_a_look_within_the_warmup_has_seen_the_rate_that_it_has_come_to():
+    """Half way up its warmup a training is at half of its rate, and tells of the edge what one of half the rate tells."""
+    shapes = Shapes.between(math.log(0.01), math.log(4.0))
+    rate, share = np.log([2.0]), np.array([0.2])
+    whole = Places(np.zeros((1, 2)), rate, np.array([0.4]), np.zeros(1))
+    half = Places(np.zeros((1, 2)), rate - math.log(2), np.array([0.4]), np.zeros(1))
+    told = {
+        "told": np.array([0.3]),
+        "share": share,
+        "own_error": own_error(share),
+        "ended": np.zeros(1, bool),
+    }
+    ramped = EpochsSurface(shapes, 0.4, Trained(whole, **told, ramp=np.log([0.5])))
+    plain = EpochsSurface(shapes, 0.4, Trained(half, **told, ramp=np.zeros(1)))
+    np.testing.assert_allclose(ramped.weights, plain.weights)
+    np.testing.assert_allclose(
+        ramp_of(np.array([0.4, 0.1, 1e3]), 0.2), np.log([0.5, 1, LEAST_RAMP])
+    )
+
+
+def test_the_probability_to_be_lost_grows_from_0_to_1_across_the_edge():
+    shapes = Shapes(np.zeros(1), np.zeros(1), np.ones(1))
+    rates = np.linspace(-3, 3, 50)
+    lost = shapes.lost(rates, np.zeros(50))[0]
+    assert lost[0] < 0.03 and lost[-1] > 0.97 and (np.diff(lost) >= 0).all()
+    later = shapes.lost(rates, np.ones(50))[0]  # a long warmup moves the edge up
+    assert (later <= lost).all() and (later < lost - 0.1).any()
+
+
+def test_a_momentum_that_is_tuned_counts_with_the_rate():
+    """1 / (1 - momentum) updates of the rate each: 0.1 at 0.9 counts as 0.05 at 0.95."""
+    tuned = (*TUNED, ScaledSetting("momentum", "linear", 0.8, 0.99))
+    search = Search(LADDER, 1024, tuned, most_epochs=400, resolution=0.5, goal=0.9)
+    given = [{"learning_rate": 0.1, "momentum": 0.9}, {"learning_rate": 0.05, "momentum": 0.95}]
+    rates = search._places(given, [1024, 1024], 1024, 10.0).rates
+    assert rates[0] == pytest.approx(rates[1])
+    alone = a_search()._places([{"learning_rate": 0.1}], [1024], 1024, 10.0).rates
+    assert alone[0] == pytest.approx(math.log(0.1))

@@ -19,11 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.extrapolation.evidence.evidence import ScaledSetting
-from hpo.extrapolation.laws.setting_laws import RATE
+from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
 from hpo.tuning.generation.curves import SHRUNK, LearningCurve, compare
 from hpo.tuning.generation.shapes import Shapes
-from hpo.tuning.generation.surface import EpochsSurface, Places, Trained, expected_fall, own_error
+from hpo.tuning.generation.surface import (
+    LEAST_RAMP,
+    EpochsSurface,
+    Places,
+    Trained,
+    expected_fall,
+    own_error,
+)
 
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, Any]
@@ -34,13 +41,16 @@ STARTUP = 0.02  # what starting a training costs, as a share of them
 # trainings at full scale that the settings are for: a step is worth its cost where it takes so much off all
 WORTH = 4.0
 # the first trainings: where in the range of the rate they lie, in that of the warmup, and how long they are at least
-FIRST_PLACES, FIRST_WARMUP, FIRST = (0.5, 0.75, 0.625, 0.875), 0.05, 1 / 32
+FIRST_PLACES, FIRST_WARMUP, FIRST = (0.5, 0.75, 0.25, 0.125, 0.875, 0.375), 0.05, 1 / 32
+# of the way to the target: a training that has gone less has not begun to learn, and after so many the next are twice
+# as long; of the way of the quickest by then: one that has gone less, at a higher rate, is lost
+PROGRESS, LONGER, DEAD = 0.03, 3, 0.2
 LOWEST = 0.05  # where in its range a rate is too low to be what trainings are lost by
 BEGUN = 2  # trainings that have shown something before the surface is asked
 # what looks may take before something is trained to its end, and after each such training, in epochs of the quickest
 ROOM, MORE, LEAST_LOOKS = 1.3, 1.3, 6
 # of the way to the target that a metric has gone, the share of the epochs is this power, while none has arrived
-AHEAD_POWER, MOST_AHEAD = 1.7, 0.4
+AHEAD_POWER, MOST_AHEAD, LEAST_AHEAD = 1.7, 0.4, 0.1
 # log epochs over the quickest that a training counts with which was lost
 LOST, LOST_ERROR = 1.6, 0.3
 # below a rate that is slower than the first, where quicker ones are higher, none is tried
@@ -57,6 +67,8 @@ NO_WARMUP, WARMUPS = 0.05, (0.02, 0.9)
 # log units by which the shapes may be wrong, without and with other settings; and standard deviations that settings
 # not trained must be better by than the best of those that were
 AMPLITUDES, CAREFUL = (0.4, 0.7), (0.0, 0.4)
+RISK = 1.0  # log epochs that a recommendation gives to be sure to arrive
+LEAST_LEFT = 0.02  # of 1 - momentum, where that is tuned: closer to 1 the rate counts no higher
 ALIKE = 0.35  # rates apart by less, in their logarithm, confirm each other
 PATIENT = 1.7  # a training to its end has so many times the epochs that it is expected to need
 UNKNOWN = 0.5  # while none has arrived, at least so much of what it may train
@@ -213,13 +225,13 @@ class Search:
         """The settings to use at full scale, by what is known now: of those that have arrived there, once some have."""
         known = self._known(seen, self._target)
         if known is None:
-            lost = [each for each in seen if each.state == "diverged"]
-            return self._first(lost[1 - len(FIRST_PLACES) :] or seen[:1])
+            return self._begun(seen)
         arrived = [each.seen for each in known.here() if each.seen.state == "reached"]
         if not arrived:
-            return self._best(known)
+            return self._best(known, RISK)
         settings = [self._moved(each, known) for each in arrived]
-        return settings[int(np.argmin(self._predicted(known, settings)[1]))]
+        places, mean, _ = self._predicted(known, settings)
+        return settings[int(np.argmin(mean + RISK * known.surface.lost(places)))]
 
     def forgone(self, seen: Sequence[Seen]) -> SearchStep | None:
         """What would be trained next at the largest batch if its cost did not matter; None before anything is known."""
@@ -234,29 +246,66 @@ class Search:
     def _step(self, seen: Sequence[Seen], batch: int) -> SearchStep | None:
         known = self._known(seen, batch)
         if known is None:
-            until = max(2 * self._resolution, FIRST * self._most)
+            there = sum(each.state != "diverged" for each in seen)
+            until = max(2 * self._resolution, FIRST * self._most) * 2 ** (there // LONGER)
             return SearchStep(batch, self._first(seen), min(until, self._most), "to begin with")
         if not self._may_look(known) and not self._stood(known, self._best(known)):
             return self._whole(known, "what looks best, to its end")
         return self._worthwhile(known, seen) or self._confirm(known, seen)
 
     def _first(self, seen: Sequence[Seen]) -> dict[str, float]:
-        """In the middle of the ranges, but for a short warmup and rates that are spread over their upper part.
+        """In the middle of the ranges, but for a short warmup and rates that are spread over their range.
 
-        Rates were lost: half way down from the lowest of them. Several trainings have shown nothing: anywhere.
+        The second is above the first if that has begun to learn, else below. Rates were lost: half way down from the
+        lowest of them. Several trainings have shown nothing: anywhere.
         """
         rng = np.random.default_rng((self._seed, len(seen)))
-        usual = {RATE: FIRST_PLACES[len(seen) % len(FIRST_PLACES)], WARMUP: FIRST_WARMUP}
-        lost = [each.settings for each in seen if each.state == "diverged"]
+        middle, *outer = FIRST_PLACES
+        if seen and self._progress(seen[:1])[0] < PROGRESS:
+            outer[:2] = reversed(outer[:2])
+        rates = (middle, *outer)
         found = {}
         for tuned in self._tuned:
             anywhere = float(rng.random())
-            place = usual.get(tuned.name, 0.5) if len(seen) < len(FIRST_PLACES) else anywhere
-            if tuned.name == RATE and lost:
-                lowest = float(_unit(tuned, np.array([float(each[RATE]) for each in lost])).min())
-                place = lowest / 2 if lowest > LOWEST else place
+            usual = {RATE: rates[len(seen) % len(rates)], WARMUP: FIRST_WARMUP}
+            place = usual.get(tuned.name, 0.5) if len(seen) < len(rates) else anywhere
+            if tuned.name == RATE:
+                below = _below_lost(seen, tuned)
+                place = below if below < 1 else place
             found[tuned.name] = _place(tuned, place)
         return found
+
+    def _begun(self, seen: Sequence[Seen]) -> dict[str, float]:
+        """What to use before two trainings have shown something: what has come furthest, else the lowest rate."""
+        found = self._first(())
+        progress = self._progress(seen)
+        if progress and max(progress) >= PROGRESS:
+            best = seen[int(np.argmax(progress))].settings
+            return {
+                each.name: float(np.clip(best[each.name], *_bounds(each))) for each in self._tuned
+            }
+        for tuned in self._tuned:
+            if tuned.name == RATE and seen:
+                tried = np.array([float(each.settings[RATE]) for each in seen])
+                place = min(float(_unit(tuned, tried).min()), _below_lost(seen, tuned))
+                found[RATE] = _place(tuned, place)
+        return found
+
+    def _progress(self, seen: Sequence[Seen]) -> list[float]:
+        """How far each has come, as a share of the way to the target from where the lowest began.
+
+        A metric may stand where it began while the loss falls: then by what share that has fallen.
+        """
+        standing = [each for each in seen if _shows(each)]
+        if not standing:
+            return [0.0] * len(seen)
+        first = min(self._scores(each)[0] for each in standing)
+        way = max(self._goal - first, 1e-12)
+        gone = [(max(self._scores(each)) - first) / way if _shows(each) else 0.0 for each in seen]
+        highest = max((each.loss[0] for each in standing if len(each.loss)), default=0.0)
+        if max(gone) >= PROGRESS or highest <= 0:
+            return gone
+        return [1 - min(each.loss) / highest if len(each.loss) else 0.0 for each in seen]
 
     # what is known
 
@@ -266,11 +315,14 @@ class Search:
         told: list[_Told] = []
         epochs: dict[int, float] = {}
         for each in sorted({one.global_batch_size for one in ended}):
-            there = self._told([one for one in ended if one.global_batch_size == each])
-            if there is not None:
-                epochs[each], found = there
-                told += found
+            there = [one for one in ended if one.global_batch_size == each]
+            quickest, tells = self._told(there)
+            told += tells
+            if quickest is not None:
+                epochs[each] = quickest
         if sum(each.seen.state != "diverged" for each in told) < BEGUN:
+            return None
+        if max(self._progress([each.seen for each in told])) < PROGRESS:
             return None
         nearest = min(epochs, key=lambda each: abs(math.log(each / batch)))
         usual = epochs[nearest]
@@ -283,11 +335,16 @@ class Search:
             surface = self._surface(told, batch, usual)
         return _Knowledge(batch, usual, tuple(told), surface)
 
-    def _told(self, ended: Sequence[Seen]) -> tuple[float, list[_Told]] | None:
-        """The epochs of the quickest of one batch, and what each training there says beside it."""
+    def _told(self, ended: Sequence[Seen]) -> tuple[float | None, list[_Told]]:
+        """The epochs of the quickest of one batch, None where all were lost, and what each training says beside it."""
+        lost = [
+            _Told(each, LOST, 1.0, LOST_ERROR, ended=True)
+            for each in ended
+            if each.state == "diverged"
+        ]
         standing = [each for each in ended if each.state != "diverged" and _shows(each)]
         if not standing:
-            return None
+            return None, lost
         reached = [each for each in standing if each.epochs_to_target]
         if reached:
             quickest = min(reached, key=lambda each: each.epochs_to_target or math.inf)
@@ -297,15 +354,32 @@ class Search:
             epochs = self._ahead(quickest, standing)
         reference = self._curve(quickest)
         told = []
+        lowest = min(self._scores(each)[0] for each in standing)
         for each in ended:
             if each.state == "diverged":
-                told.append(_Told(each, LOST, 1.0, LOST_ERROR, ended=True))
-            elif each.epochs_to_target:
+                continue
+            if each.epochs_to_target:
                 quotient = math.log(each.epochs_to_target / epochs)
                 told.append(_Told(each, quotient, 1.0, float(own_error(1)), ended=True))
+            elif _shows(each) and self._dead(each, standing, quickest, lowest):
+                told.append(_Told(each, LOST, 1.0, LOST_ERROR, ended=True))
             elif _shows(each):
                 told.append(self._compared(each, quickest, reference, epochs))
-        return epochs, told
+        return epochs, [*lost, *told]
+
+    def _dead(self, each: Seen, standing: Sequence[Seen], quickest: Seen, first: float) -> bool:
+        """Whether it has hardly begun to learn where the quickest has, at a higher rate than all that have."""
+        way = self._way(quickest, each.epochs[-1], first)
+        if each.settings.get(RATE) is None or way < PROGRESS * (self._goal - first):
+            return False
+        begun = [one for one in standing if self._way(one, each.epochs[-1], first) >= DEAD * way]
+        higher = all(each.settings[RATE] > one.settings[RATE] for one in begun)
+        return each not in begun and higher
+
+    def _way(self, seen: Seen, until: float, first: float) -> float:
+        """How far a training had come from ``first`` after so many epochs, 0 where that was not seen."""
+        scores = zip(seen.epochs, self._scores(seen), strict=True)
+        return max((score for at, score in scores if at <= until), default=first) - first
 
     def _compared(
         self, each: Seen, quickest: Seen, reference: LearningCurve, epochs: float
@@ -348,6 +422,7 @@ class Search:
         gone = (max(self._scores(best)) - first) / max(self._goal - first, 1e-12)
         now = float(best.epochs[-1])
         told = now * float(np.clip(gone, 1e-3, 1.0)) ** -AHEAD_POWER
+        told = max(told, LEAST_AHEAD * self._most)
         return float(min(told, now + MOST_AHEAD * self._most))
 
     def _curve(self, each: Seen) -> LearningCurve:
@@ -366,6 +441,7 @@ class Search:
             np.array([each.share for each in told]),
             np.array([each.own_error for each in told]),
             np.array([each.ended for each in told]),
+            np.log([_ramp(each.seen) for each in told]),
         )
         return EpochsSurface(self._shapes, self._amplitude, seen)
 
@@ -380,6 +456,7 @@ class Search:
             values = np.array([float(each.get(tuned.name, lowest)) for each in settings])
             if tuned.name == RATE:
                 rates = np.log(values) - self._exponent * (log_batch - math.log(batch))
+                rates = rates + self._by_momentum(settings)
                 columns.append(rates / RATE_LENGTH)
             elif tuned.name == WARMUP:
                 warmup = values / epochs
@@ -387,6 +464,15 @@ class Search:
             else:
                 columns.append(_unit(tuned, values) / OTHER_LENGTH)
         return Places(np.stack(columns, axis=1), rates, warmup, log_batch)
+
+    def _by_momentum(self, settings: Sequence[Settings]) -> Array:
+        """By how much the rate counts higher where the momentum is tuned: an update moves by rate / (1 - momentum)."""
+        for tuned in self._tuned:
+            if tuned.name == MOMENTUM:
+                left = 1 - np.array([float(each[MOMENTUM]) for each in settings])
+                middle = 1 - sum(_bounds(tuned)) / 2
+                return np.asarray(np.log(middle / np.maximum(left, LEAST_LEFT)))
+        return np.zeros(len(settings))
 
     # steps
 
@@ -444,10 +530,16 @@ class Search:
         return spent < (ROOM + MORE * len(whole)) * known.epochs + math.fsum(whole)
 
     def _went_whole(self, known: _Knowledge, seen: Seen) -> bool:
-        """Whether a training came to its end, or has trained for as long as the quickest needs."""
+        """Whether a training came to its end, or has trained for as long as the quickest is sure to need."""
         return seen.state in ("reached", "censored") or (
-            seen.state == "paused" and seen.epochs[-1] >= known.epochs
+            seen.state == "paused" and seen.epochs[-1] >= self._needed(known)
         )
+
+    def _needed(self, known: _Knowledge) -> float:
+        """What the quickest needs; while none has arrived that is hardly known, and less than a look seems enough."""
+        if any(each.seen.state == "reached" for each in known.here()):
+            return known.epochs
+        return max(known.epochs, UNKNOWN * self._most)
 
     def _stood(self, known: _Knowledge, settings: Settings) -> bool:
         """Whether a training with settings like these has come to its end, or is on its way."""
@@ -481,7 +573,7 @@ class Search:
             epochs = max(epochs, UNKNOWN * self._most)
         return float(min(epochs, self._most))
 
-    def _best(self, known: _Knowledge) -> dict[str, float]:
+    def _best(self, known: _Knowledge, risk: float = 0.0) -> dict[str, float]:
         """What looks best: the fewest epochs by the surface.
 
         Where other settings than rate and warmup are tuned, what was trained stands until others are better by some
@@ -494,7 +586,8 @@ class Search:
         ]
         rng = np.random.default_rng(self._seed)
         candidates = [*stood, *self._candidates(known, rng, CHOICES)]
-        _, mean, covariance = self._predicted(known, candidates)
+        places, mean, covariance = self._predicted(known, candidates)
+        mean = mean + risk * known.surface.lost(places)
         best = int(np.argmin(mean[: len(stood)])) if stood else 0
         if not stood or mean[best] > LOST / 2:
             return candidates[int(np.argmin(mean))]
@@ -564,6 +657,20 @@ class Search:
 def _shows(seen: Seen) -> bool:
     """Whether it was evaluated, and to numbers."""
     return len(seen.metric) > 0 and bool(np.isfinite(np.asarray(seen.metric, dtype=float)).all())
+
+
+def _below_lost(seen: Sequence[Seen], rate: ScaledSetting) -> float:
+    """Half way down from the lowest rate that was lost, as a place in its range; its upper end where none was."""
+    lost = [float(each.settings[RATE]) for each in seen if each.state == "diverged"]
+    lowest = float(_unit(rate, np.array(lost)).min()) if lost else 1.0
+    return lowest / 2 if lost and lowest > LOWEST else 1.0
+
+
+def _ramp(seen: Seen) -> float:
+    """The part of its rate that a training has come to, by a linear warmup."""
+    warmup = float(seen.settings.get(WARMUP, 0.0))
+    trained = seen.epochs[-1] if len(seen.epochs) else math.inf
+    return max(min(trained / warmup, 1.0), LEAST_RAMP) if warmup > 0 else 1.0
 
 
 def _bolder(one: Settings, other: Settings) -> bool:

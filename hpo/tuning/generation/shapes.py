@@ -40,6 +40,9 @@ a higher rate looks quicker than it is, by 0.08 (1 - s) for each e-folding."""
 USUAL = (1.8, 1.4)
 """Where the edge is believed to be above the middle of the rates that are searched, in e-foldings, and how far off."""
 
+LOST_AT, LOST_OVER = 1.0, 0.5
+"""Log epochs beyond the edge with which every second training is lost, and over how many more nearly all are."""
+
 STEP, INSIDE, BEYOND, FLAT = 0.25, 0.5, 1.5, (-3.0, 0.5)
 """The distance of two edges, how far they go inside the range and beyond it; the slopes end so far from the edge."""
 
@@ -76,6 +79,11 @@ class Shapes:
         told = SLOW_SHOWN * (1 + share) * slow + EDGE_SHOWN * share**EDGE_POWER * lost
         told = told - EARLY_SLOPE * (1 - share) * np.clip(self._above(rates), *FLAT)
         return np.asarray(np.minimum(told, MOST) + WARMUP_COST * np.minimum(warmup, 1.0))
+
+    def lost(self, rates: Array, warmup: Array) -> Array:
+        """The probability that a training is lost: (hypotheses, places)."""
+        _, lost = self._parts(rates, warmup)
+        return np.asarray(0.5 + 0.5 * np.tanh((lost - LOST_AT) / LOST_OVER))
 
     def _above(self, rates: Array) -> Array:
         return np.asarray(rates - self.edges[:, None])

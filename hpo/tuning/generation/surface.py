@@ -26,6 +26,9 @@ LEVEL_SD = 2.0  # standard deviation of the log epochs of a batch
 EARLY_ERROR, EARLY_LENGTH, EARLY_POWER = 0.35, 1.6, 1.5
 # what one training is off by at its end (its seed), and what a look adds
 SEED_SD, LOOK_SD = 0.13, 0.1
+LEAST_RAMP = (
+    0.05  # of its rate that a training has at least, however early in its warmup it is looked at
+)
 OTHER_BATCH = 2.0  # e-foldings of the batch size over which surfaces stay alike
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
@@ -66,7 +69,8 @@ class Trained:
     """What trainings tell: log epochs to target, ``told`` after a ``share`` of their way, each (trainings,).
 
     ``own_error`` is the standard deviation of what no other shares. One that has ``ended`` tells of the epochs
-    themselves, another what it shows so far.
+    themselves, another what it shows so far, of a rate that its warmup has brought to a part of it, whose logarithm is
+    ``ramp``.
     """
 
     places: Places
@@ -74,6 +78,7 @@ class Trained:
     share: Array
     own_error: Array
     ended: Array
+    ramp: Array
 
 
 class EpochsSurface:
@@ -88,7 +93,7 @@ class EpochsSurface:
             + np.diag(seen.own_error**2 + 1e-8)
         )
         self._root = np.linalg.cholesky(covariance)
-        expected = self._expected(seen.places, seen.share, seen.ended)
+        expected = self._expected(seen.places, seen.share, seen.ended, seen.ramp)
         self._white = np.linalg.solve(self._root, (seen.told - expected).T)
         likely = np.log(shapes.weights) - 0.5 * (self._white**2).sum(axis=0)
         likely = np.exp(likely - likely.max())
@@ -102,18 +107,23 @@ class EpochsSurface:
         between = (apart * self.weights[:, None]).T @ apart
         return mean, self._covariance(places, places) - across.T @ across + between
 
+    def lost(self, places: Places) -> Array:
+        """The probability that a training is lost (places,), as far as the shapes know."""
+        return np.asarray(self.weights @ self._shapes.lost(places.rates, places.warmup))
+
     def after(self, places: Places, looks: Places, share: float, own_error: float) -> Array:
         """How the means at ``places`` (rows) move with one more training of each of ``looks`` (columns).
 
         In log epochs for one standard deviation of what it may tell.
         """
         whole = np.full(len(looks), share >= 1)
+        ramp = ramp_of(looks.warmup, share)
         early = 0.0 if share >= 1 else float(_early(np.array(share)))
         shared_errors = _early_covariance(looks, self._places) * early * self._early
         across = np.linalg.solve(
             self._root, (self._covariance(looks, self._places) + shared_errors).T
         )
-        expected = self._expected(looks, np.full(len(looks), share), whole)
+        expected = self._expected(looks, np.full(len(looks), share), whole, ramp)
         _, told = self._mixed(expected + (across.T @ self._white).T)
         own = np.diag(self._covariance(looks, looks)) + (early * EARLY_ERROR) ** 2 + own_error**2
         variance = own - (across**2).sum(axis=0) + self.weights @ told**2
@@ -123,10 +133,11 @@ class EpochsSurface:
         shared = shared + (apart * self.weights[:, None]).T @ told
         return np.asarray(shared / np.sqrt(np.maximum(variance, 1e-8)))
 
-    def _expected(self, places: Places, share: Array, ended: Array) -> Array:
+    def _expected(self, places: Places, share: Array, ended: Array, ramp: Array) -> Array:
         """What trainings are expected to tell under each hypothesis: (hypotheses, trainings)."""
         whole = self._shapes.epochs(places.rates, places.warmup)
-        return np.where(ended, whole, self._shapes.shown(places.rates, places.warmup, share))
+        shown = self._shapes.shown(places.rates + ramp, places.warmup, share)
+        return np.where(ended, whole, shown)
 
     def _each(self, places: Places, across: Array) -> Array:
         """The mean under each hypothesis: (hypotheses, places)."""
@@ -160,6 +171,11 @@ def expected_fall(mean: Array, moved: Array) -> Array:
 def own_error(share: Array | float) -> Array:
     """The error of one training that no other shares, after a share of its way."""
     return np.asarray(SEED_SD + LOOK_SD * (1 - np.asarray(share)))
+
+
+def ramp_of(warmup: Array, share: Array | float) -> Array:
+    """The log of the part of its rate that a training has come to after a ``share``, by a linear warmup."""
+    return np.log(np.clip(np.asarray(share) / np.maximum(warmup, 1e-6), LEAST_RAMP, 1.0))
 
 
 def _early(share: Array) -> Array:
