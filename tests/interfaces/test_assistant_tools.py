@@ -31,6 +31,7 @@ READING = {
     "read_log",
     "check_study",
     "forecast",
+    "design",
     "explain_trust",
     "list_plans",
 }
