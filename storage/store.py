@@ -271,6 +271,11 @@ class Store(QueueStore, ServiceStore):
         with self._read(single_statement=True) as connection:
             return trials.count(connection, study_id, purpose)
 
+    def own_settings(self, study_id: int) -> list[tuple[int, TrialState, Mapping[str, Any]]]:
+        """Global batch size, state, and settings of users' own of every trial, by number; none for an unknown study."""
+        with self._read(single_statement=True) as connection:
+            return trials.own_settings(connection, study_id)
+
     # trials under a lease each
 
     def lease_trial(

@@ -16,6 +16,7 @@ from hpo.ask_and_tell.messages import Asked, Verdict
 from hpo.client.protocol import Pause, Request, ServerResponse, Steps, get, join
 from hpo.client.records import (
     PLAN_FILES,
+    RemoteDesign,
     RemoteEvent,
     RemoteForecast,
     RemotePlan,
@@ -229,6 +230,12 @@ def forecast(
     )
     answer = yield from ask(request, retries)
     return RemoteForecast.of(answer.document["forecasts"][0])
+
+
+def designs(retries: RetryPolicy, name: str) -> Steps[list[RemoteDesign]]:
+    """What trainings of a study buy, the cheapest first."""
+    found = (yield from document(retries, "studies", name, "designs"))["designs"]
+    return [RemoteDesign.of(each) for each in found]
 
 
 def plan(retries: RetryPolicy, name: str, options: Mapping[str, Any]) -> Steps[RemotePlan]:

@@ -29,7 +29,14 @@ from hpo.client.address import address
 from hpo.client.calls import OnEvent, WaitPolicy
 from hpo.client.event_stream import EventStream
 from hpo.client.protocol import NoResponse, Pause, ServerResponse, Steps, join
-from hpo.client.records import RemoteEvent, RemoteForecast, RemotePlan, RemoteTrial, StudyStatus
+from hpo.client.records import (
+    RemoteDesign,
+    RemoteEvent,
+    RemoteForecast,
+    RemotePlan,
+    RemoteTrial,
+    StudyStatus,
+)
 from hpo.client.retries import RetryPolicy
 from hpo.planning.request import PlanOptions
 from hpo.study.spec import StudySpec
@@ -238,6 +245,13 @@ class RemoteStudy:
         return self._client.run(
             calls.forecast(self._retries, self.name, global_batch_size, budgets=budgets)
         )
+
+    def designs(self) -> list[RemoteDesign]:
+        """What its trainings buy: their cost against the interval at full scale, as :func:`hpo.designs` tells it.
+
+        The study's own, and each that tells more than every cheaper one; the cheapest first.
+        """
+        return self._client.run(calls.designs(self._retries, self.name))
 
     def plan(
         self,

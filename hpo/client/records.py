@@ -102,7 +102,8 @@ class RemoteTrial:
     """One training: its settings at one global batch size with one seed, and what came of it.
 
     Each of ``figures`` is an attribute too, as ``epochs_to_target``, ``epochs``, ``seconds`` and ``best_metric``: None
-    where it was not measured. They are those that the server has.
+    where it was not measured. They are those that the server has. ``sizes`` are the width, depth and samples of its
+    rung, empty where the batch alone grows.
     """
 
     number: int
@@ -114,19 +115,26 @@ class RemoteTrial:
     reason: str
     figures: Mapping[str, float | None]
     document: Document = dataclasses.field(repr=False, compare=False)
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, document: Any) -> RemoteTrial:
         """From the server's JSON."""
-        names = [each.name for each in dataclasses.fields(cls)][:-2]
+        others = ("figures", "document", "sizes")
+        names = [each.name for each in dataclasses.fields(cls) if each.name not in others]
 
         def read(plain: Document) -> RemoteTrial:
             figures = {
                 name: value
                 for name, value in plain.items()
-                if name not in (*names, "started_at", "finished_at", "measures")
+                if name not in (*names, "sizes", "started_at", "finished_at", "measures")
             }
-            return cls(**{name: plain[name] for name in names}, figures=figures, document=plain)
+            return cls(
+                **{name: plain[name] for name in names},
+                figures=figures,
+                document=plain,
+                sizes=dict(plain.get("sizes") or {}),
+            )
 
         return _read(cls, document, read)
 
@@ -143,6 +151,7 @@ class RemoteForecast:
     """Settings and epochs to target at a batch size, each the median with its 90 % interval.
 
     Of a study that asks for the best within a budget ``epochs_to_target`` is None, and ``best`` is that metric.
+    ``sizes`` are the width, depth and samples that it is for, empty where the batch alone grows.
     """
 
     global_batch_size: float
@@ -153,6 +162,7 @@ class RemoteForecast:
     complete_settings: Document
     document: Document = dataclasses.field(repr=False, compare=False)
     best: Interval | None = None
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, document: Any) -> RemoteForecast:
@@ -164,10 +174,49 @@ class RemoteForecast:
                 global_batch_size=plain["global_batch_size"],
                 epochs_to_target=_perhaps(plain["epochs_to_target"]),
                 best=_perhaps(plain.get("best")),
+                sizes=dict(plain.get("sizes") or {}),
                 settings={name: _interval(each) for name, each in plain["settings"].items()},
                 trust=plain["trust"],
                 reason=plain["reason"],
                 complete_settings=plain["complete_settings"],
+                document=plain,
+            ),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteDesign:
+    """So many trainings over the ladder up to ``largest``: their cost, and the interval at full scale that they leave.
+
+    ``cost`` is in trainings at full scale, ``accelerator_hours`` None where no training was timed; ``own`` is the study
+    as it is. See :class:`hpo.Design`.
+    """
+
+    largest: Mapping[str, int]
+    trainings: int
+    cost: float
+    accelerator_hours: float | None
+    interval: Interval
+    factor: float
+    regret: float
+    own: bool
+    document: Document = dataclasses.field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, document: Any) -> RemoteDesign:
+        """From the server's JSON."""
+        return _read(
+            cls,
+            document,
+            lambda plain: cls(
+                largest=dict(plain["largest"]),
+                trainings=plain["trainings"],
+                cost=plain["cost"],
+                accelerator_hours=plain["accelerator_hours"],
+                interval=_interval(plain["interval"]),
+                factor=plain["factor"],
+                regret=plain["regret"],
+                own=plain["own"],
                 document=plain,
             ),
         )

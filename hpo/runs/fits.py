@@ -22,7 +22,7 @@ from hpo.extrapolation.laws.priors import Priors
 from storage.errors import StoreError
 from storage.store import Store
 
-FORM = 1
+FORM = 2
 """Counts up with every change of what is stored, or of how a fit follows from its evidence."""
 LARGEST = 16_000_000
 """Characters: a fit that takes more is made anew."""

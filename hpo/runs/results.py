@@ -20,6 +20,7 @@ from hpo.runs.ramp import Array, RampSaving
 from hpo.study.sizes import (
     Point,
     costly_samples,
+    full_point,
     named_sizes,
     point_of,
     points,
@@ -152,9 +153,10 @@ class StudyForecast:
         return self.numbers.sensitivity
 
     def to_dict(self) -> dict[str, Any]:
-        """The forecast as plain values: the contract of ``hpo extrapolate``, with laws and complete settings."""
+        """The forecast as plain values: the contract of ``hpo extrapolate``, with sizes, laws and complete settings."""
         return {
             **self.numbers.to_dict(),
+            **({"sizes": named_sizes(full_point(self.spec))} if self.spec.sizes else {}),
             "laws": self.numbers.laws_dict(),
             "complete_settings": self.settings.to_dict(),
             **({} if self.ramp is None else {"ramp": self.ramp.to_dict()}),

@@ -106,11 +106,24 @@ class UsageAnswer(Answer):
     trials: int
 
 
+class SizesRungAnswer(Answer):
+    """The trials of one batch size and one combination of sizes."""
+
+    sizes: dict[str, int] = Field(
+        description="Of the model and the training.", examples=[{"width": 64, "samples": 8192}]
+    )
+    trials: dict[str, int]
+
+
 class RungAnswer(Answer):
     """The trials of one batch size."""
 
     global_batch_size: int
-    trials: dict[str, int]
+    trials: dict[str, int] = Field(description="Of all sizes, by state.")
+    by_sizes: list[SizesRungAnswer] = Field(
+        description="The same for each combination of width, depth and samples, the cheapest first; empty where the "
+        "batch alone grows."
+    )
 
 
 class StudyDetail(StudyAnswer):
@@ -118,6 +131,10 @@ class StudyDetail(StudyAnswer):
 
     spec: str = Field(description="The study file, as it was given.")
     ladder: list[int]
+    sizes: dict[str, list[int]] = Field(
+        description="What grows beside the batch: width, depth, samples; empty where the batch alone grows.",
+        examples=[{"width": [32, 64], "samples": [2048, 8192]}],
+    )
     full_scale: dict[str, Any] | None
     usage: UsageAnswer
     rungs: list[RungAnswer]
@@ -144,6 +161,10 @@ class TrialAnswer(Answer):
     number: int
     state: TrialState
     global_batch_size: int = Field(description="Samples per update over all workers.")
+    sizes: dict[str, int] = Field(
+        description="Width, depth and samples of its rung; empty where the batch alone grows.",
+        examples=[{"width": 64, "samples": 8192}],
+    )
     seed: int
     purpose: str
     settings: dict[str, Any] = Field(
@@ -224,12 +245,17 @@ class EventsAnswer(Answer):
     next: int | None
 
 
-_SETTING_FREE = tuple(name for name in TrialAnswer.model_fields if name != "settings")
+_OF_THE_RECORD = tuple(
+    name for name in TrialAnswer.model_fields if name not in ("settings", "sizes")
+)
 
 
-def trial_values(trial: Trial, *, with_settings: bool = True) -> dict[str, Any]:
-    """A trial as :class:`TrialAnswer` describes it, without the cost of checking it again."""
-    values = {name: getattr(trial, name) for name in _SETTING_FREE}
+def trial_values(
+    trial: Trial, sizes: Mapping[str, int], *, with_settings: bool = True
+) -> dict[str, Any]:
+    """A trial of these sizes as :class:`TrialAnswer` describes it, without the cost of checking it again."""
+    values = {name: getattr(trial, name) for name in _OF_THE_RECORD}
+    values["sizes"] = dict(sizes)
     if with_settings:
         values["settings"] = trial.settings
     return values

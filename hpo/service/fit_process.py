@@ -16,7 +16,9 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpo.errors import EvidenceError
+from hpo.runs import designs as study_designs
 from hpo.runs import study_forecast
+from hpo.runs.designs import Designs
 from hpo.runs.results import StudyForecast, StudyResult
 from hpo.service.logs import LOG
 from trainers import lifeline
@@ -98,6 +100,14 @@ def forecast(
     )
 
 
+def designs(result: StudyResult, made: StudyForecast) -> Designs:
+    """What :func:`hpo.runs.designs.designs` finds; EvidenceError as there. Where it is made is as of a forecast."""
+    plain = dataclasses.replace(made, source=None)
+    return (
+        _pool.run(_designs, result, plain) if _pool.warm else study_designs.designs(result, plain)
+    )
+
+
 def _begin(server: str) -> None:
     os.nice(NICE)
     os.environ[lifeline.LAUNCHER] = server
@@ -107,6 +117,13 @@ def _begin(server: str) -> None:
 def _fit(result: StudyResult, left_out: Collection[int]) -> Posterior:
     try:
         return study_forecast.fit_posterior(result, left_out)
+    except EvidenceError as error:
+        raise EvidenceError(str(error)) from None
+
+
+def _designs(result: StudyResult, made: StudyForecast) -> Designs:
+    try:
+        return study_designs.designs(result, made)
     except EvidenceError as error:
         raise EvidenceError(str(error)) from None
 

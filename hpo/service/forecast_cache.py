@@ -17,6 +17,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from hpo.runs import repository
+from hpo.runs.designs import Designs
 from hpo.runs.fits import find_fit, keep_fit
 from hpo.runs.results import StudyForecast, StudyResult
 from hpo.runs.study_forecast import evidence_of
@@ -29,7 +30,7 @@ from storage.store import Store
 if TYPE_CHECKING:
     from hpo.runs.api import Posterior
 
-FORM = 1
+FORM = 2
 """Counts up with every change of what is kept of an answer."""
 LARGEST = 2_000_000
 """Characters of an answer that is kept."""
@@ -81,6 +82,13 @@ class ForecastCache:
                 fitted.made[key] = fit_process.forecast(fitted.result, batch, posterior, budgets)
             forecasts.append(fitted.made[key])
         return forecasts
+
+    def designs(self, store: Store, study: Study) -> Designs:
+        """What its trainings buy at the batch of its full scale, which it names; EvidenceError. May take seconds."""
+        batch = study_facts(study.spec).full_scale_batch
+        assert batch is not None
+        (made,) = self.make(store, study, [batch])
+        return fit_process.designs(self.fitted(store, study).result, made)
 
     def kept(
         self,

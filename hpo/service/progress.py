@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from hpo.service.answers import trial_values
+from hpo.service.study_facts import study_facts
 from storage.errors import NotFound
-from storage.records import StudyState, Trial, TrialState
+from storage.records import Study, StudyState, Trial, TrialState
 from storage.store import Store
 
 MOST_CHANGED = 50
@@ -97,7 +98,7 @@ def read_progress(store: Store, name: str, before: Position | None) -> StudyProg
     position = Position(
         study.name, study.owner, study.state, study.cancel_requested, states, counted_points
     )
-    return StudyProgress(study.id, position, newest, _changed(store, study.id, before, position))
+    return StudyProgress(study.id, position, newest, _changed(store, study, before, position))
 
 
 def _trials(store: Store, study_id: int) -> tuple[dict[str, int], dict[int, Trial]]:
@@ -113,7 +114,7 @@ def _trials(store: Store, study_id: int) -> tuple[dict[str, int], dict[int, Tria
 
 
 def _changed(
-    store: Store, study_id: int, before: Position | None, position: Position
+    store: Store, study: Study, before: Position | None, position: Position
 ) -> tuple[Mapping[str, Any], ...]:
     """The trials that ended since ``before``, at most ``MOST_CHANGED``; none without a position before."""
     if before is None:
@@ -122,13 +123,17 @@ def _changed(
     if ended <= 0:
         return ()
     found = store.page_trials(
-        study_id,
+        study.id,
         limit=min(ended, MOST_CHANGED),
         order="finished_at",
         descending=True,
         states=[state for state in TrialState if state.finished],
     )
-    return tuple(trial_values(trial, with_settings=False) for trial in reversed(found))
+    facts = study_facts(study.spec)
+    return tuple(
+        trial_values(trial, facts.sizes_of(trial.settings), with_settings=False)
+        for trial in reversed(found)
+    )
 
 
 def _ended(trials: Mapping[str, int]) -> dict[str, int]:

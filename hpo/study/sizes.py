@@ -168,8 +168,12 @@ def at_full_scale(spec: GrowingStudy, settings: TrainingSettings) -> TrainingSet
 
 def point_of(spec: GrowingStudy, settings: Mapping[str, Any]) -> Point:
     """The sizes that a trial has, by its stored settings; one that tells none, as a plan's run, has the full ones."""
-    full = dict(full_point(spec))
-    return tuple((name, int(settings.get(name, size))) for name, size in full.items())
+    return point_in(full_point(spec), settings)
+
+
+def point_in(full: Point, settings: Mapping[str, Any]) -> Point:
+    """The same, where ``full`` has the sizes of the full scale."""
+    return tuple((name, int(settings.get(name, size))) for name, size in full)
 
 
 def carried_over(spec: GrowingStudy) -> tuple[str, ...]:

@@ -36,6 +36,12 @@ def to_columns(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def own_of(text: str) -> dict[str, Any]:
+    """The settings of users' own, from their column."""
+    own: dict[str, Any] = json.loads(text)
+    return own
+
+
 class SplitRows:
     """Rows of ``trials`` or ``plans``, each as its settings and all its other columns by name.
 
@@ -55,7 +61,7 @@ class SplitRows:
     def split(self, row: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The settings of a row, users' own among them, and its other columns."""
         settings = dict(zip(self._settings, self._get_settings(row), strict=True))
-        own = json.loads(row[self._own])
+        own = own_of(row[self._own])
         return {**settings, **own} if own else settings, dict(
             zip(self._other, self._get_other(row), strict=True)
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -32,6 +32,7 @@ from storage.records import (
     training_key,
 )
 from storage.schema import settings_columns
+from storage.schema.setting_types import OWN_SETTINGS
 from storage.schema.tables import convergence, trials
 from storage.statements import clock, damage, studies
 
@@ -194,6 +195,24 @@ def count(
         if isinstance(global_batch_size, int):
             counts.setdefault(global_batch_size, {})[state] = number
     return counts
+
+
+def own_settings(
+    connection: Connection, study_id: int
+) -> list[tuple[int, TrialState, Mapping[str, Any]]]:
+    """Global batch size, state, and settings of users' own of every trial, by number."""
+    own = trials.c[OWN_SETTINGS]
+    known = trials.c.state.in_(list(TrialState))
+    statement = (
+        select(trials.c.global_batch_size, trials.c.state, own)
+        .where(trials.c.study_id == study_id, known)
+        .order_by(trials.c.number)
+    )
+    return [
+        (batch, state, settings_columns.own_of(text))
+        for batch, state, text in connection.execute(statement)
+        if isinstance(batch, int)
+    ]
 
 
 def check_exist(connection: Connection, ids: Collection[int]) -> None:

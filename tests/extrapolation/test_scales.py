@@ -16,7 +16,7 @@ from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, Observation
 from hpo.extrapolation.evidence.table import read_table
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit
-from hpo.extrapolation.laws.scales import Scales
+from hpo.extrapolation.laws.scales import Scales, drifted
 from hpo.runs.fits import pack, unpack
 from trainers.job import Question, Target
 
@@ -63,6 +63,7 @@ def test_what_a_training_lacks_is_the_law_of_hoffmann_and_others():
             "tokens.log_power": 0.28,
         }.items()
     }
+    unknowns |= {"parameters.drift": np.zeros(1), "tokens.drift": np.zeros(1)}
     away = np.log([[1.0, 1.0], [0.1, 1.0], [1.0, 0.02], [0.3, 0.3]])
     found = scales().level(unknowns, away)[0]
     size, length = np.exp(away).T
@@ -76,7 +77,7 @@ def test_a_larger_model_and_a_longer_training_never_lack_more():
     unknowns = {
         f"{name}.{each}": rng.standard_normal(50)
         for name in FULL
-        for each in ("log_share", "log_power")
+        for each in ("log_share", "log_power", "drift")
     }
     here = scales().level(unknowns, away)
     assert (scales().level(unknowns, away + np.array([0.3, 0.0])) <= here).all()
@@ -89,11 +90,44 @@ def test_the_level_is_told_against_the_largest_seen():
     unknowns = values(
         parameters__log_share=-1.0,
         parameters__log_power=-1.0,
+        parameters__drift=0.2,
         tokens__log_share=-1.0,
         tokens__log_power=-1.0,
+        tokens__drift=-0.3,
     )
     np.testing.assert_allclose(seen.level(unknowns, np.array([[-1.0, -0.5]])), 0.0, atol=1e-15)
     assert (seen.level(unknowns, np.zeros((1, 2))) < 0).all()
+
+
+def test_an_exponent_that_drifts_is_the_integral_of_its_steps():
+    beyond = np.linspace(-2, 2, 4001)
+    for drift in (-0.7, 0.0, 1e-9, 0.4):
+        found = drifted(beyond, np.array([[drift]]))[0]
+        steps = np.gradient(found, beyond)
+        np.testing.assert_allclose(steps[1:-1], np.exp(drift * beyond)[1:-1], rtol=1e-5)
+        assert found[2000] == 0
+    # an e-fold beyond the largest seen, with an exponent that doubles over it: 1 / log 2
+    assert drifted(np.ones(1), np.array([[math.log(2)]]))[0, 0] == pytest.approx(1 / math.log(2))
+
+
+def test_what_is_told_widens_with_the_distance_faster_than_what_is_told():
+    """By how much the loss falls 2, 4 and 8 times beyond the largest seen, where only the drift is not known."""
+    drift = np.linspace(-0.6, 0.6, 41)
+    unknowns = {
+        "tokens.log_share": np.full(41, 20.0),  # no floor
+        "tokens.log_power": np.full(41, math.log(0.1)),
+        "tokens.drift": drift,
+    }
+    fallen = {}
+    for times in (1, 2, 4, 8):
+        one = Scales({"tokens": 8e9}, np.array([math.log(times)]), fixed_budget=True)
+        fallen[times] = -one.level(unknowns, np.zeros((1, 1)))[:, 0]
+        expected = 0.1 * drifted(np.array([math.log(times)]), drift[:, None])[:, 0]
+        np.testing.assert_allclose(fallen[times], expected, rtol=1e-6)
+    shares = [np.ptp(fallen[times]) / fallen[times][20] for times in (2, 4, 8)]
+    assert np.ptp(fallen[1]) == 0
+    spans = 0.6 * np.log([2, 4, 8])
+    assert shares == pytest.approx(2 * (np.cosh(spans) - 1) / spans)  # 0.42, 0.88, 1.42
 
 
 def log_need(batch: float, rate: float, size: float, length: float) -> float:

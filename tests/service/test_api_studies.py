@@ -242,8 +242,8 @@ def test_the_rungs_count_trials_by_state(api):
     study = api.call("GET", "/studies/bowl").json()
     assert study["trials"] == {"reached": 6}
     assert study["rungs"] == [
-        {"global_batch_size": 16, "trials": {"reached": 4}},
-        {"global_batch_size": 32, "trials": {"reached": 2}},
+        {"global_batch_size": 16, "trials": {"reached": 4}, "by_sizes": []},
+        {"global_batch_size": 32, "trials": {"reached": 2}, "by_sizes": []},
     ]
     assert study["best_epochs_to_target"] == 2.0
     assert study["usage"]["trials"] == 6

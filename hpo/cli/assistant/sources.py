@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hpo.errors import PlanError, RequestError
 from hpo.runs import api
 from hpo.runs.repository import open_store
+from hpo.study.sizes import named_sizes, point_of
 from search_spaces.names import nearest
 from storage.records import NewStudy, StudyState
 
@@ -45,6 +46,10 @@ class StudySource(Protocol):
 
     def forecast(self, name: str, batches: Sequence[int], budgets: Sequence[float]) -> list[Plain]:
         """Forecasts at batch sizes; at the study's full-scale batch if none is given."""
+        ...
+
+    def designs(self, name: str) -> Plain:
+        """What its trainings buy at full scale, for fewer and for more."""
         ...
 
     def plan(self, name: str, asked: Mapping[str, Any]) -> Plain:
@@ -97,7 +102,14 @@ class StudyDatabase:
         """See the source."""
         from hpo.cli.output.tables import trial_rows
 
-        return trial_rows(api.read_study(name, self._storage))
+        result = api.read_study(name, self._storage)
+        rows = trial_rows(result)
+        if not result.spec.sizes:
+            return rows
+        return [
+            {"sizes": named_sizes(point_of(result.spec, trial.settings)), **row}
+            for trial, row in zip(result.trials, rows, strict=True)
+        ]
 
     def events(self, name: str) -> list[Plain]:
         """See the source."""
@@ -119,6 +131,10 @@ class StudyDatabase:
         at = list(batches) or _full_scale(name, full.global_batch_size if full else None)
         posterior = api.fit_posterior(result, at)
         return [api.forecast(result, each, posterior, budgets=budgets).to_dict() for each in at]
+
+    def designs(self, name: str) -> Plain:
+        """See the source."""
+        return api.designs(api.read_study(name, self._storage)).to_dict()
 
     def plan(self, name: str, asked: Mapping[str, Any]) -> Plain:
         """See the source; machines are those that `hpo machines` lists, and no files."""
@@ -203,6 +219,11 @@ class StudyServer:
         full = {} if batches else study.status().document.get("full_scale") or {}
         at = list(batches) or _full_scale(name, full.get("global_batch_size"))
         return [dict(study.forecast(each, budgets=budgets).document) for each in at]
+
+    def designs(self, name: str) -> Plain:
+        """See the source."""
+        found: Plain = self._client.document("studies", name, "designs")
+        return found
 
     def plan(self, name: str, asked: Mapping[str, Any]) -> Plain:
         """See the source; the server keeps it."""

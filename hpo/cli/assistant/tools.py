@@ -75,7 +75,7 @@ class StudyTools:
         return self._source.study(study)
 
     def list_trials(self, study: StudyName, after: After = 0, limit: Limit = 50) -> Plain:
-        """List trials of a study by number: batch size, settings, seed, state, epochs to target, why one ended."""
+        """List trials of a study by number: batch, sizes, settings, seed, state, epochs to target, why one ended."""
         return _page("trials", self._source.trials(study), after, limit)
 
     def read_log(self, study: StudyName, after: After = 0, limit: Limit = 50) -> Plain:
@@ -114,6 +114,14 @@ class StudyTools:
         made = self._source.forecast(study, global_batch_sizes or [], budget_epochs or [])
         return {"forecasts": made}
 
+    def design(self, study: StudyName) -> Plain:
+        """Tell what a study's trainings buy: their cost against the interval at full scale, for fewer and for more.
+
+        Costs are in trainings at full scale. The row that is `own` is the study as it is; rows that no cheaper one
+        beats are told.
+        """
+        return self._source.designs(study)
+
     def explain_trust(self, study: StudyName, global_batch_size: BatchSize | None = None) -> Plain:
         """Say why the forecast at a batch size is trusted as it is: evidence, regime, doubts, how earlier ones held."""
         batches = [] if global_batch_size is None else [global_batch_size]
@@ -121,6 +129,7 @@ class StudyTools:
         known = self._source.study(study)
         return {
             "global_batch_size": made["global_batch_size"],
+            **({"sizes": made["sizes"]} if made.get("sizes") else {}),
             "trust": made["trust"],
             "reason": made["reason"],
             **{
@@ -196,6 +205,7 @@ def make_server(source: StudySource, *, writes: bool) -> MCPServer[Any]:
         tools.read_log,
         tools.check_study,
         tools.forecast,
+        tools.design,
         tools.explain_trust,
         tools.list_plans,
     ]

@@ -77,13 +77,16 @@ def show_status(study: StudyStatus) -> None:
     rungs = [rung for rung in study.document.get("rungs") or () if rung["trials"]]
     if rungs:
         states = list(dict.fromkeys(state for rung in rungs for state in rung["trials"]))
-        table = new_table("rungs", "batch size", "trials", *states)
+        sizes = list(study.document.get("sizes") or ())
+        table = new_table("rungs", "batch size", *sizes, "trials", *states)
         for rung in rungs:
-            table.add_row(
-                str(rung["global_batch_size"]),
-                str(sum(rung["trials"].values())),
-                *(str(rung["trials"].get(state, 0)) for state in states),
-            )
+            for each in rung.get("by_sizes") or [rung]:
+                table.add_row(
+                    str(rung["global_batch_size"]),
+                    *(str(each.get("sizes", {}).get(name, "")) for name in sizes),
+                    str(sum(each["trials"].values())),
+                    *(str(each["trials"].get(state, 0)) for state in states),
+                )
         console.print(table)
     if study.best_epochs_to_target is not None:
         console.print(f"fewest epochs to target: {study.best_epochs_to_target:.4g}", markup=False)

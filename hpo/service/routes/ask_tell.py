@@ -22,6 +22,7 @@ from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import BIGGEST_BATCH, refusals
 from hpo.service.routes.trials import Number
+from hpo.service.study_facts import study_facts
 from storage.figures import (
     BYTES_OF_A_POINT,
     LEAST,
@@ -32,6 +33,7 @@ from storage.figures import (
     MOST_MEASURES,
     MOST_SAMPLES,
 )
+from storage.records import Trial
 from trainers.report import ConvergencePoint, TrainingOutcome
 
 router = APIRouter(prefix="/studies/{name}/trials", tags=["trials"])
@@ -149,7 +151,8 @@ def ask(who: Submitter, context: Shared, name: StudyName, body: AskBody) -> Resp
     trial = None
     if asked.number is not None:
         store = context.open_store()
-        trial = trial_values(store.trial(store.study(name).id, asked.number))
+        study = store.study(name)
+        trial = _values(context, name, store.trial(study.id, asked.number))
     document = {
         "trial": trial,
         "job": None if asked.job is None else asked.job.to_dict(),
@@ -201,7 +204,7 @@ def end(
             reason=body.reason,
         )
     )
-    return reply(trial_values(ended))
+    return reply(_values(context, name, ended))
 
 
 @router.post(
@@ -214,7 +217,13 @@ def release(
     who: Submitter, context: Shared, name: StudyName, number: Number, body: ReleaseBody
 ) -> Response:
     """Put the trial back into the queue of its study, for somebody else; one that has ended stays as it is."""
-    return reply(trial_values(_tried(lambda: _study(context, who, name).release(number, body.key))))
+    released = _tried(lambda: _study(context, who, name).release(number, body.key))
+    return reply(_values(context, name, released))
+
+
+def _values(context: Context, name: str, trial: Trial) -> dict[str, Any]:
+    sizes_of = study_facts(context.open_store().study(name).spec).sizes_of
+    return trial_values(trial, sizes_of(trial.settings))
 
 
 def _study(

@@ -43,6 +43,12 @@ class ForecastAnswer(Answer):
     model_config = ConfigDict(extra="allow")
 
     global_batch_size: int
+    sizes: dict[str, int] = Field(
+        default_factory=dict,
+        description="Width, depth and samples that it is for, those of the full scale; left out where the batch alone "
+        "grows.",
+        examples=[{"width": 256, "samples": 32768}],
+    )
     epochs_to_target: IntervalAnswer | None = Field(
         description="The mean of a few runs with these settings; null where the best within a budget is asked for."
     )
@@ -120,6 +126,80 @@ async def forecast(
         context.check_computation(who)
         answer = await context.computations.run(
             who, slot, lambda: forecasts.kept(store, study, "forecast", make) if of_page else make()
+        )
+    return Response(answer, media_type="application/json")
+
+
+class DesignAnswer(Answer):
+    """A number of trainings over the ladder up to some size: what they cost, and what they are expected to tell."""
+
+    largest: dict[str, int] = Field(
+        description="Up to which batch, width, depth and samples.",
+        examples=[{"global_batch_size": 64, "width": 64, "samples": 8192}],
+    )
+    trainings: int
+    cost: float = Field(description="In trainings at full scale.")
+    accelerator_hours: float | None = Field(
+        description="In those of a worker of this study; null where no training was timed."
+    )
+    interval: IntervalAnswer = Field(
+        description="Of the epochs to the target, or of the best metric, at full scale."
+    )
+    factor: float = Field(description="High end over low one, of what trainings need or lack.")
+    regret: float = Field(
+        description="By which share the settings chosen are expected to lengthen the training at full scale."
+    )
+    own: bool = Field(description="Whether it is the study as it is.")
+
+
+class DesignsAnswer(Answer):
+    """What trainings of a study buy; the document of `hpo design --json`."""
+
+    study: str
+    answer: str = Field(description="What the intervals are of.", examples=["loss"])
+    within_epochs: float | None = Field(
+        description="The budget, where the best within one is asked for."
+    )
+    full_scale: dict[str, int] = Field(
+        description="Batch and sizes that the intervals are for.",
+        examples=[{"global_batch_size": 128, "width": 256, "samples": 32768}],
+    )
+    designs: list[DesignAnswer] = Field(
+        description="The study's own, and each that tells more than every cheaper one; the cheapest first."
+    )
+
+
+@router.get(
+    "/designs",
+    response_model=DesignsAnswer,
+    summary="What trainings buy",
+    responses=refusals(404, 409),
+)
+async def designs(who: Reader, context: Shared, slot: OwnSlot, name: StudyName) -> Response:
+    """What this sweep has cost and the interval that it leaves, and the same for smaller, shorter and longer sweeps.
+
+    The first request after a trial ended fits the laws anew, which takes seconds; the next are answered at once.
+    """
+    study = await run_sync(context.read_study, who, name)
+    if study_facts(study.spec).full_scale_batch is None:
+        raise RefusedError(
+            422,
+            f"study {study.name!r} names no full_scale batch size, so that its trainings are worth nothing there",
+            way_out="resume it with full_scale: {global_batch_size: ...} in its file",
+        )
+    store, forecasts = context.open_store(), context.forecasts
+    answer = await run_sync(forecasts.kept, store, study, "designs")
+    if answer is None:
+        context.check_computation(who)
+        answer = await context.computations.run(
+            who,
+            slot,
+            lambda: forecasts.kept(
+                store,
+                study,
+                "designs",
+                lambda: json_bytes(forecasts.designs(store, study).to_dict()),
+            ),
         )
     return Response(answer, media_type="application/json")
 

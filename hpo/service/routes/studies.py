@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any
 
 from anyio.to_thread import run_sync
@@ -18,7 +19,8 @@ from hpo.service.context import BIGGEST_ID, Context, OwnSlot, Reader, Shared, St
 from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import After, Limit, Words, refusals
-from hpo.service.study_facts import study_facts
+from hpo.service.study_facts import StudyFacts, study_facts
+from hpo.study.sizes import named_sizes, points
 from hpo.study.spec import parse_study
 from storage.records import NewStudy, Study, StudyState
 from storage.store import Store
@@ -314,18 +316,42 @@ def _detail(store: Store, study: Study) -> dict[str, Any]:
     rungs, usage = store.counts(study.id), store.usage(study.id)
     summary = store.page_studies(after=study.id + 1, limit=1)[0]  # newest first: this very study
     facts = study_facts(study.spec)
+    by_sizes = _by_sizes(store, study, facts)
     return {
         **study_values(study, summary.trials, summary.best_epochs_to_target, usage.samples),
         "budget_trials": study.budget_trials or facts.budget_trials,
         "spec": study.spec,
         "ladder": facts.ladder or sorted(rungs),
+        "sizes": facts.sizes,
         "full_scale": facts.full_scale,
         "usage": plain(usage),
         "rungs": [
             {
                 "global_batch_size": batch,
                 "trials": {str(state): count for state, count in counted.items()},
+                "by_sizes": by_sizes.get(batch, []),
             }
             for batch, counted in sorted(rungs.items())
         ],
+    }
+
+
+def _by_sizes(store: Store, study: Study, facts: StudyFacts) -> dict[int, list[dict[str, Any]]]:
+    """How many trials stand where at each combination of sizes, by batch; empty where the batch alone grows."""
+    if not facts.full_point:
+        return {}
+    spec = parse_study(study.spec)
+    ordered = {tuple(named_sizes(point).items()): at for at, point in enumerate(points(spec))}
+    counted: dict[int, dict[tuple[tuple[str, int], ...], Counter[str]]] = {}
+    for batch, state, own in store.own_settings(study.id):
+        sizes = tuple(facts.sizes_of(own).items())
+        counted.setdefault(batch, {}).setdefault(sizes, Counter())[str(state)] += 1
+    return {
+        batch: [
+            {"sizes": dict(sizes), "trials": dict(states)}
+            for sizes, states in sorted(
+                found.items(), key=lambda each: (ordered.get(each[0], len(ordered)), each[0])
+            )
+        ]
+        for batch, found in counted.items()
     }

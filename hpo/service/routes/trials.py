@@ -13,6 +13,7 @@ from hpo.service.context import Reader, Shared, StudyName
 from hpo.service.refusal import RefusedError
 from hpo.service.reply import reply
 from hpo.service.routes.common import BIGGEST_BATCH, BIGGEST_NUMBER, After, Limit, refusals
+from hpo.service.study_facts import study_facts
 from storage.records import Convergence, TrialState
 
 router = APIRouter(prefix="/studies/{name}", tags=["trials"])
@@ -68,9 +69,10 @@ def trials(
         order=order,
         descending=descending,
     )
+    sizes_of = study_facts(study.spec).sizes_of
     return reply(
         {
-            "trials": [trial_values(trial) for trial in page],
+            "trials": [trial_values(trial, sizes_of(trial.settings)) for trial in page],
             "next": page[-1].number if len(page) == limit else None,
         }
     )
@@ -82,7 +84,8 @@ def trials(
 def trial(who: Reader, context: Shared, name: StudyName, number: Number) -> Response:
     """One trial with its settings and how it ended."""
     study = context.read_study(who, name)
-    return reply(trial_values(context.open_store().trial(study.id, number)))
+    found = context.open_store().trial(study.id, number)
+    return reply(trial_values(found, study_facts(study.spec).sizes_of(found.settings)))
 
 
 @router.get(
