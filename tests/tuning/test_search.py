@@ -551,7 +551,7 @@ def test_at_a_batch_where_all_was_lost_lower_rates_are_tried():
 
 
 def test_a_look_within_the_warmup_has_seen_the_rate_that_it_has_come_to():
-    """Half way up its warmup a training is at half of its rate, and tells of the edge what one of half the rate tells."""
+    """Half way up its warmup a training is at half of its rate: it tells of the edge what one of that rate tells."""
     shapes = Shapes.between(math.log(0.01), math.log(4.0))
     rate, share = np.log([2.0]), np.array([0.2])
     whole = Places(np.zeros((1, 2)), rate, np.array([0.4]), np.zeros(1))
