@@ -8,8 +8,8 @@ time: sampler, seeds and trials.
 
 Compared with the sweep without a tracker of the same round are the seconds of its trials by their own clock and the
 processor time of the thread that trains: the median over the rounds with its standard error, since what disturbs a
-virtual machine comes in bursts. Beside them stands the processor time of the tracker's own process, the only place where
-it can take something from a training, at the lowest priority; and what became of each trial.
+virtual machine comes in bursts. Beside them stand the processor time of the tracker's own process, the only place where
+it can take something from a training, at the lowest priority, and what became of each trial.
 """
 
 from __future__ import annotations
