@@ -20,16 +20,28 @@ import torch
 from benchmarks.real_panel import cases
 from benchmarks.real_panel.trainings import train_samples
 from benchmarks.search_economy import grids, report
-from benchmarks.search_economy.alexnet import AlexNetLandscape
 from benchmarks.search_economy.direct import DIRECT
 from benchmarks.search_economy.own import OwnSearch
 from benchmarks.search_economy.panel import PanelLandscape
 from benchmarks.search_economy.protocol import Landscape, search
+from benchmarks.search_economy.published import DEBERTA_BATCHES, alexnet, deberta
 
 SPENDS = (1.0, 2.0, 4.0, 8.0, 16.0)
 STAGES = ("train", "search", "table")
 METHODS: dict[str, Any] = {"search": OwnSearch, **DIRECT}
 """Every search that is compared: a function of a landscape and a seed."""
+
+PUBLISHED: dict[str, tuple[Any, str, int]] = {
+    **{
+        f"alexnet-{batch}": (alexnet, "alexnet_tuning.jsonl.gz", batch)
+        for batch in (256, 512, 1024)
+    },
+    **{
+        f"deberta-{batch}": (deberta, "deberta-base_tuning.jsonl.gz", batch)
+        for batch in DEBERTA_BATCHES
+    },
+}
+"""What makes each landscape of published trainings, from which file, and its batch."""
 
 
 def main() -> None:
@@ -47,9 +59,9 @@ def main() -> None:
         help="the CIFAR-10 images: a folder with train/CLASS/*.jpg and test/CLASS/*.jpg",
     )
     parser.add_argument(
-        "--alexnet",
+        "--published",
         type=Path,
-        help="opda's alexnet_tuning.jsonl.gz; without it AlexNet is left out",
+        help="opda's folder: alexnet_tuning.jsonl.gz and deberta-base_tuning.jsonl.gz; without it they are left out",
     )
     parser.add_argument("--output", type=Path, default=Path("search_economy"))
     parser.add_argument("--picture", type=Path, help="where to write the picture (SVG)")
@@ -58,10 +70,8 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     known = {each.name: each for each in cases.panel(options.data, options.output)}
     for name in options.case or []:
-        if name not in known and not name.startswith("alexnet"):
-            parser.error(
-                f"--case must be one of {', '.join(known)} or AlexNet's, such as alexnet-0.4, but got {name}"
-            )
+        if name not in {*known, *PUBLISHED}:
+            parser.error(f"--case must be one of {', '.join([*known, *PUBLISHED])}, but got {name}")
     if "train" in options.stage:
         for name, case in known.items():
             if options.case is None or name in options.case:
@@ -69,7 +79,7 @@ def main() -> None:
     results = options.output / "searches.jsonl"
     if "search" in options.stage:
         _search(
-            list(landscapes(options.output, known, options.alexnet, options.case)),
+            list(landscapes(options.output, known, options.published, options.case)),
             options.method,
             options.seeds,
             results,
@@ -85,18 +95,18 @@ def main() -> None:
 def landscapes(
     folder: Path,
     known: dict[str, cases.Case],
-    alexnet: Path | None = None,
+    published: Path | None = None,
     wanted: list[str] | None = None,
 ) -> Iterator[Landscape]:
-    """Those of the cases whose grids ``folder`` holds, the panel's ``known``, and AlexNet's."""
+    """Those of the cases whose grids ``folder`` holds, the panel's ``known``, and the published trainings."""
     for name, case in known.items():
         held = grids.read(name, folder / "trainings")
         if (wanted is None or name in wanted) and grids.complete(case, held):
             yield PanelLandscape(case, held, train_samples(case))
-    if alexnet is not None:
-        pool = AlexNetLandscape(alexnet)
-        if wanted is None or pool.name in wanted:
-            yield pool
+    if published is not None:
+        for name, (make, file, batch) in PUBLISHED.items():
+            if wanted is None or name in wanted:
+                yield make(published / file, batch)
 
 
 def _search(found: list[Landscape], methods: list[str], seeds: int, results: Path) -> None:

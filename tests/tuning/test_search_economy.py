@@ -11,11 +11,11 @@ import pytest
 from benchmarks.real_panel import cases
 from benchmarks.real_panel.trainings import LOST_EPOCHS
 from benchmarks.search_economy import report
-from benchmarks.search_economy.alexnet import AlexNetLandscape
 from benchmarks.search_economy.direct import DIRECT
 from benchmarks.search_economy.grids import Whole, batches
 from benchmarks.search_economy.panel import PanelLandscape
 from benchmarks.search_economy.protocol import Curve, Range, Step, search
+from benchmarks.search_economy.published import alexnet, deberta
 
 BEST_RATE, BEST_EPOCHS = 0.4, 8.0
 
@@ -211,7 +211,7 @@ def test_published_trainings_are_looked_up_by_what_was_trained(tmp_path):
     file = tmp_path / "alexnet.jsonl.gz"
     with gzip.open(file, "wt") as lines:
         lines.writelines(json.dumps(row) + "\n" for row in rows)
-    landscape = AlexNetLandscape(file, target=0.5 * 20 / 30)
+    landscape = alexnet(file, target=0.5 * 20 / 30)
     near = landscape.nearest(1024, {**landscape.candidates(1024)[0], "learning_rate": 0.8})
     assert near["learning_rate"] == 1.0
     assert landscape.train(1024, near, 0).epochs[-1] == 20
@@ -221,7 +221,45 @@ def test_published_trainings_are_looked_up_by_what_was_trained(tmp_path):
     assert landscape.optimum == pytest.approx(math.exp(np.mean(np.log(taken))))
     assert landscape.regret(near) == pytest.approx(math.log(20 / landscape.optimum))
     with pytest.raises(ValueError, match="lower target"):
-        AlexNetLandscape(file, target=0.9)
+        alexnet(file, target=0.9)
+
+
+def test_published_fine_tunings_count_a_third_of_the_batches_as_one(tmp_path):
+    """Batches of 50 and 64 are one pool, that of 32 another; epochs are updates times the batch over the samples."""
+    samples = 392_702
+    rows = [
+        {
+            "num_train_epochs": 2,
+            "train_batch_size": batch,
+            "learning_rate": rate,
+            "warmup_steps": 500,
+            "cls_drop_out": 0.1,
+            "learning_curves": {"matched": [[1000, 0.8], [2000, reached], [3000, 0.9]]},
+        }
+        for batch, rate, reached in (
+            (50, 1e-5, 0.9),
+            (64, 2e-5, 0.9),
+            (64, 4e-5, 0.85),
+            (32, 1e-5, 0.9),
+        )
+    ]
+    file = tmp_path / "deberta.jsonl.gz"
+    with gzip.open(file, "wt") as lines:
+        lines.writelines(json.dumps(row) + "\n" for row in rows)
+    landscape = deberta(file, 64)
+    assert len(landscape.candidates(64)) == 3 and landscape.ladder == ()
+    near = landscape.nearest(64, {**landscape.candidates(64)[0], "learning_rate": 1e-5})
+    assert near["warmup_epochs"] == pytest.approx(500 * 50 / samples)
+    assert landscape.train(64, near, 0).epochs == pytest.approx(
+        [1000 * 50 / samples, 2000 * 50 / samples]
+    )
+    slow = landscape.nearest(64, {**near, "learning_rate": 4e-5})
+    taken = [2000 * 50 / samples, 2000 * 64 / samples, 3000 * 64 / samples]
+    assert landscape.regret(slow) == pytest.approx(
+        math.log(taken[-1] / math.exp(np.mean(np.log(taken))))
+    )
+    with pytest.raises(ValueError, match="lower target"):
+        deberta(file, 64, target=0.95)
 
 
 def test_tables_compare_only_what_every_search_has_done():
