@@ -134,15 +134,17 @@ def language_models(file: Path) -> Iterator[HiddenBatch]:
                 if (row["optimizer"], row["size"], float(row["chinchilla"]))
                 == (optimizer, size, budget)
             ]
-            series = _batch_series(of_budget, budget, curve)
+            series, rate = _batch_series(of_budget, budget, curve)
             if 1024 not in series or len(series) < 4:
                 continue
             rows = [
-                Aggregate(batch, tokens, runs=1)
+                Aggregate(batch, tokens, runs=1, settings={"learning_rate": rate})
                 for batch, tokens in sorted(series.items())
                 if batch < 1024
             ]
-            posterior = fit(Evidence(aggregates=rows), rng=np.random.default_rng(0))
+            posterior = fit(
+                Evidence(aggregates=rows, tuned=tuned_settings(rows)), rng=np.random.default_rng(0)
+            )
             yield HiddenBatch(
                 "language models",
                 f"{optimizer}, {size}, {budget:g} times Chinchilla",
@@ -159,8 +161,8 @@ def language_models(file: Path) -> Iterator[HiddenBatch]:
 
 def _batch_series(
     rows: Sequence[dict[str, str]], budget: float, curve: dict[float, float]
-) -> dict[int, float]:
-    """Tokens over those of the best training, by batch; settings are those of the best where most were trained."""
+) -> tuple[dict[int, float], float]:
+    """Tokens over those of the best training, by batch, with the rate of the best where most were trained."""
     others = ("learning_rate", "warmup", "decay", "weight_decay", "beta1", "beta2", "momentum")
     by_batch: dict[int, list[dict[str, str]]] = {}
     for row in rows:
@@ -174,7 +176,7 @@ def _batch_series(
         if alike:
             loss = min(float(row["loss"]) for row in alike)
             found[batch] = budget / _tokens(loss, curve)
-    return found
+    return found, float(best["learning_rate"])
 
 
 def _tokens(loss: float, curve: dict[float, float]) -> float:

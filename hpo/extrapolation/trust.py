@@ -18,6 +18,7 @@ WIDE, VERY_WIDE = 1.6, 2.5  # high over low, of epochs
 # of what trainings of a fixed budget lack, which falls more slowly than their epochs rise
 WIDE_SHORTFALL, VERY_WIDE_SHORTFALL = 1.2, 1.5
 FEW_RUNGS = 4
+ONE_RATE_OVER = 4.0  # batches that lie apart by so much do not share their best learning rate
 SHOWN = 2  # trainings of a race that reached the target
 REGIMES = (
     (0.2, "perfect scaling"),
@@ -43,6 +44,7 @@ def judge(
     """
     seen_there = raced is not None and raced.reached >= SHOWN
     doubts = _grave(posterior, needs_growth=not seen_there)
+    doubts += [] if seen_there else _one_rate(posterior)
     worries = []
     rungs = _reached_rungs(posterior)
     rungs_below = [
@@ -136,6 +138,20 @@ def _grave(posterior: Posterior, *, needs_growth: bool) -> list[str]:
     return doubts
 
 
+def _one_rate(posterior: Posterior) -> list[str]:
+    """The doubt where batches far apart were all trained with one learning rate: none of them tells how to tune it."""
+    first, last = posterior.evidence.batches[0], posterior.evidence.batches[-1]
+    alike = [
+        law for law in posterior.model.laws if law.name == RATE and law.tried[0] == law.tried[1]
+    ]
+    if not alike or last < ONE_RATE_OVER * first:
+        return []
+    return [
+        f"batches from {first} to {last} were all trained with one learning rate, so that nothing shows how it goes "
+        "with the batch, nor how soon a tuned one arrives"
+    ]
+
+
 def _minor(posterior: Posterior) -> list[str]:
     worries = []
     observations = posterior.evidence.observations
@@ -143,7 +159,7 @@ def _minor(posterior: Posterior) -> list[str]:
         worries.append("one seed only")
     if observations:
         for law in posterior.model.laws:
-            if law.tried[0] == law.tried[1]:
+            if law.tried[0] == law.tried[1] and not (law.name == RATE and _one_rate(posterior)):
                 worries.append(f"{law.name} was never varied")
     fixed = posterior.model.budget is not None  # halving stops most trainings there: no worry
     whole = (

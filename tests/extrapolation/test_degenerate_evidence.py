@@ -70,14 +70,21 @@ def test_degenerate_evidence_gets_a_wide_answer_and_low_trust(name):
     assert found.epochs_to_target.high / found.epochs_to_target.low > 1.6
 
 
-def test_identical_settings_and_one_seed_are_no_high_trust():
+def test_one_rate_for_batches_far_apart_is_low_trust():
     evidence = Evidence(
         observations=_trials([16, 32, 64, 128], rates=(0.1,), seeds=(0,)), tuned=RATE
     )
     found = forecast(fit(evidence, rng=np.random.default_rng(0)), 256)
-    assert found.trust != "high"
-    assert "one seed" in found.reason and "learning_rate was never varied" in found.reason
+    assert found.trust == "low"
+    assert "one seed" in found.reason and "all trained with one learning rate" in found.reason
     assert found.settings["learning_rate"].high / found.settings["learning_rate"].low > 1.5
+
+
+def test_a_rate_that_was_never_varied_where_batches_lie_close_is_a_lesser_doubt():
+    evidence = Evidence(observations=_trials([32, 48, 64], rates=(0.1,), seeds=(0,)), tuned=RATE)
+    found = forecast(fit(evidence, rng=np.random.default_rng(0)), 96)
+    assert "learning_rate was never varied" in found.reason
+    assert "with one learning rate" not in found.reason
 
 
 def test_where_everything_diverged_the_recommended_rate_is_lower_but_not_out_of_sight():

@@ -68,6 +68,7 @@ NO_WARMUP, WARMUPS = 0.05, (0.02, 0.9)
 # not trained must be better by than the best of those that were
 AMPLITUDES, CAREFUL = (0.4, 0.7), (0.0, 0.4)
 RISK = 1.0  # log epochs that a recommendation gives to be sure to arrive
+MARGIN = 0.1  # log epochs by which settings that were only looked at must be better than those that arrived
 LEAST_LEFT = 0.02  # of 1 - momentum, where that is tuned: closer to 1 the rate counts no higher
 ALIKE = 0.35  # rates apart by less, in their logarithm, confirm each other
 PATIENT = 1.7  # a training to its end has so many times the epochs that it is expected to need
@@ -222,16 +223,22 @@ class Search:
         return trained + self._resolution * sum(each.state == "running" for each in there)
 
     def recommendation(self, seen: Sequence[Seen]) -> dict[str, float]:
-        """The settings to use at full scale, by what is known now: of those that have arrived there, once some have."""
+        """The settings to use at full scale, by what is known now.
+
+        Once trainings have arrived there, those of one of them, or those of a look that is better by a margin.
+        """
         known = self._known(seen, self._target)
         if known is None:
             return self._begun(seen)
-        arrived = [each.seen for each in known.here() if each.seen.state == "reached"]
+        here = known.here()
+        arrived = [each.seen for each in here if each.seen.state == "reached"]
         if not arrived:
             return self._best(known, RISK)
-        settings = [self._moved(each, known) for each in arrived]
+        looks = [each.seen for each in here if not each.ended]
+        settings = [self._moved(each, known) for each in (*arrived, *looks)]
         places, mean, _ = self._predicted(known, settings)
-        return settings[int(np.argmin(mean + RISK * known.surface.lost(places)))]
+        margins = np.array([0.0] * len(arrived) + [MARGIN] * len(looks))
+        return settings[int(np.argmin(mean + margins + RISK * known.surface.lost(places)))]
 
     def forgone(self, seen: Sequence[Seen]) -> SearchStep | None:
         """What would be trained next at the largest batch if its cost did not matter; None before anything is known."""
