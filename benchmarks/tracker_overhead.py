@@ -15,9 +15,9 @@ it can take something from a training, at the lowest priority, and what became o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
-import resource
 import socket
 import statistics
 import sys
@@ -156,10 +156,26 @@ def sweep(
     return result.trials, heard.warnings, heard.seen[-1] - heard.seen[0]
 
 
-def children_seconds() -> float:
-    """Processor time of the processes that this one has started and that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+@contextmanager
+def taken() -> Iterator[list[float]]:
+    """The processor seconds that trackers have had by the end of the run that they are beside, as Linux counts them."""
+    seconds: list[float] = []
+    ends = beside._Beside.tell_end
+
+    def tell_end(one: beside._Beside) -> None:
+        if one._process is not None:
+            with contextlib.suppress(OSError):
+                counts = (
+                    Path(f"/proc/{one._process.pid}/stat").read_text().rpartition(")")[2].split()
+                )
+                seconds.append((int(counts[11]) + int(counts[12])) / os.sysconf("SC_CLK_TCK"))
+        ends(one)
+
+    beside._Beside.tell_end = tell_end  # type: ignore[method-assign]
+    try:
+        yield seconds
+    finally:
+        beside._Beside.tell_end = ends  # type: ignore[method-assign]
 
 
 def spread(quotients: Sequence[float]) -> tuple[float, float]:
@@ -195,12 +211,12 @@ def main() -> None:
             order = (WAYS[turn:] + WAYS[:turn])[:: 1 if number % 2 == 0 else -1]
             found, spent = {}, dict[str, float]()
             for way in order:
-                before = children_seconds()
-                trials, warnings, spent[way] = sweep(
-                    folder, way, number, port, asked.trials, asked.epochs
-                )
+                with taken() as seconds:
+                    trials, warnings, spent[way] = sweep(
+                        folder, way, number, port, asked.trials, asked.epochs
+                    )
                 found[way] = {trial.number: trial for trial in trials}
-                own[way].append(children_seconds() - before)
+                own[way].append(sum(seconds))
                 warned[way] += len(warnings)
             plain = found["none"]
             for way in WAYS:

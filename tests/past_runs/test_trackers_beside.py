@@ -134,7 +134,10 @@ def test_what_is_wrong_with_it(text, said):
 
 
 @pytest.mark.processes
-def test_every_trial_goes_to_a_tracker_of_somebody_else(lines, tmp_path):
+def test_every_trial_goes_to_a_tracker_of_somebody_else(lines, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        beside, "GRACE_SECONDS", 120.0
+    )  # on a busy machine it hardly gets the processor
     result, heard = run(tmp_path, "[lines]")
     assert heard.warnings == []
     written = (tmp_path / ".hpo" / "trackers" / "lines").read_text().splitlines()
@@ -153,13 +156,13 @@ def test_one_that_fails_and_one_that_hangs_are_one_warning_each(lines, tmp_path,
     assert ends(failing) == ends(plain) and failing.complete
     (warning,) = heard.warnings
     assert "OSError: the network is down" in warning and "hpo export trackers 'failing'" in warning
-    monkeypatch.setattr(beside, "GRACE_SECONDS", 3.0)
+    monkeypatch.setattr(beside, "GRACE_SECONDS", 8.0)
     began = time.monotonic()
     hanging, heard = run(tmp_path, "[{lines: {way: hang}}]", "hanging")
     assert ends(hanging) == ends(plain) and hanging.complete
     (warning,) = heard.warnings
-    assert "was not done 3 s after the run" in warning
-    assert time.monotonic() - began < 40  # it would sleep for four minutes
+    assert "was not done 8 s after the run" in warning
+    assert time.monotonic() - began < 60  # it would sleep for four minutes
     number = int((tmp_path / ".hpo" / "trackers" / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(number, 0)
@@ -168,7 +171,7 @@ def test_one_that_fails_and_one_that_hangs_are_one_warning_each(lines, tmp_path,
 @pytest.mark.processes
 def test_nothing_of_a_tracker_runs_in_the_process_that_trains(lines, tmp_path, monkeypatch):
     """No code of it is ever called here, and no thread of the run but its own listener waits for what it says."""
-    monkeypatch.setattr(beside, "GRACE_SECONDS", 3.0)
+    monkeypatch.setattr(beside, "GRACE_SECONDS", 8.0)
     monkeypatch.setattr(beside, "make_tracker", None)
     monkeypatch.setattr(beside, "track", None)
     seen: dict[str, set[str]] = {}
@@ -204,8 +207,16 @@ def test_a_tracker_ends_where_its_run_is_killed(lines, tmp_path):
     choice = parse_study(SPEC + "trackers: [lines]\n").trackers[0]
     one = beside._Beside(choice, study, f"sqlite:///{tmp_path}/hpo.db", folder, heard.append)
     os.kill(one._process.pid, signal.SIGCONT)  # it lives
+    assert os.getsid(one._process.pid) == os.getsid(
+        0
+    )  # where its priority counts against those that train
+    assert os.getpgid(one._process.pid) == one._process.pid  # and Ctrl-C does not reach it
+    deadline = time.monotonic() + 60
+    while os.getpriority(os.PRIO_PROCESS, one._process.pid) != beside.NICE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     one.tell_end()
-    assert one._process.wait(60) == 0
+    assert one._process.wait(120) == 0
     assert (folder / "lines").read_text().count("end ") == 4 and heard == []
     one.end(time.monotonic())
 

@@ -1,9 +1,9 @@
 """Trackers beside a run: each in a process of its own, which reads the database and is never waited for.
 
-The process has the lowest priority and gets its orders by its standard input; the end of that input tells it that the
-run is over, so that it ends too where the run is killed. It looks once more then, and has ``GRACE_SECONDS`` for what is
-left. Whatever becomes of it, one that hangs, fails, or loses its network is one warning of the run, and what it did not
-write a later run or ``hpo export trackers`` writes.
+Once it has started, the process has a low priority: at most a tenth of a core that a training needs. It receives its
+orders by its standard input; the end of that input tells it that the run is over, so that it also ends if the run is
+killed. It then looks once more, and has ``GRACE_SECONDS`` for the rest. A tracker that hangs, fails, or loses its
+network costs the run one warning; a later run or ``hpo export trackers`` writes what is missing.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ from trainers.json_text import json_bytes
 
 GRACE_SECONDS = 30.0
 """How long a tracker may write on when its run is over."""
+
+NICE = 10
+"""Niceness of a tracker: of a core that a training needs too, Linux gives it a tenth (weights of 110 and 1,024)."""
 
 
 @contextlib.contextmanager
@@ -88,7 +91,7 @@ class _Beside:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    start_new_session=True,
+                    process_group=0,  # no session of its own: Linux would share the processor by sessions first
                 )
             assert self._process.stdin is not None
             self._process.stdin.write(json_bytes(order) + b"\n")
@@ -141,7 +144,7 @@ class _Beside:
 
 def _follow() -> int:
     """The body of the process; returns the exit status."""
-    os.nice(19)
+    os.nice(NICE)
     complaints = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a library prints goes to the log
     shown = warnings.showwarning
