@@ -1,6 +1,6 @@
-"""This machine: its GPUs are its accelerators, or without any its cores, as measured, or assumed until they are.
+"""This machine: its accelerators are its GPUs, or its cores if it has none; figures are assumed until measured.
 
-``hpo machines local --measure`` writes them to a machine file like any other, ``HPO_LOCAL_MACHINE`` or
+``hpo machines local --measure`` writes a machine file like any other, ``HPO_LOCAL_MACHINE`` or
 ``~/.config/hpo/local-machine.yaml``.
 """
 
@@ -36,7 +36,7 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
     "V100": {"fp32": 1.57e13, "fp16": 1.25e14},
     "": {"fp32": 1.5e13, "tf32": 6e13, "bf16": 1.2e14, "fp16": 1.2e14},
 }
-"""Rated flop/s by what a GPU's name holds, without sparsity (NVIDIA's data sheets of the SXM cards); "": any other."""
+"""Rated flop/s without sparsity by a part of the GPU's name (NVIDIA's data sheets of the SXM cards); "": any other."""
 COUNTED = FigureSource("counted on this machine", checked=True)
 
 
@@ -49,9 +49,9 @@ class Gpu:
 
 
 def gpus() -> list[Gpu]:
-    """The GPUs that a training here may use, as ``nvidia-smi`` lists them; as many as CUDA_VISIBLE_DEVICES names.
+    """Return the GPUs that a local training may use, as listed by ``nvidia-smi``; as many as in CUDA_VISIBLE_DEVICES.
 
-    None where HPO_DEVICE says cpu, and where there is no ``nvidia-smi``, or it does not answer.
+    Empty if HPO_DEVICE is cpu, or if ``nvidia-smi`` is missing or does not answer.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible == "" or os.environ.get(DEVICE_VARIABLE) == "cpu" or not shutil.which("nvidia-smi"):
