@@ -59,19 +59,19 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is expected at ``global_batch_size`` with the recommended settings.
+    """The forecast at ``global_batch_size`` with the recommended settings.
 
     ``epochs_to_target`` is the predictive interval for the mean of a new configuration's runs, in the unit
-    of the evidence. In ``settings``, ``median`` is the value to use: that with the least expected epochs, of
-    learning rates that serve alike the lowest.
+    of the evidence. In ``settings``, ``median`` is the value to use, in the middle of those with the least expected
+    epochs.
     ``laws`` holds the intervals of the fitted parameters, by law and parameter; ``disagreement`` is the factor between
-    the epochs that equally good laws give; ``divergence`` the risk of the recommended settings, None where that is not
-    known; ``chances`` those of reaching the target within budgets of epochs; ``sensitivity`` is to the learning rate;
-    ``raced`` tells of trainings at the batch itself, None without a race.
-    Where a fixed budget was asked about, ``best`` is how good the metric gets in it and ``epochs_to_target`` is that
-    budget, at all of its ends; the factors of ``disagreement`` and ``sensitivity`` are then on what the metric lacks.
-    ``full_scale`` holds the model's size and the training's length where the evidence has others too; ``constraints``
-    what is expected of each constraint of the study that any training told of.
+    the epochs of equally good laws; ``divergence`` the risk with the recommended settings, None if unknown;
+    ``chances`` those of reaching the target within budgets of epochs; ``sensitivity`` is to the learning rate;
+    ``raced`` describes the trainings at the batch itself, None without a race.
+    With a fixed budget, ``best`` is the predicted best metric within it and all ends of ``epochs_to_target`` are that
+    budget; the factors of ``disagreement`` and ``sensitivity`` are then on the shortfall of the metric.
+    ``full_scale`` holds the model's size and the training's length if the evidence has others too; ``constraints``
+    the prediction for each constraint of the study that any training reported.
     """
 
     global_batch_size: int
@@ -260,7 +260,7 @@ def epochs_band(
 def setting_band(posterior: Posterior, name: str, batches: Sequence[float] | Array) -> Band:
     """The best value of a tuned setting over ``batches``; :class:`EvidenceError` if it was not tuned."""
     if name not in posterior.tuned:
-        posterior.law(name)  # says which are
+        posterior.law(name)  # raises, and lists the tuned ones
     return _band(
         batches, [recommend(posterior, _log_batch(batch))[name].interval for batch in batches]
     )

@@ -90,7 +90,7 @@ class FusedRuns:
         run.begin(config)
         training = run.training
         if training is None:
-            self._ready[trial_id] = run.advance()  # says why
+            self._ready[trial_id] = run.advance()  # reports the failure
             return
         if training.finished:  # its checkpoint was written at its end
             self._ready[trial_id] = run.told(None)

@@ -42,7 +42,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         return self._run.advance()
 
     def cleanup(self) -> None:
-        """End what the trial has started."""
+        """Stop the trial and its workers."""
         self._run.stop()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:

@@ -129,7 +129,7 @@ class Recipe:
 
     @property
     def grows_to(self) -> int | None:
-        """The final global batch size under the settings' batch control; None if the batch is constant or unlimited."""
+        """The final global batch size under the settings' batch control; None if it is constant or has no set end."""
         settings = TrainingSettings.from_dict(self.settings)
         if settings.batch_control == "piecewise":
             return round(self.global_batch_size * max(settings.batch_factors))

@@ -43,7 +43,7 @@ TRIED = (
     -0.7,
     0.0,
     0.7,
-)  # where a sampler tries a setting, from the best: in units of its coordinate
+)  # offsets from the best at which a sampler tries a setting, in units of its coordinate
 STUDENT = (
     1.5  # variance over squared scale of Student's t with 3 degrees, by its Fisher information
 )

@@ -203,7 +203,7 @@ class IntervalLaw:
         """The same as :meth:`at`."""
         return self.at(global_batch_size)
 
-    def spread_after(self, seen: int, global_batch_size: int) -> float:  # noqa: ARG002 (one interval tells no more)
+    def spread_after(self, seen: int, global_batch_size: int) -> float:  # noqa: ARG002 (one interval is all there is)
         """Unchanged: a single interval has no correlation between batch sizes."""
         return float(np.std(np.log(self.at(global_batch_size).values)))
 

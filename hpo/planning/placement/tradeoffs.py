@@ -98,10 +98,10 @@ def trade_offs(
     told: Question | None = None,
     most: int = SHOWN,
 ) -> tuple[TradeOff, ...]:
-    """The front over all placements within the constraints, with the settings of each of ``laws``, the fastest first.
+    """Return the front over all placements within the constraints and the settings of each of ``laws``, fastest first.
 
-    ``told`` is the question of a fixed budget (:class:`trainers.job.Question`), whose law of the time is the context's
-    own; None where the epochs to a target are asked for. At most ``most`` members, those best in one aim among them.
+    ``told`` is the question of a fixed budget (:class:`trainers.job.Question`), whose time follows the context's own
+    law; None if the question is the epochs to a target. At most ``most`` members, including the best in each aim.
     """
     found: list[TradeOff] = []
     for law in laws:
