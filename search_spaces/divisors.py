@@ -1,16 +1,16 @@
-"""Divisors of batch sizes, also where a batch size has a huge prime in it."""
+"""Divisors of batch sizes, even if a batch size has a huge prime factor."""
 
 from __future__ import annotations
 
 LARGEST_TRIED = 100_000
-"""Factors up to here are looked for; what is left counts as prime. Exact for numbers below its square, 10^10."""
+"""Largest factor that is tried; the remainder counts as prime. Exact for numbers below its square, 10^10."""
 
 
 def divisors_of(number: int) -> list[int]:
-    """The divisors of a whole number of at least 1, rising; ValueError for a smaller one.
+    """Return the divisors of a whole number of at least 1, increasing; raise ValueError for a smaller one.
 
-    Of a number of 10^10 and more, those that have a prime factor above ``LARGEST_TRIED`` twice or in part may be
-    missing: nobody splits a batch by them, and finding them may take minutes.
+    For a number of 10^10 or more, divisors with a prime factor above ``LARGEST_TRIED`` may be missing: no batch is
+    split by them, and finding them may take minutes.
     """
     if number < 1:
         raise ValueError(f"only numbers of at least 1 have divisors, but got {number}")

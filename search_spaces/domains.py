@@ -1,4 +1,4 @@
-"""Domains: where one tuned setting may lie, on which scale, and in which role.
+"""Domains: the range of one tuned setting, its scale and its role.
 
 Each domain maps its values to the unit interval and back. Floats are continuous there; the values of an
 :class:`Int` or a :class:`Categorical` each own one cell of the interval and map to a point inside it, so uniform
@@ -67,7 +67,7 @@ class Float:
         )
         # halves, because high - low overflows for the widest ranges of floats
         width = high / 2 - low / 2
-        if width == 0:  # so small that half of it is no float
+        if width == 0:  # so small that half of it underflows
             return (value - self.low) / (self.high - self.low)
         return min(max((place / 2 - low / 2) / width, 0.0), 1.0)
 
@@ -213,7 +213,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _identity(value: Any) -> tuple[bool, Any]:
-    # Python holds True == 1 and False == 0; a study must not
+    # in Python True == 1 and False == 0; in a study they differ
     return isinstance(value, bool), value
 
 

@@ -1,6 +1,6 @@
 """Half-sentences for the end of an error about an unknown name: the nearest known one, or all of them.
 
-The one home of both for every package but ``storage``, which imports no other and has its own in ``storage.errors``.
+All packages use these except ``storage``, which imports no other package and has its own in ``storage.errors``.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import difflib
 from collections.abc import Iterable
 
 LONGEST = 200
-"""Characters of a name that is compared: the time grows with the square."""
+"""The longest name that is compared: the time grows with the square of its length."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'budget'?`` for the known name nearest to ``name``, or nothing if none is near."""
+    """Return ``; did you mean 'budget'?`` for the known name nearest to ``name``, or "" if none is near."""
     if len(name) > LONGEST:
         return ""
     near = difflib.get_close_matches(name, sorted(known), n=1)

@@ -1,9 +1,9 @@
-"""Extra settings of a workload, a program or a technique, beside those that all trials have.
+"""Extra settings of a workload, a program or a technique, besides those that all trials have.
 
-A study declares one in ``search`` as it declares any other, by a domain or by one value. Settings that a user's
+A study declares one in ``search`` like any other, by a domain or by one value. Settings that a user's
 workload or program reads are not checked; those that an optimizer or a schedule reads are described
-(:class:`OwnSetting`) and checked as a known setting is. Its name must be a word that no known setting and no column of
-a trial has.
+(:class:`OwnSetting`) and checked like a known setting. The name must not be that of a known setting or of a column of
+a trial.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnSetting:
-    """A setting that one technique reads: its meaning, its default and what it may be.
+    """A setting that one technique reads: its meaning, its default and its allowed values.
 
-    With ``choices`` it is one of these words; with a ``range`` a number in ``unit``, whole where ``whole`` is true;
-    with neither true or false. A default of None may be given as null.
+    With ``choices`` it is one of these words; with a ``range`` a number in ``unit``, an integer if ``whole``;
+    with neither a boolean. If the default is None, null is allowed.
     """
 
     what: str
@@ -57,7 +57,7 @@ class OwnSetting:
     whole: bool = False
 
     def check(self, name: str, value: Any) -> None:
-        """Raise :class:`SettingError` unless the setting, called ``name``, may take ``value`` by itself."""
+        """Raise :class:`SettingError` unless ``value`` alone is allowed for the setting called ``name``."""
         if value is None and self.default is None:
             return
         if self.choices:
@@ -84,7 +84,7 @@ def check_flag(name: str, value: Any) -> None:
 
 
 def check_number(name: str, bounds: Range, unit: str, value: Any, *, whole: bool) -> None:
-    """Raise :class:`SettingError` unless the value is a finite number, a ``whole`` one if so, within its range."""
+    """Raise :class:`SettingError` unless the value is a finite number (an integer if ``whole``) within its range."""
     if not is_finite_number(value) or (whole and not isinstance(value, int)):
         article = "a whole" if whole else "a finite"
         raise SettingError(f"{name} must be {article} number, but got {value!r}")
@@ -94,7 +94,7 @@ def check_number(name: str, bounds: Range, unit: str, value: Any, *, whole: bool
 
 
 def is_finite_number(value: Any) -> bool:
-    """Whether a value is a number that a float holds; true and false are none."""
+    """Whether a value is a number in the range of floats; booleans are not numbers."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return is_number and abs(value) <= sys.float_info.max
 
@@ -146,13 +146,13 @@ RESERVED = frozenset(
         "master_port",
     }
 )
-"""Names of what a trial has beside its settings, in tables, exports and commands."""
+"""Names of a trial's other fields, besides its settings, in tables, exports and commands."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
 
 def faults_of_own(name: Any, value: Any) -> Iterator[str]:
-    """The fault of a setting of one's own: the rule, the value and the way out."""
+    """The fault of a custom setting: the rule, the value and the way out."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         yield (
             "the name of a setting of your own must be letters, digits and underscores, a letter first, at most 63, "

@@ -1,16 +1,16 @@
-"""Plug-ins: an optimizer, a schedule, a sampler and the like from somebody else's package, by an entry point.
+"""Plug-ins: optimizers, schedules, samplers and the like from third-party packages, by entry points.
 
-A package names what it adds in its pyproject, and is then found wherever it is installed::
+A package declares its plug-ins in its pyproject, and they are found wherever it is installed::
 
     [project.entry-points."largebatch.optimizers"]
     tiger = "my_package.tiger:TIGER"
 
 Names are read from the metadata of installed packages; a plug-in's module is imported when its name is first used. A
-faulty plug-in is reported in a line (:class:`PluginError`) that names its package, and never stops what does not use
-it.
+faulty plug-in is reported in one line (:class:`PluginError`) that names its package, and does not affect anything that
+does not use it.
 
-The environment's ``HPO_PLUGINS`` names the packages whose plug-ins are taken, separated by commas: not set, those of
-every package, and empty, none. A service sets it to what its operator names, for itself and the processes it starts.
+The environment variable ``HPO_PLUGINS`` lists the packages whose plug-ins are accepted, separated by commas; unset
+means all packages, empty means none. A service sets it as configured by its operator, for itself and its processes.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 PREFIX = "largebatch."
-"""Prefix of a kind in the name of its group of entry points."""
+"""Prefix of the name of each kind's group of entry points."""
 
 TAKEN = "HPO_PLUGINS"
-"""The variable of the environment with the packages whose plug-ins are taken."""
+"""The environment variable with the packages whose plug-ins are accepted."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 Thing = TypeVar("Thing")
@@ -47,9 +47,9 @@ class PluginError(ValueError):
 
 @dataclass(frozen=True)
 class Plugin:
-    """One entry point: ``value`` is ``module:attribute``, ``package`` the distribution that has it.
+    """One entry point: ``value`` is ``module:attribute``, ``package`` the distribution that declares it.
 
-    ``part`` is what stands before the first dot of the entry point's name, ``name`` what follows.
+    ``part`` is the part of the entry point's name before the first dot, ``name`` the rest.
     """
 
     kind: Kind
@@ -68,16 +68,16 @@ class Plugin:
         return f"{self.entry} ({PREFIX}{self.kind}) of the package {self.package} {self.version}"
 
     def error(self, reason: str) -> PluginError:
-        """The line that says why it cannot be used."""
+        """Return the error that says in one line why it cannot be used."""
         return PluginError(f"the plug-in {self} {' '.join(reason.split())}")
 
 
 class Registry(Mapping[str, Thing], Generic[Thing]):
     """All entries of one kind by name: those of this project first, then those of plug-ins.
 
-    Iteration gives names and imports nothing. A plug-in is imported by the first access to its name and given to
-    ``accept``, with its name; that returns the thing, or raises TypeError or ValueError where it breaks the contract
-    of its kind. Access to a name that there is not raises KeyError, to a plug-in with a fault :class:`PluginError`.
+    Iteration yields names and imports nothing. A plug-in is imported on the first access to its name and passed to
+    ``accept`` with its name, which returns the entry, or raises TypeError or ValueError if it breaks the contract
+    of its kind. Access to an unknown name raises KeyError, to a faulty plug-in :class:`PluginError`.
 
     A kind may have several ``part``s, each with a registry: ``decay.sawtooth`` is the entry point of the name
     ``sawtooth`` in the part ``decay``.
@@ -118,11 +118,11 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
         )
 
     def plugins(self) -> tuple[Plugin, ...]:
-        """The plug-ins of this kind whose names can be used; whether they can be imported is not known yet."""
+        """Return the plug-ins of this kind with valid names; they may still fail to import."""
         return tuple(plugin for plugin in self._offered() if not self._refusal(plugin))
 
     def faults(self) -> list[PluginError]:
-        """Import every plug-in of this kind; a line for each that cannot be used."""
+        """Import every plug-in of this kind; return an error of one line for each that cannot be used."""
         found = []
         for plugin in self._offered():
             try:
@@ -134,7 +134,7 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
         return found
 
     def explain(self, name: object) -> str:
-        """The end of an error about a name that there is not: refused and why, or the nearest, or nothing."""
+        """The end of an error about an unknown name: why it is refused, or the nearest name, or ""."""
         for plugin in self._offered():
             if plugin.name == name and (reason := self._refusal(plugin)):
                 return f"; {plugin.error(reason)}"
@@ -191,7 +191,7 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
 
 
 def instance_of(kind: type[Thing]) -> Callable[[str, object], Thing]:
-    """The instance of ``kind`` that a plug-in provides for a registry."""
+    """Return a check that a plug-in provides an instance of ``kind``, for a registry."""
 
     def check(name: str, found: object) -> Thing:
         if not isinstance(found, kind):
@@ -204,23 +204,23 @@ def instance_of(kind: type[Thing]) -> Callable[[str, object], Thing]:
 
 
 def installed() -> tuple[Plugin, ...]:
-    """Every plug-in of every kind that is installed, whether it can be used or not, by package and name."""
+    """Return all installed plug-ins of every kind, usable or not, sorted by package and name."""
     return _installed(tuple(sys.path))
 
 
 def load_attribute(reference: str) -> Any:
-    """The object at ``module:attribute``; raises whatever its import raises."""
+    """Return the object at ``module:attribute``; raise whatever its import raises."""
     module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def left_out() -> list[str]:
-    """The packages with plug-ins that are installed here and not used."""
+    """Return the packages whose installed plug-ins are not accepted."""
     return sorted({each.package for each in installed() if not is_taken(each.package)})
 
 
 def is_taken(package: str) -> bool:
-    """Whether plug-ins of this package are used here."""
+    """Whether plug-ins of this package are accepted."""
     named = os.environ.get(TAKEN)
     return named is None or _normalized(package) in map(_normalized, named.split(","))
 
@@ -228,7 +228,7 @@ def is_taken(package: str) -> bool:
 @functools.lru_cache(maxsize=8)
 def _installed(path: tuple[str, ...]) -> tuple[Plugin, ...]:
     groups: dict[str, Kind] = {PREFIX + kind: kind for kind in KINDS}
-    first: dict[str, importlib.metadata.Distribution] = {}  # as an import finds them
+    first: dict[str, importlib.metadata.Distribution] = {}  # in the order of the import path
     for distribution in importlib.metadata.distributions(path=list(path)):
         first.setdefault(_normalized(distribution.name or ""), distribution)
     found = {

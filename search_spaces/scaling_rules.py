@@ -1,9 +1,9 @@
-"""How settings move when the global batch size changes, as published.
+"""Published rules for settings when the global batch size changes.
 
 A rule takes settings that work at ``from_batch`` samples per update and returns those to try at
 ``to_batch``; ``k = to_batch / from_batch``. Rules are pure, change nothing at ``k = 1``, and compose: going
 from 256 to 8192 directly or by way of 1024 gives the same settings. All durations are in epochs, so one that
-a rule leaves alone covers ``1 / k`` as many updates. They are the baselines that a fitted law must beat.
+a rule does not change covers ``1 / k`` as many updates. They are the baselines that a fitted law must beat.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ScalingRule = Callable[[TrainingSettings, int, int], TrainingSettings]
 
 
 def unchanged(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
-    """Keep the settings at any batch: the baseline that shows what scaling is worth."""
+    """Keep the settings at any batch: the baseline that shows the benefit of scaling."""
     _ratio(from_batch, to_batch)
     return settings
 
@@ -27,7 +27,7 @@ def linear(settings: TrainingSettings, from_batch: int, to_batch: int) -> Traini
 
     Goyal et al. 2017 (arXiv:1706.02677, section 2.1, the linear scaling rule): while weights move little,
     one update at ``k B`` samples equals ``k`` updates at ``B``. For large ``k`` it needs the gradual warmup
-    of section 2.2, which is the settings' own ``warmup_epochs`` and stays as it is (5 epochs there).
+    of section 2.2, which is the setting ``warmup_epochs`` and is not changed (5 epochs there).
     """
     return settings.replace(learning_rate=settings.learning_rate * _ratio(from_batch, to_batch))
 
@@ -45,7 +45,7 @@ def square_root(settings: TrainingSettings, from_batch: int, to_batch: int) -> T
 
 
 def legw(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
-    """``learning_rate * sqrt(k)`` and ``warmup_epochs * k``: the warmup keeps its number of updates.
+    """``learning_rate * sqrt(k)`` and ``warmup_epochs * k``: the warmup has the same number of updates.
 
     You et al. 2019, linear-epoch gradual warmup (arXiv:1901.08256). A warmup that outgrows ``decay_epochs``
     raises :class:`search_spaces.settings.SettingError`.
@@ -60,7 +60,7 @@ def legw(settings: TrainingSettings, from_batch: int, to_batch: int) -> Training
 def adascale(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
     """``adascale_batch_size = from_batch``, all else equal: the gain is measured while the training runs.
 
-    Johnson et al. 2020 (arXiv:2007.05105). Settings that have a base batch already keep it.
+    Johnson et al. 2020 (arXiv:2007.05105). Settings that already have a base batch keep it.
     """
     _ratio(from_batch, to_batch)
     if from_batch == to_batch or settings.adascale_batch_size is not None:
@@ -69,10 +69,10 @@ def adascale(settings: TrainingSettings, from_batch: int, to_batch: int) -> Trai
 
 
 def smith_momentum(settings: TrainingSettings, from_batch: int, to_batch: int) -> TrainingSettings:
-    """``1 - momentum`` over ``k``, all else equal; the noise scale stays without a larger learning rate.
+    """``(1 - momentum) / k``, all else equal: this keeps the noise scale without a larger learning rate.
 
-    Smith et al. 2018 (arXiv:1711.00489): B in proportion to learning_rate / (1 - momentum). They find it
-    to cost accuracy where scaling the rate (:func:`linear`) does not. A batch so much smaller that the momentum
+    Smith et al. 2018 (arXiv:1711.00489): B in proportion to learning_rate / (1 - momentum). They find that it
+    costs accuracy while scaling the rate (:func:`linear`) does not. A batch so much smaller that the momentum
     would fall below 0 raises :class:`search_spaces.settings.SettingError`.
     """
     k = _ratio(from_batch, to_batch)

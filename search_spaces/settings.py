@@ -1,7 +1,7 @@
-"""TrainingSettings: one complete large-batch recipe, every knob with its unit and its range.
+"""TrainingSettings: one complete large-batch recipe, every setting with its unit and its range.
 
-The global batch size is not a setting: it is the axis along which settings are extrapolated, so it stands
-beside them (``TrainingSettings`` at a ``global_batch_size`` with a ``seed`` is one trial).
+The global batch size is not a setting: it is the axis along which settings are extrapolated, so it is kept
+separately (``TrainingSettings`` at a ``global_batch_size`` with a ``seed`` is one trial).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _choice(what: str, default: str | None, *choices: str) -> Any:
 
 
 def _technique(what: str, default: str) -> Any:
-    """A choice among described techniques; ``TECHNIQUES`` has them by the name of the setting."""
+    """A choice among described techniques; ``TECHNIQUES`` has their registries by the name of the setting."""
     return field(default=default, metadata={"what": what, "technique": True})
 
 
@@ -308,7 +308,7 @@ class TrainingSettings:
         open_low=True,
     )
 
-    # what only the workload or the chosen technique knows: settings of one's own, by name
+    # custom settings, which only the workload or the chosen technique knows, by name
     own: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -416,7 +416,7 @@ class TrainingSettings:
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """The names of all known settings, in the order in which they are shown."""
+    """Return the names of all known settings, in display order."""
     return tuple(knob.name for knob in dataclasses.fields(TrainingSettings) if knob.name != "own")
 
 
@@ -431,7 +431,7 @@ def check_name(name: str) -> None:
 
 
 def check_value(name: str, value: Any) -> None:
-    """Raise :class:`SettingError` unless the setting ``name`` may take ``value`` by itself."""
+    """Raise :class:`SettingError` unless ``value`` alone is allowed for the setting ``name``."""
     check_name(name)
     _check(TrainingSettings.__dataclass_fields__[name], value)
 
@@ -441,26 +441,26 @@ def _described(changes: Mapping[str, Any], settings: TrainingSettings) -> Iterab
 
 
 def default_of(name: str) -> Any:
-    """The value of a setting that nothing names."""
+    """Return the default value of a setting."""
     check_name(name)
     return TrainingSettings.__dataclass_fields__[name].default
 
 
 def range_of(name: str) -> Range | None:
-    """The range of a numeric setting, or None for a setting that is no number."""
+    """Return the range of a numeric setting; None for a setting that is not a number."""
     check_name(name)
     bounds: Range | None = TrainingSettings.__dataclass_fields__[name].metadata.get("range")
     return bounds
 
 
 def is_whole(name: str) -> bool:
-    """Whether a setting takes whole numbers only."""
+    """Whether a setting only takes whole numbers."""
     check_name(name)
     return _kinds()[name] in (int, int | None)
 
 
 def choices_of(name: str) -> Collection[str] | None:
-    """The words that a setting may be, those of plug-ins with them; None for a setting that is no choice."""
+    """Return the allowed words of a setting, including those of plug-ins; None for a setting that is not a choice."""
     check_name(name)
     return TECHNIQUES.get(name) or TrainingSettings.__dataclass_fields__[name].metadata.get(
         "choices"
@@ -513,7 +513,7 @@ def _check_list(knob: dataclasses.Field[Any], value: Any) -> None:
 
 
 def faults_together(settings: TrainingSettings) -> Iterator[str]:
-    """The fault of settings whose values are each in their range: the rule, the value and the way out."""
+    """The faults of combinations of settings that are each in their range: the rule, the value and the way out."""
     if settings.nesterov and settings.momentum == 0:
         yield "nesterov needs a momentum above 0, but got momentum 0"
     for name in ("decay_milestones", "batch_milestones"):

@@ -1,4 +1,4 @@
-"""SearchSpace: which settings are fixed, which are tuned, and where.
+"""SearchSpace: which settings are fixed, and which are tuned in which domain.
 
 In a study file a plain value fixes a setting, and one of these tunes it. ``role: scaled`` tunes it at every
 rung, ``role: shared`` (the default) once for all::
@@ -7,7 +7,7 @@ rung, ``role: shared`` (the default) once for all::
     momentum: {uniform: [0.8, 0.98]}
     normalization_batch_size: {choice: [8, 16]}      # also int_uniform, log_int_uniform
 
-A workload that reads settings of its own has them named there too, in the same way.
+Custom settings of a workload are named there too, in the same way.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def _is_known(name: str) -> bool:
 def _check_name(
     name: str, own: Collection[str] | None, possible: Callable[[str], Collection[Any]]
 ) -> None:
-    """Raise :class:`SettingError` unless ``name`` is a known setting, a technique's, or one of the workload's own."""
+    """Raise :class:`SettingError` unless ``name`` is a known setting, a technique's, or the workload's own."""
     if _is_known(name) or (own is None and not any(faults_of_own(name, None))):
         return
     described = own_settings_of(possible)
@@ -332,7 +332,7 @@ def _check_domain(name: str, domain: Domain, described: Mapping[str, OwnSetting]
 
 
 def _named_values(search: Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    """The techniques that a ``search:`` section names, before it is checked."""
+    """The values that an unchecked ``search:`` section gives to a setting that chooses a technique."""
     value = search.get(name, _settings.default_of(name))
     if isinstance(value, Mapping):
         choices = value.get("choice", ())
@@ -349,7 +349,7 @@ def _possible(
 
 
 def _faults_of_use(space: SearchSpace) -> Iterator[tuple[str | None, str]]:
-    # a fixed null asks for nothing
+    # a fixed null requests nothing
     for name in (
         *space.domains,
         *(name for name, value in space.fixed.items() if value is not None),
@@ -361,7 +361,7 @@ def _faults_of_use(space: SearchSpace) -> Iterator[tuple[str | None, str]]:
 
 
 def _faults_of_corners(space: SearchSpace) -> Iterator[tuple[str | None, str]]:
-    # rules that tie settings together (decay_epochs > warmup_epochs) bind hardest at the ends of the domains
+    # rules that relate settings (decay_epochs > warmup_epochs) are tightest at the ends of the domains
     corners = itertools.product(*(_ends(domain) for domain in space.domains.values()))
     for corner in itertools.islice(corners, _MAX_CORNERS):
         try:

@@ -1,7 +1,7 @@
-"""What became of earlier forecasts: it widens or narrows the next interval, and counts for its trust.
+"""How well earlier forecasts held: this widens or narrows the next interval, and counts towards its trust.
 
-The error of a past forecast, in standard deviations of its own interval, should have a mean square of one. What it was,
-together with a start belief that counts as ``START_COUNTS`` forecasts, scales the spread of the next forecast.
+The error of a past forecast, in standard deviations of its own interval, should have a mean square of one. The observed
+mean square, pooled with a prior worth ``START_COUNTS`` forecasts, scales the spread of the next forecast.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 
 START_COUNTS = 6.0
 NARROWEST, WIDEST = 0.8, 3.0
-OUTLIER = 4.0  # standard deviations: one forecast that failed altogether says no more
-MISSED = 2.5  # what a run that never reached its target counts as
+OUTLIER = 4.0  # standard deviations: the most that one failed forecast counts for
+MISSED = 2.5  # the error, in standard deviations, of a run that never reached its target
 HALF_WIDTH = NormalDist().inv_cdf(0.95)
 
 
 @dataclass(frozen=True)
 class PastForecast:
-    """A forecast's interval of epochs beside what was observed.
+    """A forecast's interval of epochs, and the epochs that were observed.
 
-    ``observed`` is None where the runs did not reach the target; ``inside`` says whether they bore it out, None where
-    that is not known.
+    ``observed`` is None if the runs did not reach the target; ``inside`` says whether they confirmed the interval, None
+    if unknown.
     """
 
     median: float
@@ -36,7 +36,7 @@ class PastForecast:
 
     @property
     def error(self) -> float | None:
-        """The observed error in standard deviations of the interval; None where nothing is known."""
+        """The observed error in standard deviations of the interval; None if nothing was observed."""
         if self.observed is None:
             return MISSED if self.inside is False else None
         side = self.high if self.observed > self.median else self.low
@@ -46,7 +46,7 @@ class PastForecast:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How forecasts did so far: ``held`` of ``count`` intervals, and the ``scale`` for the next one's spread."""
+    """How past forecasts did: ``held`` of ``count`` intervals held; ``scale`` multiplies the next one's spread."""
 
     count: int = 0
     held: int = 0
@@ -54,18 +54,18 @@ class Calibration:
 
     @property
     def doubt(self) -> str | None:
-        """What it says against a forecast; None where it says nothing."""
+        """A reason to doubt the next forecast; None if there is none."""
         if self.count >= 3 and self.held < 0.7 * self.count:
             return f"only {self.held} of {self.count} earlier forecasts held"
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {"forecasts": self.count, "held": self.held, "scale": self.scale}
 
 
 def calibrate(past: Sequence[PastForecast]) -> Calibration:
-    """The calibration of past forecasts; those of which nothing is known do not count."""
+    """Return the calibration of past forecasts; those without an observation do not count."""
     known = [(one, one.error) for one in past if one.error is not None]
     squares = START_COUNTS + sum((error or 0.0) ** 2 for _, error in known)
     scale = (

@@ -1,9 +1,9 @@
-"""What trainings at one batch say beyond the laws: the laws are only roughly right there.
+"""How trainings at one batch correct the laws, which are only roughly right there.
 
-What the laws expect a miss to cost is the mean of a Gaussian process over the tuned settings at one batch, and what
-trainings there say beyond it is its discrepancy (Kennedy and O'Hagan 2000, "Predicting the output from a complex
+The cost of a miss that the laws expect is the mean of a Gaussian process over the tuned settings at one batch, and the
+deviation of trainings from it is its discrepancy (Kennedy and O'Hagan 2000, "Predicting the output from a complex
 computer code when fast approximations are available"). One lucky training moves it by no more than its scatter allows.
-How far off the laws are is inferred from the trainings too: the discrepancy is averaged over its size, each size by its
+The size of the discrepancy is inferred from the trainings too: predictions are averaged over sizes, weighted by their
 marginal likelihood.
 """
 
@@ -18,23 +18,23 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
 
-# sizes of the discrepancy in log epochs, with their probabilities: how wrong the laws are is unknown before trainings
-# at the batch; OFFSET is the size of the level common to all
+# sizes of the discrepancy in log epochs, with their prior probabilities; OFFSET is the size of the level common to all
+# settings
 AMPLITUDES, PROBABILITIES = (0.1, 0.2, 0.4, 0.8), (0.25, 0.4, 0.25, 0.1)
 OFFSET = 1.0
-# of the variance of a training: trainings of one seed, with the same start weights and order of samples, share it.
+# share of a training's variance common to trainings with one seed (same initial weights and order of samples).
 # AdamW on digits at 4 times the ladder, 9 configurations by 5 seeds: 0.086 of 0.143 in log epochs
 SEED_SHARE = 0.4
-LENGTH = 0.3  # in coordinates of the laws: a factor of 1.35 of a rate, or of 1 - momentum
-WORTH = 1.2  # times the fewest epochs so far: what a training that was stopped counts as at least
-LOST_FACTOR = 1.5  # a diverged training counts as needing so many times the fewest epochs
+LENGTH = 0.3  # in coordinates of the laws: a factor of 1.35 in the rate or in 1 - momentum
+WORTH = 1.2  # times the fewest epochs so far: the least that a stopped training counts as
+LOST_FACTOR = 1.5  # times the fewest epochs: what a diverged training counts as
 
 
 @dataclass(frozen=True)
 class Corrected:
     """The discrepancy model after trials: mean and standard deviation of the log epochs of candidates.
 
-    ``bend`` is what the trials add to the laws there beside the level that is common to all.
+    ``bend`` is what the trials add to the laws' prediction, without the level that is common to all.
     """
 
     mean: Array
@@ -43,7 +43,7 @@ class Corrected:
 
 
 def counted(state: str, epochs: float, least: float) -> float:
-    """Epochs that a trial counts as having needed, where ``least`` is the fewest that any did."""
+    """Return the epochs that a trial counts as having needed; ``least`` is the fewest that any trial needed."""
     if state == "reached":
         return epochs
     return least * LOST_FACTOR if state == "diverged" else max(epochs, least * WORTH)
@@ -58,17 +58,17 @@ def correct(
     noise: float,
     seeds: Sequence[int | None] | None = None,
 ) -> Corrected:
-    """The laws' log epochs of candidates, corrected by trials; ``noise`` is the scatter of one training in them.
+    """Correct the laws' log epochs of candidates by trials; ``noise`` is the scatter of one training in log epochs.
 
-    Trials of one of the ``seeds`` share a part of it where these are told. ``prior`` is the expected miss of candidates
-    in log epochs, at ``coordinates`` (candidates, settings), ``prior_of_tried`` that of the trials at
-    ``tried`` (trials, settings), ``log_epochs`` what they needed.
+    Trials that share one of the ``seeds``, if given, share a part of the noise. ``prior`` is the expected cost of the
+    candidates in log epochs, at ``coordinates`` (candidates, settings), ``prior_of_tried`` that of the trials at
+    ``tried`` (trials, settings); ``log_epochs`` is what the trials needed.
     """
     alike = np.eye(len(tried))
     if seeds is not None:
         same = np.array([[one is not None and one == other for other in seeds] for one in seeds])
         alike = np.where(same, SEED_SHARE, 0.0) * (1 - alike) + alike
-    # the level of the epochs is the first trial's to tell
+    # the level of the epochs comes from the trials themselves
     gap = np.asarray(log_epochs) - prior_of_tried
     level = float(np.median(gap))
     bends, variances, weights = [], [], []

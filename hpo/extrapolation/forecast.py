@@ -1,4 +1,4 @@
-"""Forecasts: settings and epochs to target at a batch never swept, with 90 % intervals and a verdict."""
+"""Forecasts: settings and epochs to target at a batch that was never swept, with 90 % intervals and a verdict."""
 
 from __future__ import annotations
 
@@ -47,31 +47,31 @@ __all__ = [
 Array: TypeAlias = NDArray[np.float64]
 
 SHORTFALL = "shortfall"
-"""The law of what trainings lack after a fixed budget."""
+"""The law of the shortfall of trainings after a fixed budget."""
 
 SHAPES = {
     "sharpness": "log_sharpness",
     "decay": "descent.log_decay",
     "wall": "descent.log_wall",
     "fewest_lags": "descent.log_fewest_lags",
-}  # of the laws of the epochs: name in a forecast, and unknown
+}  # of the laws of the epochs: name in a forecast -> unknown
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is expected at ``global_batch_size`` with the recommended settings.
+    """The forecast at ``global_batch_size`` with the recommended settings.
 
     ``epochs_to_target`` is the predictive interval for the mean of a new configuration's runs, in the unit
-    of the evidence. In ``settings``, ``median`` is the value to use: that with the least expected epochs, of
-    learning rates that serve alike the lowest.
+    of the evidence. In ``settings``, ``median`` is the value to use, in the middle of those with the least expected
+    epochs.
     ``laws`` holds the intervals of the fitted parameters, by law and parameter; ``disagreement`` is the factor between
-    the epochs that equally good laws give; ``divergence`` the risk of the recommended settings, None where that is not
-    known; ``chances`` those of reaching the target within budgets of epochs; ``sensitivity`` is to the learning rate;
-    ``raced`` tells of trainings at the batch itself, None without a race.
-    Where a fixed budget was asked about, ``best`` is how good the metric gets in it and ``epochs_to_target`` is that
-    budget, at all of its ends; the factors of ``disagreement`` and ``sensitivity`` are then on what the metric lacks.
-    ``full_scale`` holds the model's size and the training's length where the evidence has others too; ``constraints``
-    what is expected of each constraint of the study that any training told of.
+    the epochs of equally good laws; ``divergence`` the risk with the recommended settings, None if unknown;
+    ``chances`` those of reaching the target within budgets of epochs; ``sensitivity`` is to the learning rate;
+    ``raced`` describes the trainings at the batch itself, None without a race.
+    With a fixed budget, ``best`` is the predicted best metric within it and all ends of ``epochs_to_target`` are that
+    budget; the factors of ``disagreement`` and ``sensitivity`` are then on the shortfall of the metric.
+    ``full_scale`` holds the model's size and the training's length if the evidence has others too; ``constraints``
+    the prediction for each constraint of the study that any training reported.
     """
 
     global_batch_size: int
@@ -103,7 +103,7 @@ class Forecast:
         return law.get("B_crit")
 
     def to_dict(self) -> dict[str, Any]:
-        """The forecast as plain values for JSON, as ``hpo extrapolate`` prints it: the contract's keys, then more."""
+        """Return the forecast as plain values for JSON, as printed by ``hpo extrapolate``."""
         return {
             "global_batch_size": self.global_batch_size,
             **({"full_scale": dict(self.full_scale)} if self.full_scale else {}),
@@ -134,7 +134,7 @@ class Forecast:
         }
 
     def laws_dict(self) -> dict[str, dict[str, dict[str, float]]]:
-        """The fitted parameters as plain values: law, then parameter, then the ends of the interval."""
+        """Return the fitted parameters as plain values, by law, parameter and end of the interval."""
         return {
             law: {name: interval.to_dict() for name, interval in parameters.items()}
             for law, parameters in self.laws.items()
@@ -161,12 +161,12 @@ def forecast(
     searched: bool = False,
     kept: KeptConstraints | None = None,
 ) -> Forecast:
-    """Settings, epochs to target and trust at ``global_batch_size``; needs no random numbers.
+    """Forecast settings, epochs to target and trust at ``global_batch_size``; needs no random numbers.
 
-    ``budgets`` are epochs within which the target is to be reached, besides multiples of the median. ``past`` forecasts
-    with their outcomes widen or narrow the interval. ``race`` holds those trainings of the posterior's evidence at this
-    batch that were to tell the best of a few settings apart, or by which they were ``searched``. Where ``kept`` says
-    that the settings would break a constraint of the study they are no recommendation, and the reason says so.
+    ``budgets`` are epochs whose chance of reaching the target is wanted, besides multiples of the median. ``past``
+    forecasts with their outcomes widen or narrow the interval. ``race`` holds the trainings of the posterior's evidence
+    at this batch that compared a few settings, or that ``searched`` for them. If ``kept`` says that the settings would
+    break a constraint of the study, they are not a recommendation, and the reason says so.
     """
     for budget in budgets:
         if not (np.isfinite(budget) and budget > 0):
@@ -220,7 +220,7 @@ def forecast(
 def _with_constraints(
     held: Sequence[ConstraintOutlook], batch: int, trust: Trust, reason: str
 ) -> tuple[Trust, str]:
-    """The verdict with what is expected of the constraints."""
+    """Return the verdict, lowered where constraints may be broken, and the reason."""
     broken = [str(each) for each in held if not each.likely]
     unsure = [str(each) for each in held if each.likely and each.chance < SURE]
     if broken:
@@ -234,7 +234,7 @@ def _with_constraints(
 
 
 def told_interval(question: Question, need: Interval) -> Interval:
-    """An interval of what trainings lack, in the unit of the metric."""
+    """Convert an interval of the shortfall to the unit of the metric."""
     ends = sorted((question.told(need.low), question.told(need.high)))
     return Interval(question.told(need.median), *ends)
 
@@ -242,9 +242,9 @@ def told_interval(question: Question, need: Interval) -> Interval:
 def epochs_band(
     posterior: Posterior, batches: Sequence[float] | Array, *, past: Sequence[PastForecast] = ()
 ) -> Band:
-    """Epochs to target over ``batches``, as :func:`forecast` gives them with the same ``past``; or the best metric.
+    """Epochs to target (or the best metric) over ``batches``, as :func:`forecast` gives them with the same ``past``.
 
-    Constraints of the study are left out.
+    Constraints of the study are ignored.
     """
     asked = posterior.evidence.question
     scale = calibrate(past if asked is None else ()).scale
@@ -260,7 +260,7 @@ def epochs_band(
 def setting_band(posterior: Posterior, name: str, batches: Sequence[float] | Array) -> Band:
     """The best value of a tuned setting over ``batches``; :class:`EvidenceError` if it was not tuned."""
     if name not in posterior.tuned:
-        posterior.law(name)  # says which are
+        posterior.law(name)  # raises, and lists the tuned ones
     return _band(
         batches, [recommend(posterior, _log_batch(batch))[name].interval for batch in batches]
     )
@@ -271,8 +271,8 @@ def band_at_sizes(
 ) -> Band:
     """Epochs to target, or the best metric, of the best settings over ``batches`` at these sizes of model and training.
 
-    ``sizes`` names every direction that the evidence grows in. It is the law of what was trained there; a forecast for
-    the full scale is :func:`forecast`'s, which also counts what settings not quite the best cost.
+    ``sizes`` names every direction in which the evidence scales. The band is the law at those sizes; :func:`forecast`,
+    for the full scale, also includes the cost of settings that are not quite the best.
     """
     asked, away = posterior.evidence.question, _away(posterior, sizes)
     needs = []
@@ -301,7 +301,7 @@ def setting_band_at_sizes(
 
 
 def _away(posterior: Posterior, sizes: Mapping[str, float]) -> Array:
-    """How far sizes are from those of the full scale, in logarithms: (directions,)."""
+    """The log ratio of sizes to those of the full scale: (directions,)."""
     missing = [name for name in posterior.model.scales.names if name not in sizes]
     if missing:
         raise EvidenceError(

@@ -1,4 +1,4 @@
-"""What may happen at a batch with the recommended settings: epochs, chances, and what a wrong learning rate costs."""
+"""Predictions at a batch with the recommended settings: epochs, chances, and the cost of a wrong learning rate."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Chance:
     probability: float
 
     def to_dict(self) -> dict[str, float]:
-        """Plain values."""
+        """Return plain values."""
         return {"epochs": self.epochs, "probability": self.probability}
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What a learning rate off by ``factor`` does: the factor on the epochs, and the risk that the training diverges.
+    """The effect of a learning rate off by ``factor``: a factor on the epochs, and the risk that the training diverges.
 
-    The factor is that of trainings that do not diverge; it ends at ``recommend.LOST``, where a run is given up.
+    The factor is that of trainings that do not diverge; it is capped at ``recommend.SLOW``, where a run is given up.
     """
 
     factor: float
@@ -46,7 +46,7 @@ class Sensitivity:
     divergence: float
 
     def to_dict(self, *, lacks: bool = False) -> dict[str, Any]:
-        """Plain values; ``lacks`` where the factor is on what trainings of a fixed budget lack, and not on epochs."""
+        """Return plain values; ``lacks`` says that the factor is on the shortfall of a fixed budget, not on epochs."""
         return {
             "factor": self.factor,
             "shortfall_factor" if lacks else "epochs_factor": self.epochs_factor.to_dict(),
@@ -57,7 +57,7 @@ class Sensitivity:
 def epochs_interval(posterior: Posterior, choices: Choices, scale: float = 1.0) -> Interval:
     """Epochs to target of a new configuration with these settings: the mean of runs that do not diverge.
 
-    Or, of a fixed budget, what they lack after it.
+    With a fixed budget, their shortfall after it.
     """
     samples = log_epochs_samples(posterior, choices, TYPICAL_RUNS, scale)
     # the cap only keeps numbers finite where nothing is known
@@ -77,7 +77,7 @@ def chances(
 
 
 def sensitivity(posterior: Posterior, choices: Choices) -> tuple[Sensitivity, ...]:
-    """What a wrong learning rate costs; empty where the evidence cannot tell, as with a table of tuned rows."""
+    """The cost of a wrong learning rate; empty if the evidence does not give it, as with a table of tuned rows."""
     if RATE not in choices or not posterior.knows_cost(RATE):
         return ()
     right, found = choices.cost(posterior), []

@@ -1,12 +1,12 @@
-"""What a race at the batch itself changes: which settings to use there, and what is expected of them.
+"""What a race at the batch itself changes: which settings to use there, and what to expect of them.
 
-The race's trainings are evidence like any, and the laws are fitted to them. But the laws are only roughly right at one
-batch: so the recommended settings, those that were raced, and others about them are compared by what the laws predict
-and what was seen beyond it, shrunk by the scatter of a training and of its seed (:mod:`hpo.extrapolation.discrepancy`):
-one training, lucky or not, decides nothing, and nothing bolder is used than what the sweep recommended or two
-trainings have stood. A training that was lost speaks against its settings and against those with a rate at least as
-high and a warmup at most as long, and, where none of them stood, those near it; one that was not lost speaks for its
-own settings and for those with a lower rate and a longer warmup.
+The race's trainings are ordinary evidence, and the laws are fitted to them. But the laws are only roughly right at one
+batch. So the recommended settings, the raced ones, and others around them are compared by the laws' prediction plus the
+observed deviation from it, shrunk by the scatter of a training and of its seed (:mod:`hpo.extrapolation.discrepancy`):
+a single training, lucky or not, decides nothing, and no settings are used that are bolder than those that the sweep
+recommended or that two trainings survived. A lost training counts against its settings, against those with a rate at
+least as high and a warmup at most as long, and, if none of these survived, against those near it; one that was not lost
+counts for its own settings and for those with a lower rate and a longer warmup.
 """
 
 from __future__ import annotations
@@ -30,26 +30,28 @@ from hpo.extrapolation.recommend import PARTICLES, Choice, Choices, price
 
 Array: TypeAlias = NDArray[np.float64]
 
-# what the laws say of a risk counts as much as so many trainings: seeds of one configuration are lost together or not
-# at all more often than not, so that one that was not lost says much of the next
+# trainings that the laws' prediction of a risk is worth: usually all seeds of one configuration are lost or none is, so
+# one that was not lost says much about the next
 RISK_COUNTS = 2.0
-# of the trainings that are not lost, so many are dropped as far behind: what tells one that was lost from a slow one
+# share of the trainings that are not lost but dropped as far behind: it separates a lost training from a slow one
 DROPPED = 0.25
-# the laws' bound of stability is right within such a factor, in its logarithm: both ends and the middle count
+# log error of the laws' stability limit, with the weights of both ends and the middle
 OFF, OFF_WEIGHTS = np.array([-0.35, 0.0, 0.35]), np.array([1.0, 4.0, 1.0]) / 6
-BOLD = 2  # trainings that reached the target at settings, or at bolder ones, until they are trusted
-WARMUP_LENGTH = 0.4  # a warmup longer by a factor e is as far as a rate higher by a factor of 1.5
-BELOW_A_LOSS = 0.7  # times the rate of a training that was lost: what is not near it any more
+BOLD = (
+    2  # trainings with these or bolder settings that must reach the target before they are trusted
+)
+WARMUP_LENGTH = 0.4  # a warmup e times as long is as far away as a rate 1.5 times as high
+BELOW_A_LOSS = 0.7  # times the rate of a lost training: rates below are no longer near it
 SAME = 1e-6  # settings that differ by less are the same
-# other settings about the recommended ones: factors of their rate and warmup
+# other settings around the recommended ones: factors on their rate and warmup
 RATES, WARMUPS = np.exp(np.linspace(-0.75, 0.75, 13)), np.exp(np.linspace(-1.4, 1.4, 9))
 
 
 @dataclass(frozen=True)
 class Raced:
-    """The race at a batch: how many configurations, how many trainings, and how many of those reached their target,
-    were lost, or were dropped as far behind; ``runs`` are the trainings of the settings to use, 0 where those were not
-    raced. Trainings by which the settings were ``searched`` there count like those of a race.
+    """The race at a batch: the number of configurations, of trainings, and of those that reached their target or were
+    lost (the others were dropped as far behind); ``runs`` counts the trainings of the settings to use, 0 if those were
+    not raced. Trainings that ``searched`` for settings at the batch count like those of a race.
     """
 
     global_batch_size: int
@@ -61,7 +63,7 @@ class Raced:
     searched: bool = False
 
     def told(self) -> str:
-        """For people to read."""
+        """A summary in words."""
         ways = [
             f"{self.reached} reached the target",
             *([f"{self.lost} lost"] if self.lost else []),
@@ -80,10 +82,10 @@ class Raced:
 
 @dataclass(frozen=True)
 class _Place:
-    """One configuration: its settings, what the laws say of them, and the trainings of it.
+    """One configuration: its settings, what the laws predict for them, and its trainings.
 
-    ``cost`` is the expected log factor on the epochs of the best settings, ``risk`` the probability of a loss where the
-    laws may be off.
+    ``cost`` is the expected log factor on the epochs of the best settings, ``risk`` the probability of a loss, allowing
+    for an error of the laws.
     """
 
     choices: Choices
@@ -99,21 +101,21 @@ class _Place:
         return sum(item.state == "reached" for item in self.trainings)
 
     def beyond(self, other: _Place) -> bool:
-        """Whether its rate is at least as high and its warmup at most as long: what is lost there is lost here."""
+        """Whether its rate is at least as high and its warmup at most as long: if the other is lost, so is this one."""
         return (
             self.rate >= other.rate * (1 - SAME) and self.warmup <= other.warmup * (1 + SAME) + SAME
         )
 
     def lost_with(self, other: _Place) -> bool:
-        """Whether a loss of the other speaks against this one: beyond it, or near it and never seen to stand."""
+        """Whether a loss of the other counts against this one: beyond it, or near it and never seen to survive."""
         near = self.rate > BELOW_A_LOSS * other.rate and self.warmup < other.warmup / BELOW_A_LOSS
         return self.beyond(other) or (near and not self.stood)
 
 
 def went_whole(trainings: Sequence[Observation]) -> list[Observation]:
-    """Those that came to their end, or trained for as long as the quickest of them that reached the target.
+    """Return the trainings that ran to their end, or as long as the fastest of them that reached the target.
 
-    A short look at settings is no word against them.
+    A short training does not count against its settings.
     """
     fewest = min((item.epochs for item in trainings if item.state == "reached"), default=math.inf)
     return [item for item in trainings if item.state != "pruned" or item.epochs >= fewest]
@@ -127,11 +129,11 @@ def after_race(
     *,
     searched: bool = False,
 ) -> tuple[Choices, Raced | None]:
-    """The settings to use after a race, of those raced and of ``choices``, the best by the laws; and what it was.
+    """Return the settings to use after a race, of those raced and of ``choices``, the best by the laws; and the race.
 
-    ``trainings`` are those of the race at ``global_batch_size``, which the posterior knows. Where there are none, or
-    where no learning rate was tuned, the choices stand. Where the settings were ``searched`` at this very batch, what
-    has reached the target there is used, and nothing that the laws alone hold better.
+    ``trainings`` are those of the race at ``global_batch_size``, which are part of the posterior's evidence. If there
+    are none, or no learning rate was tuned, the choices are unchanged. If the settings were ``searched`` at this very
+    batch, only settings that reached the target there are used.
     """
     if not trainings or RATE not in choices or not posterior.knows_cost(RATE):
         return choices, None
@@ -150,7 +152,7 @@ def after_race(
     if searched and "reached" in states:
         places = [place for place in raced if place.stood]
     elif "reached" in states or "diverged" not in states:
-        # a race begins with what the sweep recommended
+        # a race begins with the settings that the sweep recommended
         bold = [raced[0], *(place for place in raced if _stood_beyond(place, raced) >= BOLD)]
         places = [
             place
@@ -175,7 +177,7 @@ def after_race(
 
 
 def _stood_beyond(place: _Place, raced: Sequence[_Place]) -> int:
-    """How many trainings reached the target with these settings or bolder ones."""
+    """Count the trainings that reached the target with these settings or bolder ones."""
     return sum(other.stood for other in raced if other.beyond(place))
 
 
@@ -184,7 +186,7 @@ def _scatter(posterior: Posterior) -> float:
 
 
 def _about(posterior: Posterior, held: _Place, global_batch_size: int) -> list[_Place]:
-    """Settings about the recommended ones, with at least one update of warmup."""
+    """Return settings around the recommended ones, with at least one update of warmup."""
     if WARMUP not in held.choices or posterior.model.warmup is None:
         warmups = np.array([held.warmup])
     else:
@@ -214,9 +216,9 @@ def _places(
 def _judged(
     posterior: Posterior, places: Sequence[_Place], raced: Sequence[_Place]
 ) -> tuple[Array, Array, Array]:
-    """Expected log factor on the epochs, risk, and what the race adds to the log epochs by the laws: (places,) each.
+    """Expected log factor on the epochs, risk, and the race's correction of the laws' log epochs: (places,) each.
 
-    The level of all epochs there is the laws' to tell, which know of the race and of its seeds.
+    The overall level of the epochs comes from the laws, which are fitted to the race and its seeds.
     """
     runs = [(place, item) for place in raced for item in place.trainings]
     every = [*places, *(place for place, _ in runs)]
@@ -229,7 +231,7 @@ def _judged(
         return (prior - prior[:count].min())[:count], risk, np.zeros(count)
     fewest = min(item.epochs for _, item in runs if item.state == "reached")
     seen = np.log([counted(item.state, item.epochs, fewest) for _, item in runs])
-    # one that did not reach the target needed at least so much: no word against laws that hold it slower
+    # one that did not reach the target needed at least this much: the laws may predict more
     usual = float(np.median((seen - prior[count:])[reached]))
     seen = np.where(reached, seen, np.maximum(seen, prior[count:] + usual))
     where = np.stack([_coordinates(posterior, place) for place in every])
@@ -247,10 +249,10 @@ def _judged(
 
 
 def _risk(places: Sequence[_Place], raced: Sequence[_Place]) -> Array:
-    """The risk by the laws, with what was lost and what was not: (places,), each a beta-binomial.
+    """The laws' risk, updated by trainings that were lost or not: (places,), each a beta-binomial.
 
-    A training that was dropped may have been lost or slow: it counts as lost by how likely the laws hold that, and as
-    slow where these settings or bolder ones reached the target.
+    A training that was dropped may have been lost or slow: it counts as lost with the probability that the laws give
+    this, and as slow if these settings or bolder ones reached the target.
     """
     lost = []
     for place in raced:
@@ -287,7 +289,7 @@ def _moved(
     warmup: float,
     trainings: tuple[Observation, ...] = (),
 ) -> _Place:
-    """The choices with another learning rate and warmup."""
+    """Return the choices with another learning rate and warmup."""
     law, chosen = posterior.law(RATE), dict(choices.chosen)
     chosen[RATE] = Choice(
         float(coordinates(law, [{RATE: rate}])[0]), _around(rate, chosen[RATE].interval)
@@ -307,7 +309,7 @@ def _place(
     warmup: float,
     trainings: tuple[Observation, ...] = (),
 ) -> _Place:
-    """A configuration, with what the laws say of it."""
+    """Return a configuration with the laws' prediction for it."""
     seen = [choices.cost_and_risk(posterior, float(np.exp(off))) for off in OFF]
     risk = float(OFF_WEIGHTS @ [each.mean() for _, each in seen])
     return _Place(choices, rate, warmup, float(seen[1][0].mean()), risk, trainings)

@@ -1,8 +1,8 @@
-"""Which settings to use at a batch: those with the least expected epochs over all that the evidence leaves open.
+"""Which settings to use at a batch: those with the least expected epochs over the posterior.
 
-Learning rate and warmup are chosen together, for a short warmup lowers the rate that a training bears. A lost training
-costs far more than a slow one, so that a recommendation keeps away from what may be lost. Of all that serves about
-alike it is the middle, so that the same study drawn again gets about the same recommendation.
+Learning rate and warmup are chosen together, because a short warmup lowers the rate that a training tolerates. A lost
+training costs far more than a slow one, so a recommendation keeps away from settings that may be lost. It is the middle
+of all settings that are about equally good, so that a repeated study gets about the same recommendation.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
 
 Array: TypeAlias = NDArray[np.float64]
-# a training that needs more than three times the epochs is given up; one that is lost costs its slot on the full
-# machine: as much as 25 times the epochs
+# a training that needs more than three times the epochs is given up; a lost one costs its slot on the full machine,
+# as much as 25 times the epochs
 SLOW, LOST = 3.0, 25.0
 GRID = 101
-# no law is better than this: values that cost no more than a hundredth of the epochs serve alike
+# values that cost no more than a hundredth of the epochs are equally good: no law is more accurate than this
 ALIKE = 0.01
-SOFT = 0.006  # over the least expected log factor: what costs so much more counts e times less in the middle
+SOFT = 0.006  # of the log factor: a place that costs this much more than the least has 1/e of the weight
 AWAY = np.array(
     [0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.7, 1.0]
-)  # from the best: where it is looked
-PARTICLES = 800  # that a grid of rates and warmups is judged by
+)  # distances from the best that are searched
+PARTICLES = 800  # that evaluate a grid of rates and warmups
 STEP = 0.06  # of the grid in log rate
-WIDER = 2.0  # times as far, where settings may break a constraint of the study
-WARMUPS = 20  # of the grid, evenly in the logarithm of the updates
+WIDER = 2.0  # times as far, if settings may break a constraint of the study
+WARMUPS = 20  # of the grid, evenly spaced in the log of the updates
 LONGEST = 1.0  # share of the epochs that a warmup may take
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The value to use: its ``coordinate``, and with the interval of the best value in the setting's own unit."""
+    """The value to use: its ``coordinate``, and the value with the interval of the best one in the setting's unit."""
 
     coordinate: float
     interval: Interval
@@ -51,10 +51,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices(Mapping[str, Choice]):
-    """The choice of each tuned setting at one batch; ``warmup_epochs`` is what a training has, chosen or as always.
+    """The choice of each tuned setting at one batch; ``warmup_epochs`` is the warmup, chosen or the usual one.
 
-    ``log_shift`` is what trainings of just these settings add to their log epochs, ``risk_factor`` by what they
-    multiply the risk that the laws tell.
+    ``log_shift`` corrects the laws' log epochs, and ``risk_factor`` multiplies the laws' risk, by trainings with
+    exactly these settings.
     """
 
     log_batch: float
@@ -74,14 +74,14 @@ class Choices(Mapping[str, Choice]):
 
     @property
     def momentum(self) -> float | None:
-        """The chosen momentum; None where it was not tuned."""
+        """The chosen momentum; None if it was not tuned."""
         return self.chosen[MOMENTUM].interval.median if MOMENTUM in self.chosen else None
 
     def cost(self, posterior: Posterior, rate_factor: float = 1.0) -> Array:
-        """Logarithm of the factor on the epochs of the best settings at the full rate all along: (particles,).
+        """Logarithm of the factor on the epochs of the best settings at the full rate throughout: (particles,).
 
-        What missing the best settings costs, with the rate off by a factor, and what the warmup does. With a fixed
-        budget it is the factor on what trainings lack after it.
+        It includes the cost of missing the best settings, with the rate off by a factor, and the warmup. With a fixed
+        budget it is the factor on the shortfall after it.
         """
         return self.cost_and_risk(posterior, rate_factor)[0]
 
@@ -90,7 +90,7 @@ class Choices(Mapping[str, Choice]):
         return self.cost_and_risk(posterior, rate_factor)[1]
 
     def cost_and_risk(self, posterior: Posterior, rate_factor: float = 1.0) -> tuple[Array, Array]:
-        """``cost`` and ``risk`` together, which the laws tell in one go."""
+        """``cost`` and ``risk`` together, from one evaluation of the laws."""
         model, here = posterior.model, self._configuration(posterior, rate_factor)
         seen = outlook(posterior.values, model.laws, model.warmup, here)
         level = posterior.log_needed(self.log_batch)
@@ -102,7 +102,7 @@ class Choices(Mapping[str, Choice]):
         return cost, seen.risk[:, 0] * self.risk_factor
 
     def _configuration(self, posterior: Posterior, rate_factor: float) -> Configurations:
-        """The chosen settings as one configuration; what no cost is known of is left out."""
+        """The chosen settings as one configuration; settings without a known cost are left out."""
         model = posterior.model
         places = [
             np.array(
@@ -132,10 +132,10 @@ class Choices(Mapping[str, Choice]):
 def recommend(
     posterior: Posterior, log_batch: float, kept: KeptConstraints | None = None
 ) -> Choices:
-    """The settings to use at a batch.
+    """Return the settings to use at a batch.
 
-    The momentum is chosen first, for the best learning rate depends on it; the rate and the warmup last and together.
-    A rate and warmup that would break a constraint of the study, by what is ``kept``, count as likely to be lost.
+    The momentum is chosen first, because the best learning rate depends on it; the rate and the warmup last, together.
+    Settings that would break a constraint of the study according to ``kept`` count as likely to be lost.
     """
     model, chosen = posterior.model, dict[str, Choice]()
     kept = kept if kept is not None and kept.fits else None
@@ -166,7 +166,7 @@ def recommend(
 
 
 def with_rate(choices: Choices, factor: float) -> Choices:
-    """The choices with a learning rate ``factor`` times as high; as they are where none was tuned."""
+    """Return the choices with a learning rate ``factor`` times as high; unchanged if none was tuned."""
     if RATE not in choices:
         return choices
     rate = choices[RATE]
@@ -176,7 +176,7 @@ def with_rate(choices: Choices, factor: float) -> Choices:
 
 
 def outlooks(kept: KeptConstraints, choices: Choices) -> tuple[ConstraintOutlook, ...]:
-    """What is expected of each constraint with the chosen settings."""
+    """Return the prediction for each constraint with the chosen settings."""
     used = {name: each.interval.median for name, each in choices.items()}
     if WARMUP not in used and choices.warmup_epochs is not None:
         used[WARMUP] = choices.warmup_epochs
@@ -186,7 +186,7 @@ def outlooks(kept: KeptConstraints, choices: Choices) -> tuple[ConstraintOutlook
 def regret_at(posterior: Posterior, global_batch_size: float) -> float:
     """The expected log factor on the epochs by which the settings recommended at a batch miss the best there.
 
-    Over all that the evidence leaves open; one that misses by more than a factor of ``SLOW`` is given up.
+    It is the mean over the posterior; a training that misses by more than a factor of ``SLOW`` is given up.
     """
     log_batch = np.array([np.log(global_batch_size)])
     choices, total = recommend(posterior, float(log_batch[0])), np.zeros(len(posterior.residuals))
@@ -200,14 +200,14 @@ def regret_at(posterior: Posterior, global_batch_size: float) -> float:
 def response_at(
     posterior: Posterior, law: SettingLaw, log_batch: float, momentum: float | None
 ) -> Response:
-    """What a setting costs at one batch (and momentum)."""
+    """The response of a setting at one batch (and momentum)."""
     return law.response(
         posterior.values, np.array([log_batch]), None if momentum is None else np.array([momentum])
     )
 
 
 def serve_alike(response: Response) -> tuple[float, float]:
-    """The 90 % interval of the coordinates that are the best or serve alike."""
+    """The 90 % interval of the coordinates that are the best or equally good."""
     found = []
     for side, furthest, level in ((-1, np.min, LEVELS[1]), (1, np.max, LEVELS[2])):
         beyond = response.best + side * AWAY * response.unit
@@ -222,26 +222,26 @@ def expected_cost(cost: Array, risk: Array | None) -> Array:
     """The expected log factor on the epochs (places,) of configurations whose costs are (particles, places).
 
     A training that needs more than ``SLOW`` times the epochs is given up, one that is lost counts as ``LOST`` times.
-    The logarithm, so that what is lost in the rare bad case and what is saved in the others are weighed as factors.
+    Averaging the logarithm weighs the loss in the rare bad case and the savings in the others as factors.
     """
     return np.asarray(price(cost, risk).mean(axis=0))
 
 
 def price(cost: Array, risk: Array | None) -> Array:
-    """The same of every particle: (particles, places)."""
+    """The expected log factor of every particle: (particles, places)."""
     capped = np.minimum(cost, np.log(SLOW))
     return np.asarray(capped if risk is None else capped + (np.log(LOST) - capped) * risk)
 
 
 def warmups_tried(warmup: WarmupLaw, log_batch: float, level: Array) -> Array:
-    """Epochs of warmup to choose from at a batch, from one update on; ``level`` are the log epochs, (particles,)."""
+    """Candidate epochs of warmup at a batch, from one update up; ``level`` are the log epochs, (particles,)."""
     shortest = warmup.shortest(log_batch)
     longest = max(LONGEST * float(np.exp(min(np.median(level), 50.0))), 2 * shortest)
     return np.geomspace(shortest, longest, WARMUPS)
 
 
 def _start(posterior: Posterior, others: Choices, kept: KeptConstraints | None) -> Choices:
-    """The learning rate and the warmup, with the other settings chosen."""
+    """Choose the learning rate and the warmup, given the other settings."""
     full, posterior = posterior, thinned(posterior, PARTICLES)
     model, log_batch = posterior.model, others.log_batch
     law, warmup = full.law(RATE), model.warmup
@@ -303,14 +303,14 @@ def _start(posterior: Posterior, others: Choices, kept: KeptConstraints | None) 
 
 @dataclass(frozen=True)
 class Breaking:
-    """That settings break a constraint of the study at a batch, where those that are not tried are ``usual``."""
+    """The risk that settings break a constraint of the study at a batch; settings that are not tried are ``usual``."""
 
     kept: KeptConstraints
     log_batch: float
     usual: Mapping[str, float]
 
     def joined(self, risk: Array | None, tried: Mapping[str, Array], cost: Array) -> Array:
-        """The risk that a training is lost or breaks one, both (particles, places) like ``cost``."""
+        """The risk that a training is lost or breaks a constraint; ``risk`` and result are (particles, places)."""
         places = cost.shape[-1]
         settings = {name: np.full(places, value) for name, value in self.usual.items()} | dict(
             tried
@@ -323,7 +323,7 @@ class Breaking:
 def _usual(
     posterior: Posterior, log_batch: float, chosen: Mapping[str, Choice]
 ) -> dict[str, float]:
-    """Each tuned setting as chosen, or else about the best by its law; the warmup as always."""
+    """Each tuned setting as chosen, or by default the best by its law; the usual warmup."""
     found, model = dict[str, float](), posterior.model
     for law in model.laws:
         if law.name in chosen:
@@ -362,9 +362,9 @@ def _within(law: SettingLaw, choice: float, low: float, high: float) -> Interval
 def _least_expected(
     response: Response, low: float, high: float, law: SettingLaw, breaking: Breaking | None
 ) -> float:
-    """The middle of the coordinates with the least expected factor, between ``low`` (for a rate less) and ``high``.
+    """The middle of the coordinates with the least expected factor, between ``low`` (lower for a rate) and ``high``.
 
-    Where they may be ``breaking`` a constraint it is looked farther.
+    The range is wider if settings may be ``breaking`` a constraint.
     """
     low = low - float(np.log(SLOW)) if response.risk(np.array([low])) is not None else low
     if breaking is not None:
@@ -379,13 +379,13 @@ def _least_expected(
 
 
 def _soft_weight(expected: Array) -> Array:
-    """Weights (places,) that add up to 1, the larger the nearer a place is to the least expected cost."""
+    """Weights (places,) that sum to 1, larger for places nearer to the least expected cost."""
     weight = np.exp(-(expected - expected.min()) / SOFT)
     return np.asarray(weight / weight.sum())
 
 
 def _sane(law: SettingLaw, log_batch: float) -> tuple[float, float]:
-    """Beyond the values tried only as far as the batch is beyond those seen: the linear rule is the limit."""
+    """Bounds that exceed the tried values only as far as the batch exceeds those seen: at most the linear rule."""
     beyond = max(log_batch - law.log_anchor, 0.0) + law.slack
     low, high = law.tried
     if law.is_log:

@@ -15,7 +15,7 @@ Trust: TypeAlias = Literal["high", "medium", "low"]
 
 FAR, VERY_FAR = 4.0, 16.0  # times the largest rung
 WIDE, VERY_WIDE = 1.6, 2.5  # high over low, of epochs
-# of what trainings of a fixed budget lack, which falls more slowly than their epochs rise
+# of the shortfall of a fixed budget, which varies less than the epochs
 WIDE_SHORTFALL, VERY_WIDE_SHORTFALL = 1.2, 1.5
 FEW_RUNGS = 4
 ONE_RATE_OVER = 4.0  # batches that lie apart by so much do not share their best learning rate
@@ -38,9 +38,9 @@ def judge(
 ) -> tuple[Trust, str]:
     """Trust and its reason for epochs between ``low`` and ``high`` with ``learning_rate`` at ``global_batch_size``.
 
-    Of a fixed budget, ``low`` and ``high`` are what trainings lack after it.
-    Where at least ``SHOWN`` trainings of a race reached the target at that batch, it is no longer far from what was
-    seen; where none did, that is a doubt.
+    With a fixed budget, ``low`` and ``high`` are shortfalls after it.
+    If at least ``SHOWN`` trainings of a race reached the target at that batch, it no longer counts as far from the
+    evidence; if none did, that is a doubt.
     """
     seen_there = raced is not None and raced.reached >= SHOWN
     doubts = _grave(posterior, needs_growth=not seen_there)
@@ -88,7 +88,7 @@ def judge(
 
 
 def regime(posterior: Posterior, global_batch_size: float) -> str:
-    """Perfect scaling, diminishing returns or maximal data parallelism, by d log E / d log B there."""
+    """Return perfect scaling, diminishing returns or maximal data parallelism, by d log E / d log B at the batch."""
     slope = float(
         np.median(posterior.model.slope(posterior.values, float(np.log(global_batch_size))))
     )
@@ -110,7 +110,7 @@ def _reached_rungs(posterior: Posterior) -> int:
 
 
 def _done(posterior: Posterior) -> str:
-    """What a rung's trainings did that tell something."""
+    """What informative trainings of a rung did, in words."""
     return (
         "reached the target"
         if posterior.model.budget is None
@@ -161,7 +161,9 @@ def _minor(posterior: Posterior) -> list[str]:
         for law in posterior.model.laws:
             if law.tried[0] == law.tried[1] and not (law.name == RATE and _one_rate(posterior)):
                 worries.append(f"{law.name} was never varied")
-    fixed = posterior.model.budget is not None  # halving stops most trainings there: no worry
+    fixed = (
+        posterior.model.budget is not None
+    )  # successive halving stops most trainings, so that is no worry
     whole = (
         [item for item in observations if item.state != "pruned"]
         if fixed
@@ -175,12 +177,12 @@ def _minor(posterior: Posterior) -> list[str]:
 
 
 def _of_scales(posterior: Posterior) -> tuple[list[str], list[str]]:
-    """Doubts and worries for how far model and length of the forecast are from those of the evidence."""
+    """Doubts and worries about the distance of the forecast's model and length from those of the evidence."""
     scales = posterior.model.scales
     if not scales:
         return [], []
     doubts, worries = [], []
-    slack = 1 + 1e-9  # of logarithms taken and undone
+    slack = 1 + 1e-9  # for rounding in log and exp
     away = scales.away(posterior.evidence.settings)
     for index, (name, times) in enumerate(scales.growth().items()):
         beyond, sizes = float(np.exp(scales.reach[index])), len(np.unique(away[:, index]))

@@ -1,1 +1,1 @@
-"""Plans: a forecast on a machine, with its script; launching it and taking back what happened."""
+"""Plans: a forecast on a machine, with its launch script; launching it and recording the outcome."""

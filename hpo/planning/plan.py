@@ -1,4 +1,4 @@
-"""A plan: what to launch, what it should take, and whether to trust it; written to a folder as JSON and a script."""
+"""A plan: what to launch, its expected time, and whether to trust it; written to a folder as JSON and a script."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from storage.records import PlanKind
 from trainers.job import TrainingJob
 
 BUDGET_FACTOR = 1.5
-"""How much longer than the upper end of its forecast a planned run may train."""
+"""A planned run may train this many times the upper end of its forecast."""
 
 
 @dataclass(frozen=True)
@@ -152,13 +152,13 @@ class Plan:
 
 
 DIGITS = 16
-"""Of the digest in a folder's name."""
+"""Length of the digest in a folder's name."""
 
 
 def folder_name(plan: Plan) -> str:
-    """A folder's name for a plan; a study's name may hold what a path may not, and then a digest tells it apart.
+    """The folder name of a plan; if the study's name has characters that a path may not have, a digest is appended.
 
-    A name that itself ends as with a digest gets one too: no study's plans are written over by another's.
+    A name that itself ends like a digest gets one too, so that no study's plans overwrite another's.
     """
     slug = re.sub(r"[^A-Za-z0-9_-]+", "-", plan.study).strip("-")[:60]
     if slug != plan.study or re.search(f"-[0-9a-f]{{{DIGITS}}}$", slug):
@@ -169,10 +169,10 @@ def folder_name(plan: Plan) -> str:
 def planned_job(
     spec: StudySpec, settings: TrainingSettings, global_batch_size: int, epochs: Interval | None
 ) -> TrainingJob:
-    """What a plan trains. Its seed is one that the sweep did not use.
+    """The training of a plan, with a seed that the sweep did not use.
 
-    It may train BUDGET_FACTOR times as long as the forecast's upper end says, and at least as long as a trial of the
-    sweep. A fixed budget stays what it is.
+    It may train BUDGET_FACTOR times as long as the upper end of the forecast, and at least as long as a trial of the
+    sweep. A fixed budget is unchanged.
     """
     budget = spec.budget.epochs_per_trial
     if epochs and not spec.question.fixed:
@@ -184,7 +184,7 @@ def planned_job(
 
 
 def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) -> None:
-    """Raise :class:`PlanError`, with the nearest number that would do, where the batch cannot be split.
+    """Raise :class:`PlanError`, with the nearest possible number, if the batch cannot be split.
 
     Every worker takes the same share of the global batch, in whole normalization batches.
     """
@@ -215,7 +215,7 @@ def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) 
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan in a folder that ``hpo plan`` wrote, or in its ``plan.json``; :class:`PlanError` if there is none."""
+    """Read the plan in a folder that ``hpo plan`` wrote, or its ``plan.json``; raise :class:`PlanError` without one."""
     file = path / "plan.json" if path.is_dir() else path
     try:
         return Plan.from_dict(json.loads(file.read_text(encoding="utf-8")))

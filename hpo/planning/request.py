@@ -1,8 +1,8 @@
-"""PlanRequest: what can be asked of a plan, said once for Python, the command line and the web service.
+"""PlanRequest: the options of a plan, defined once for Python, the command line and the web service.
 
 The command's options (``hpo.cli.commands.options``) and the body of ``POST /studies/{name}/plans``
-(``hpo.service.routes.plans``) are made from it; a test holds the keywords of ``hpo.make_plan`` and ``hpo.plan_study``
-to it. Importing this module loads neither numpy nor pydantic, so that the command line starts quickly.
+(``hpo.service.routes.plans``) are generated from it; a test compares the keywords of ``hpo.make_plan`` and
+``hpo.plan_study`` with it. Importing this module loads neither numpy nor pydantic, so the command line starts quickly.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Objective: TypeAlias = Literal["time", "accelerator_hours", "energy"]
 
 MOST_WORKERS = 10**6
 LARGEST_BATCH = 10**8
-"""Samples: hundreds of times what was ever trained with. Larger ones have very many ways to be split."""
+"""Samples: hundreds of times the largest batch ever trained. Larger ones can be split in very many ways."""
 MOST_HOURS = 1e6
 
 
 def _about(description: str, **rules: Any) -> dict[str, Any]:
-    """What is said of a field: ``ge``, ``gt``, ``le``, ``lt`` bound a number, ``choices`` are all its values,
+    """The metadata of a field: ``ge``, ``gt``, ``le``, ``lt`` bound a number, ``choices`` are all its values,
     ``registry`` has them as names.
 
-    ``unit`` stands for the value in the help of the command line, and ``option`` is its name there, if another.
+    ``unit`` is the placeholder of the value in the command line's help, and ``option`` its name there, if different.
     """
     return {"description": description, **rules}
 
@@ -179,9 +179,9 @@ class PlanRequest:
 
 
 class PlanOptions(TypedDict, total=False):
-    """The keywords of ``hpo.make_plan`` and ``hpo.plan_study`` beside machine, nodes and workers: :class:`PlanRequest`.
+    """The keywords of ``hpo.make_plan`` and ``hpo.plan_study`` besides machine, nodes and workers.
 
-    For type checkers and editors; a test holds it to the fields of :class:`PlanRequest`.
+    For type checkers and editors; a test compares it with the fields of :class:`PlanRequest`.
     """
 
     ranks_per_node: int | None
@@ -197,7 +197,7 @@ class PlanOptions(TypedDict, total=False):
 
 
 def _check(name: str, value: Any, rules: Mapping[str, Any]) -> None:
-    """Raise :class:`PlanError` for a value that its field's rules do not allow."""
+    """Raise :class:`PlanError` for a value that violates the rules of its field."""
     if "registry" in rules:
         if value not in rules["registry"]:
             raise PlanError(

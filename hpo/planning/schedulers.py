@@ -1,7 +1,7 @@
-"""The schedulers of machines: each stands here once, with what is known of it before a script is written.
+"""The registry of schedulers: each is described here once, with everything except the text of its scripts.
 
-What its scripts say stands in the file that ``rule`` names. Machines' files, plans, ``hpo launch``, ``hpo run --on``,
-the web service and tests read these.
+The text of its scripts is in the module that ``rule`` names. Machine files, plans, ``hpo launch``, ``hpo run --on``,
+the web service and tests read these descriptions.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ class SchedulerDescription:
     """A scheduler, or another way to start a plan.
 
     Attributes:
-        rule: where its scripts are made, ``module:attribute``: called with a :class:`hpo.planning.launchers.run.Run` it
-        gives a :class:`hpo.planning.launchers.script.Scheduler`, or the whole script where that is no bash; where it
-        ``sweeps``, it is called with a slot of a sweep too. about: what it is; source: its manual. program: the words
-        that submit a script; none: nobody does. reads_script: whether these read the script rather than take its name.
-        account, partition: the options that name them. hands_on: whether jobs get the environment of the submission;
-        the others are told by ``-v NAME=VALUE,...``. submits: what submits a folder where no program does,
-        ``module:attribute``; it gives the job's number. script: the name of the script. backend: the usual one.
-        sweeps: whether ``hpo run --on`` takes it. here: whether it starts processes on this machine alone.
+        rule: what makes its scripts, ``module:attribute``: called with a :class:`hpo.planning.launchers.run.Run`, it
+        returns a :class:`hpo.planning.launchers.script.Scheduler`, or the whole script if that is not bash; if it
+        ``sweeps``, it is also called with a slot of a sweep. about: what it is; source: its manual. program: the
+        command that submits a script; empty if there is none. reads_script: whether this command reads the script from
+        standard input rather than takes its name. account, partition: the options for these. hands_on: whether jobs
+        inherit the environment of the submission; others get it by ``-v NAME=VALUE,...``. submits: what submits a
+        folder if no program does, ``module:attribute``; it returns the job's number. script: the name of the script.
+        backend: the default. sweeps: whether ``hpo run --on`` accepts it. here: whether it only starts local processes.
     """
 
     rule: str

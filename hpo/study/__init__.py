@@ -1,1 +1,1 @@
-"""The study file: its text, its rules, and what it means as typed values."""
+"""The study file: its text, its rules, and its content as typed values."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RungBudget:
-    """How many trainings a rung gets, and how many of its best settings are trained with ``seeds`` seeds."""
+    """The number of trainings of a rung, and of its best settings that are trained with ``seeds`` seeds."""
 
     trainings: int
     repeated_settings: int
@@ -21,9 +21,9 @@ class RungBudget:
 
 
 def rung_budgets(ladder: Sequence[int], trainings: int, seeds: int) -> dict[int, RungBudget]:
-    """Split ``trainings`` over the ladder evenly, what is left over to the largest rungs.
+    """Split ``trainings`` evenly over the ladder; the largest rungs get the remainder.
 
-    A quarter of a rung repeats settings where there are two seeds, a third where there are three, and so on
+    A quarter of a rung repeats settings with two seeds, a third with three, and so on
     up to a half: ``trainings // (2 * seeds)`` settings are repeated with ``seeds - 1`` more seeds.
     """
     share, rest = divmod(trainings, len(ladder))

@@ -1,7 +1,7 @@
-"""The section ``constraints``: what a training must keep beside its target, for its settings to be of use.
+"""The section ``constraints``: bounds that a training must meet besides its target, for its settings to be usable.
 
-``constraints: {memory_gb: {at_most: 16}, top5: {at_least: 0.9}}``: the peak memory and the seconds a sample of any
-training that tells them, and every metric of the workload but the target's, at the last evaluation.
+``constraints: {memory_gb: {at_most: 16}, top5: {at_least: 0.9}}``: the peak memory and the seconds per sample of any
+training that reports them, and every metric of the workload except the target's, at the last evaluation.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from trainers.job import MEMORY, PACE, Constraint
 MOST = 20
 BOUNDS = ("at_most", "at_least")
 OF_ANY = (MEMORY, PACE)
-"""The measurements of a training beside its metrics."""
+"""The measurements of a training besides its metrics."""
 
 
 def parse_constraints(values: Any) -> tuple[Constraint, ...]:
-    """The constraints of a study file's mapping; :class:`SpecFaultsError` names every fault with its place."""
+    """Parse a study file's mapping of constraints; :class:`SpecFaultsError` names every fault with its location."""
     if isinstance(values, tuple) and all(isinstance(each, Constraint) for each in values):
         return values
     if not isinstance(values, Mapping):
@@ -46,7 +46,7 @@ def parse_constraints(values: Any) -> tuple[Constraint, ...]:
 
 
 def to_plain(constraints: Sequence[Constraint]) -> dict[str, dict[str, float]]:
-    """Constraints as a study file has them."""
+    """Return constraints as in a study file."""
     return {each.name: {BOUNDS[not each.at_most]: each.bound} for each in constraints}
 
 
@@ -59,10 +59,9 @@ def faults_of_constraints(
     asynchronous: bool,
     sizes: bool = False,
 ) -> Iterator[tuple[Location, str]]:
-    """Faults that the study's own file shows: constraints that its trainings cannot measure; ``metric`` is the
-    target's.
+    """Faults that are visible in the study file: constraints that its trainings cannot measure.
 
-    ``sizes`` says whether the ladder grows in more than the batch.
+    ``metric`` is the target's; ``sizes`` says whether the ladder grows in more than the batch.
     """
     if sizes and constraints:
         yield (
@@ -91,8 +90,8 @@ def faults_of_constraints(
 def faults_of_metrics(
     constraints: Sequence[Constraint], workload: str, metrics: Mapping[str, bool], *, memory: bool
 ) -> Iterator[tuple[Location, str]]:
-    """Faults against the workload: metrics that it does not measure, or measures the other way; ``memory`` says whether
-    it tells its memory.
+    """Faults against the workload: metrics that it does not measure, or bounds in the wrong direction; ``memory`` says
+    whether it reports its memory.
     """
     for each in constraints:
         place = ("constraints", each.name)
@@ -120,7 +119,7 @@ def faults_of_metrics(
 
 
 def _fault(name: Any, bound: Any) -> str:
-    """The fault of one constraint, to be put behind its name."""
+    """The fault of one constraint, to be appended to its name."""
     if not isinstance(name, str) or not 0 < len(name) <= 100:
         return " must be a name of 1 to 100 characters"
     if not isinstance(bound, Mapping):

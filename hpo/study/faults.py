@@ -1,4 +1,4 @@
-"""Pydantic's errors in the words of a study file: each rule with the value and the nearest name."""
+"""Translates pydantic's errors to the terms of a study file: each rule with the value and the nearest name."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class SpecFaultsError(ValueError):
 
 
 def dotted(location: Location) -> str:
-    """A location as it stands in messages: ``ladder[2]``, ``budget.trials``."""
+    """Format a location for messages: ``ladder[2]``, ``budget.trials``."""
     return "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}" for part in location
     ).lstrip(".")
 
 
 def shown(value: Any) -> str:
-    """A value in a message: never longer than a line."""
+    """Format a value for a message, at most one line."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 

@@ -14,15 +14,15 @@ from trainers.workloads.described import WORKLOADS
 
 
 def search_path(spec: StudySpec) -> str:
-    """The folder where a study's own modules and data are looked for: that of its file, or the current one."""
+    """The folder where a study's own modules and data are looked up: that of its file, or the current one."""
     return str(Path(spec.search_path or ".").absolute())
 
 
 def workload_data(spec: StudySpec) -> dict[str, Any]:
-    """The options that the study's workload is opened with: ``data``, its path made absolute, so that workers may start
-    anywhere.
+    """The options with which the study's workload is opened: ``data``, its path made absolute, so that workers may
+    start anywhere.
 
-    For a program it is the section ``program``, with the figures of its cost at the full scale.
+    For a program these are the section ``program``, with the figures of its cost at the full scale.
     """
     if spec.program is not None:
         plain = spec.program.to_plain()
@@ -36,7 +36,7 @@ def workload_data(spec: StudySpec) -> dict[str, Any]:
 
 
 def sizes_of_model(spec: StudySpec, point: Point) -> dict[str, int]:
-    """The sizes that stand among the workload's data; classes of one's own and programs read them as settings."""
+    """The sizes that are options of the workload's data; custom classes and programs read them as settings."""
     if spec.workload not in WORKLOADS:
         return {}
     described = WORKLOADS[spec.workload]
@@ -44,7 +44,7 @@ def sizes_of_model(spec: StudySpec, point: Point) -> dict[str, int]:
 
 
 def trial_folder(folder: Path, study_id: int, number: int) -> Path:
-    """Where a program has its files of one trial, in the folder in which its study is run."""
+    """The folder of a program's files of one trial, in the folder in which its study is run."""
     return folder / "trials" / str(study_id) / str(number)
 
 
@@ -55,9 +55,9 @@ def training_job(
     seed: int,
     epochs: float | None = None,
 ) -> TrainingJob:
-    """One training of the study: ``epochs`` is its budget, the study's own budget per trial if not given.
+    """Return one training of the study: ``epochs`` is its budget, by default the study's budget per trial.
 
-    It has the sizes that ``settings`` tell among those of one's own, the full scale's where they tell none.
+    Its sizes are those among the ``own`` settings, by default those of the full scale.
     """
     data = workload_data(spec)
     if spec.sizes:

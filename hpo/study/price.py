@@ -1,4 +1,4 @@
-"""An upper bound on a study's cost, stated before anything of it runs."""
+"""An upper bound on a study's cost, computed before it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class StudyPrice:
 
     ``trials`` trainings of at most ``epochs_per_trial`` epochs of ``train_samples`` each are ``sweep_samples``;
     ``race_samples`` more may be processed at the full-scale batch. ``trials_at_once`` fit on this machine, and
-    ``seconds_per_sample`` is what a worker takes at each rung that was timed; ``sweep_seconds`` and ``race_seconds``
+    ``seconds_per_sample`` is the time of a worker at each rung that was timed; ``sweep_seconds`` and ``race_seconds``
     follow. Unknown amounts are None, and ``reason`` says why.
     """
 
@@ -29,5 +29,5 @@ class StudyPrice:
     reason: str = "it was not timed"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON holds them."""
+        """Return plain values for JSON."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""The sections ``program`` and ``report`` of a study file: a training program of the user's own."""
+"""The sections ``program`` and ``report`` of a study file: a user's own training program."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PROGRAM = "program"
 
 
 class Section(BaseModel):
-    """A section of a study file: its keys are known, its values of the type that they must have."""
+    """A section of a study file: unknown keys are refused, and values must have the right type."""
 
-    # strict: the text "2" and the float 2.0 are no seeds; a value that is nearly right hides a mistake
+    # strict: the text "2" and the float 2.0 are not seeds; a value that is nearly right hides a mistake
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -39,7 +39,7 @@ class ReportSection(Section):
 
 
 class OutOfMemorySection(Section):
-    """How it says that its memory is full; see :class:`trainers.workloads.program.options.OutOfMemoryOptions`."""
+    """How it reports an out-of-memory error; see :class:`trainers.workloads.program.options.OutOfMemoryOptions`."""
 
     exit_code: int | None = None
     pattern: str | None = Field(None, min_length=1)
@@ -66,7 +66,7 @@ class ProgramSection(Section):
         return self
 
     def to_plain(self) -> dict[str, Any]:
-        """The section as plain values, without what is not given."""
+        """Return the section as plain values, without defaults."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     @property
@@ -83,9 +83,9 @@ def faults_of_program(
     repeated: str,
     sizes: Collection[str] = (),
 ) -> list[tuple[Location, str]]:
-    """Faults of the section for the study's settings; ``repeated`` names the reason why seeds vary.
+    """Faults of the section with the study's settings; ``repeated`` names the reason why seeds vary.
 
-    ``sizes`` are the directions beside the batch in which the ladder grows: settings that every training has.
+    ``sizes`` are the directions besides the batch in which the ladder grows: settings that every training has.
     """
     if program is None:
         if workload != PROGRAM:
@@ -117,6 +117,6 @@ def faults_of_program(
 
 
 def reads_seed(program: ProgramSection | None) -> bool:
-    """Whether a repetition gets its seed: every workload does, and a program whose command reads it."""
+    """Whether a repetition gets its seed: true for every workload, and for a program whose command reads it."""
     options = program and program.options
     return not options or options.reads_trial or "seed" in placeholders(options.words)

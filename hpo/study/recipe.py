@@ -1,7 +1,7 @@
 """A study that starts from a published recipe: ``recipe: goyal2017``.
 
 The recipe's settings become fixed values of ``search``, except for those that the study's own ``search`` names.
-Settings that have no effect beside the study's own are left out.
+Settings that have no effect with the study's own are left out.
 Settings that move with the batch size (the learning rate, the warmup, and what the recipe's own rule or table
 moves) are never taken over: the study tunes them, so that a law can extrapolate them, or gives them a value.
 """
@@ -21,14 +21,14 @@ from search_spaces.techniques import fault_of_use, is_own
 from trainers.workloads.described import WORKLOADS
 
 DURATIONS = ("decay_epochs", "decay_milestones", "batch_milestones", "rmsprop_center_epochs")
-"""Settings that say when something happens after the warmup."""
+"""Settings that are times after the warmup."""
 
 
 LONGEST_NAME = 100
 
 
 def check_recipe(name: str) -> str:
-    """``name`` if there is a recipe of that name; else ValueError with the nearest."""
+    """Return ``name`` if there is such a recipe; else raise ValueError with the nearest name."""
     if len(name) > LONGEST_NAME:
         raise ValueError(f"must name a published recipe, but got {shown(name)}")
     try:
@@ -39,7 +39,7 @@ def check_recipe(name: str) -> str:
 
 
 def parse_search(search: Any, info: ValidationInfo) -> SearchSpace:
-    """The search space of a ``search:`` section over the study's recipe; ValueError with all its faults."""
+    """Parse a ``search:`` section on top of the study's recipe; raise ValueError with all its faults."""
     name = info.data.get("recipe")
     if isinstance(search, SearchSpace):
         if name is None:
@@ -71,9 +71,9 @@ def _check_no_own_optimizer(space: SearchSpace) -> None:
 
 
 def _of_workload(info: ValidationInfo) -> tuple[Collection[str] | None, dict[str, Any]]:
-    """The settings of its own that the study's workload may read, None if any, and what it fixes of the known ones.
+    """The custom settings that the study's workload may read (None: any), and the known ones that it fixes.
 
-    The samples that share statistics of batch norm are a program's own business, and no unit of its batches.
+    A program handles the batch size of its normalization itself; it is not a unit of its batches.
     """
     workload, program = info.data.get("workload", ""), info.data.get("program")
     if program is not None:
@@ -83,7 +83,7 @@ def _of_workload(info: ValidationInfo) -> tuple[Collection[str] | None, dict[str
 
 
 def own_settings(values: Any) -> frozenset[str]:
-    """The settings that a study's own ``search`` names, whatever its recipe says."""
+    """The settings in a study's own ``search``, without those of its recipe."""
     search = values.get("search") if isinstance(values, Mapping) else None
     if isinstance(search, SearchSpace):
         search = search.to_plain()
@@ -93,7 +93,7 @@ def own_settings(values: Any) -> frozenset[str]:
 def faults_of_durations(
     name: str | None, search: SearchSpace, own: Collection[str], epochs: float
 ) -> Iterator[tuple[Location, str]]:
-    """A fault for each duration that the recipe brings and ``epochs``, the budget of a trial, does not hold."""
+    """A fault for each duration of the recipe that exceeds ``epochs``, the budget of a trial."""
     if name is None:
         return
     published = recipe(name)

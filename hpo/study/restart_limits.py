@@ -1,4 +1,4 @@
-"""How often each thing is started again before it counts as failed, and why the limits differ.
+"""How often each thing is restarted before it counts as failed, and why the limits differ.
 
 =====================  =====  ==========================================================================================
 constant               limit  reason
@@ -8,8 +8,8 @@ RAY_STARTS                 3  Ray gives its own processes 30 s to start, too few
                               only delay the error of a broken installation.
 RUN_RESTARTS               3  A run of a plan is long, and nodes do fail; but each restart costs the time since the last
                               checkpoint on the whole machine, so more than three in one slot need a person.
-LOST_HOLDERS               5  Holders of an asked trial vanish for reasons of their own, such as the end of their slot;
-                              only several in a row speak against the trial.
+LOST_HOLDERS               5  Holders of an asked trial vanish for unrelated reasons, such as the end of their slot;
+                              only several in a row count against the trial.
 STUDY_STARTS              20  Workers stop for maintenance and slots while a study runs for days; only a study that
                               kills every worker reaches this.
 =====================  =====  ==========================================================================================

@@ -1,4 +1,4 @@
-"""The rules of a study file that take more than a type: what must hold, what it got, and the way out."""
+"""The rules of a study file beyond types: each fault says what must hold, what was given, and how to fix it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORKLOAD = re.compile(r"[^\W\d]\w*|[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 def check_name(name: str) -> str:
-    """``name`` if it can stand in a table, a title and a log line; else ValueError."""
+    """Return ``name`` if it fits in a table, a title and a log line; else raise ValueError."""
     if not name.isprintable() or name != name.strip() or not 1 <= len(name) <= MAX_NAME_CHARACTERS:
         raise ValueError(
             f"must be 1 to {MAX_NAME_CHARACTERS} printable characters with no space at its "
@@ -28,7 +28,7 @@ def check_name(name: str) -> str:
 
 
 def check_workload(workload: str) -> str:
-    """``workload`` if it is a name or ``package.module:Class``; else ValueError."""
+    """Return ``workload`` if it is a name or ``package.module:Class``; else raise ValueError."""
     if not _WORKLOAD.fullmatch(workload):
         raise ValueError(
             "must be the name of a workload, or package.module:Class for your own, "
@@ -38,7 +38,7 @@ def check_workload(workload: str) -> str:
 
 
 def check_ladder(ladder: tuple[int, ...]) -> tuple[int, ...]:
-    """``ladder`` if its global batch sizes increase; else ValueError."""
+    """Return ``ladder`` if its global batch sizes increase; else raise ValueError."""
     for rung, following in itertools.pairwise(ladder):
         if following <= rung:
             raise ValueError(
@@ -62,7 +62,7 @@ def faults_of_budget(trials: int, ladder: Sequence[int]) -> Iterator[tuple[Locat
 def faults_of_normalization(
     search: SearchSpace, ladder: Sequence[int], full_scale: int | None
 ) -> Iterator[tuple[Location, str]]:
-    """A fault if a batch cannot be cut into groups of ``normalization_batch_size`` samples.
+    """A fault if a batch cannot be split into groups of ``normalization_batch_size`` samples.
 
     Every group shares batch-norm statistics, at every rung and at the ``full_scale`` global batch size.
     """
@@ -110,7 +110,7 @@ def faults_of_workers(
 
 
 def _normalization_batch_sizes(search: SearchSpace) -> tuple[Iterable[int], bool]:
-    # all sizes that the search may try, and whether they are the default because the study says nothing
+    # all sizes that the search may try, and whether they are the default because the study sets none
     name = "normalization_batch_size"
     if name in search.fixed:
         return [search.fixed[name]], False

@@ -1,4 +1,4 @@
-"""The samplers that a study may name: each stands here once, with what is known of it before anything is sampled."""
+"""The registry of samplers that a study may name, each described without importing it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from search_spaces.plugins import PluginError, Registry, instance_of
 class SamplerDescription:
     """A sampler; ``about`` says in half a sentence how it picks settings, ``source`` where it was published.
 
-    ``rule`` is ``module:attribute``, imported when a sweep begins. Called with a seed it gives a sampler of Optuna
-    (``optuna.samplers.BaseSampler``), of which a ladder has one for each rung. Where it ``chooses_rung`` it is called
-    with the study and the number of its earlier trials instead, and gives a
-    :class:`hpo.tuning.generation.samplers.Sampler`, which picks the batch size too; its trials are stopped by what
-    their curves say, as no rung has enough of them to compare.
-    Where it ``takes_constraints`` a trial tells it how far it is beyond each of the study's
-    (``optuna.trial.Trial.set_constraint``); to others what breaks one is a training that has not reached its target.
+    ``rule`` is ``module:attribute``, imported when a sweep begins. Called with a seed, it returns an Optuna sampler
+    (``optuna.samplers.BaseSampler``); a ladder has one per rung. If it ``chooses_rung``, it is called
+    with the study and the number of its earlier trials instead, and returns a
+    :class:`hpo.tuning.generation.samplers.Sampler`, which picks the batch size too; its trials are stopped by their
+    learning curves, as no rung has enough of them to compare.
+    If it ``takes_constraints``, a trial reports how far it violates each constraint of the study
+    (``optuna.trial.Trial.set_constraint``); for others a violation counts as a target that was not reached.
     """
 
     rule: str
@@ -72,7 +72,7 @@ SAMPLERS: Registry[SamplerDescription] = Registry(
 
 
 def check_sampler(name: str) -> str:
-    """``name`` if there is such a sampler; else ValueError."""
+    """Return ``name`` if there is such a sampler; else raise ValueError."""
     if name not in SAMPLERS:
         *names, last = SAMPLERS
         raise ValueError(

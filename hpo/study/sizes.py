@@ -1,8 +1,8 @@
 """Sizes: the directions besides the batch in which the rungs of a study lie below its full scale.
 
 A ladder that is a mapping names them: ``ladder: {global_batch_size: [32, 64], width: [32, 64], samples: [99, 999]}``.
-Every combination is trained, and ``full_scale`` says of each what it is for. ``width`` and ``depth`` are the model's,
-``samples`` how many a training of a fixed budget takes. A trial holds its own sizes among its settings.
+Every combination is trained, and ``full_scale`` gives the size of each at full scale. ``width`` and ``depth`` are the
+model's, ``samples`` is the length of a training with a fixed budget. A trial has its sizes among its settings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainers.workloads.described import WORKLOADS
 from trainers.workloads.program.formula import parse_cost
 
 Point: TypeAlias = tuple[tuple[str, int], ...]
-"""One combination of sizes, by name; empty where a study grows in its batch alone."""
+"""One combination of sizes, by name; empty if only the batch of a study grows."""
 
 WIDTH, DEPTH, SAMPLES = "width", "depth", "samples"
 DIRECTIONS = (WIDTH, DEPTH, SAMPLES)
@@ -37,7 +37,7 @@ MOST_POINTS = 20
 
 
 class GrowingStudy(Protocol):
-    """The part of :class:`hpo.study.spec.StudySpec` that is read here."""
+    """The part of :class:`hpo.study.spec.StudySpec` that this module reads."""
 
     @property
     def sizes(self) -> Mapping[str, tuple[int, ...]]:
@@ -49,27 +49,27 @@ class GrowingStudy(Protocol):
 
     @property
     def full_scale(self) -> Any:
-        """The sizes that it is for; None where there are none."""
+        """The sizes of the full scale; None if there is none."""
 
     @property
     def budget(self) -> Any:
-        """How many trials there are."""
+        """The section with the number of trials."""
 
     @property
     def seeds(self) -> int:
-        """With how many seeds the best settings are trained."""
+        """The number of seeds with which the best settings are trained."""
 
 
 class FittingStudy(GrowingStudy, Protocol):
-    """The same, and what the sizes have to go together with."""
+    """A growing study with the fields that its sizes must be compatible with."""
 
     @property
     def workload(self) -> str:
-        """Its name, or that of a class."""
+        """The name of the workload, or of a class."""
 
     @property
     def program(self) -> ProgramSection | None:
-        """The program that is trained."""
+        """The training program."""
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -93,7 +93,7 @@ class FittingStudy(GrowingStudy, Protocol):
 
 
 def split_ladder(values: Any) -> Any:
-    """The values of a study with its ladder as a plain list, the sizes beside it."""
+    """Return the values of a study with its ladder as a plain list and the sizes in a separate key."""
     if not isinstance(values, Mapping):
         return values
     if "sizes" in values:
@@ -143,7 +143,7 @@ def _faults_of_names(ladder: Mapping[Any, Any]) -> Iterator[tuple[Location, str]
 
 
 def points(spec: GrowingStudy) -> list[Point]:
-    """The combinations that are trained, the cheapest first; one, empty, where the batch alone grows."""
+    """The combinations that are trained, cheapest first; a single empty one if only the batch grows."""
     names = [_kept_as(name) for name in spec.sizes]
     found = [
         tuple(zip(names, each, strict=True)) for each in itertools.product(*spec.sizes.values())
@@ -160,39 +160,39 @@ def full_point(spec: GrowingStudy) -> Point:
 
 
 def at_full_scale(spec: GrowingStudy, settings: TrainingSettings) -> TrainingSettings:
-    """The settings of the full scale's run, which has its sizes."""
+    """Return the settings of the full-scale run, including its sizes."""
     if not spec.sizes:
         return settings
     return dataclasses.replace(settings, own={**settings.own, **dict(full_point(spec))})
 
 
 def point_of(spec: GrowingStudy, settings: Mapping[str, Any]) -> Point:
-    """The sizes that a trial has, by its stored settings; one that tells none, as a plan's run, has the full ones."""
+    """The sizes of a trial, by its stored settings; by default (such as for a plan's run) those of the full scale."""
     return point_in(full_point(spec), settings)
 
 
 def point_in(full: Point, settings: Mapping[str, Any]) -> Point:
-    """The same, where ``full`` has the sizes of the full scale."""
+    """The sizes in stored settings; ``full`` holds the sizes of the full scale, which are the defaults."""
     return tuple((name, int(settings.get(name, size))) for name, size in full)
 
 
 def carried_over(spec: GrowingStudy) -> tuple[str, ...]:
-    """The directions over which the study's parametrization carries the learning rate."""
+    """The directions over which the study's parametrization transfers the learning rate."""
     data: Mapping[str, Any] = getattr(spec, "data", {})
     return PARAMETRIZATIONS.get(str(data.get("parametrization")), ())
 
 
 def share_weight(spec: GrowingStudy, point: Point) -> float:
-    """The weight by which trainings are shared out over sizes: at equal scatter one over the square root of their cost
-    tells most for its price (multilevel Monte Carlo, Giles 2008, equation 3.1).
+    """The weight by which trainings are distributed over sizes: one over the square root of their cost, the optimum at
+    equal scatter (multilevel Monte Carlo, Giles 2008, equation 3.1).
     """
     return 1 / math.sqrt(relative_cost(point, spec))
 
 
 def relative_cost(point: Point, spec: GrowingStudy | None = None) -> float:
-    """The relative cost of a training: as the square of the width, the depth and the samples.
+    """The relative cost of a training: proportional to the square of the width, the depth and the samples.
 
-    Of the program of ``spec`` it is the formula of its ``cost``, by the samples where that is of one.
+    For the program of ``spec`` it is the formula of its ``cost``, times the samples if that is the cost of one sample.
     """
     sizes = dict(point)
     program = getattr(spec, "program", None)
@@ -204,8 +204,8 @@ def relative_cost(point: Point, spec: GrowingStudy | None = None) -> float:
 
 
 def cost_share(spec: GrowingStudy, point: Point) -> float:
-    """The cost of a training of these sizes over that at full scale: by the operations of its workload where those are
-    known (:mod:`trainers.workloads.described`).
+    """The ratio of the cost of a training of these sizes to that at full scale: by the operations of its workload if
+    they are known (:mod:`trainers.workloads.described`).
     """
     workload = str(getattr(spec, "workload", ""))
     counted = WORKLOADS[workload].sample_flops if workload in WORKLOADS else None
@@ -217,17 +217,17 @@ def cost_share(spec: GrowingStudy, point: Point) -> float:
 
 
 def sample_cost_share(spec: GrowingStudy, point: Point) -> float:
-    """The cost of a sample in a model of these sizes over that at full scale."""
+    """The ratio of the cost of a sample in a model of these sizes to that at full scale."""
     return cost_share(spec, point) / length_share(spec, point)
 
 
 def length_share(spec: GrowingStudy, point: Point) -> float:
-    """The samples of a training of these sizes, over those of the full scale."""
+    """The ratio of the samples of a training of these sizes to those at full scale."""
     return float(dict(point).get(LENGTH, 1) / dict(full_point(spec)).get(LENGTH, 1))
 
 
 def costly_samples(spec: GrowingStudy, samples: float | None, settings: Mapping[str, Any]) -> float:
-    """The samples of the full scale's model that cost as much as ``samples`` of a trial with these settings."""
+    """The samples of the full-scale model that cost as much as ``samples`` of a trial with these settings."""
     if not spec.sizes or not samples:
         return float(samples or 0)
     return samples * sample_cost_share(spec, point_of(spec, settings))
@@ -236,7 +236,7 @@ def costly_samples(spec: GrowingStudy, samples: float | None, settings: Mapping[
 def point_budgets(spec: GrowingStudy) -> dict[Point, dict[int, RungBudget]]:
     """The trainings of each rung.
 
-    Cheap sizes get more of them, by :func:`share_weight`. Every rung gets one at least.
+    Cheap sizes get more of them, by :func:`share_weight`. Every rung gets at least one.
     """
     found = points(spec)
     weights = [share_weight(spec, point) for point in found]
@@ -261,7 +261,7 @@ def told(point: Point) -> str:
 
 
 def named_sizes(point: Point) -> dict[str, int]:
-    """The sizes by the names that a ladder has for them."""
+    """The sizes by their names in a ladder."""
     return {SAMPLES if name == LENGTH else name: size for name, size in point}
 
 

@@ -1,4 +1,4 @@
-"""StudySpec: what a study file says, checked.
+"""StudySpec: the checked content of a study file.
 
 ``load_study(path)`` and ``parse_study(text)`` return a frozen :class:`StudySpec`, or raise one
 :class:`hpo.errors.SpecError` that lists every fault with its line: no other error comes of a bad study file.
@@ -52,24 +52,24 @@ else:
     Json = JsonValue
 BatchSize = Annotated[
     int, Field(gt=0, le=2**31 - 1)
-]  # samples per update; a column of PostgreSQL holds no more
+]  # samples per update; the largest of a PostgreSQL integer column
 Count = Annotated[int, Field(gt=0, le=10**9)]
 MOST_RUNGS = 100
 MOST_EVALUATIONS = 10_000
 MOST_SEEDS = 10_000
 AUTO = "auto"
 SEARCH, LADDER_SAMPLER = "forecast", "tpe"
-"""The samplers of a study that names none: where it may be searched at full scale, and elsewhere."""
+"""The default samplers of a study: if it may be searched at full scale, and otherwise."""
 LEAST_SEARCH = 10
-"""Trainings that a search at full scale takes, looks included: with fewer the ladder tells more."""
+"""Trainings that a search at full scale needs, including looks: with fewer the ladder is more informative."""
 MOST_TRIALS, USUAL_EPOCHS = 100, 90.0
-"""Where a search ends by itself: trainings that it may have at most, and the epochs of each where none are given."""
+"""For a search that ends by itself: the most trainings, and the default epochs of each."""
 
 
 class FullScale(Section):
     """The run that the study is for: its batch, its machine, and whether to run it after the sweep.
 
-    ``width``, ``depth`` and ``samples`` are its sizes where the ladder has smaller ones (:mod:`hpo.study.sizes`).
+    ``width``, ``depth`` and ``samples`` are its sizes if the ladder has smaller ones (:mod:`hpo.study.sizes`).
     """
 
     global_batch_size: BatchSize
@@ -88,8 +88,8 @@ class StudyBudget(Section):
     """How much may be trained: ``trials`` trainings over the whole ladder, each of ``epochs_per_trial``.
 
     ``race`` is how many samples may be processed at the full-scale batch, by the model of the full scale, before the
-    plan is made: those that cost a quarter of what the sweep has cost if None, no race if 0. With ``trials: auto``, or
-    ``budget: auto`` in all, the search ends by itself (``ends_by_itself``), at the latest after ``MOST_TRIALS``.
+    plan is made: if None, those that cost a quarter of the sweep; no race if 0. With ``trials: auto`` or
+    ``budget: auto`` the search ends by itself (``ends_by_itself``), at the latest after ``MOST_TRIALS``.
     """
 
     trials: Count
@@ -112,20 +112,20 @@ class StudyBudget(Section):
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether the study ends where no training is worth its cost any more, and not after so many."""
+        """Whether the study ends when no further training is worth its cost, rather than after a fixed number."""
         return self._ends_by_itself
 
     @property
     def asked_trials(self) -> int | None:
-        """The trials that it asks for; None where the search ends by itself."""
+        """The number of trials in the study file; None if the search ends by itself."""
         return None if self.ends_by_itself else self.trials
 
     def counted(self, ended: int) -> str:
-        """How many trials have ended, of those that there will be where that is known: ``12 of 48 trials``."""
+        """How many trials have ended, of the total if that is known: ``12 of 48 trials``."""
         return f"{ended} trials" if self.ends_by_itself else f"{ended} of {self.trials} trials"
 
     def to_plain(self) -> dict[str, Any]:
-        """The section as plain values, without what is not given."""
+        """Return the section as plain values, without missing ones."""
         plain = self.model_dump(mode="json", exclude_none=True)
         return {**plain, "trials": AUTO} if self.ends_by_itself else plain
 
@@ -133,11 +133,11 @@ class StudyBudget(Section):
 class ResourceSection(Section):
     """The resources of one trial: ``nodes`` of ``workers_per_node`` processes, each with its cores and GPUs.
 
-    GPUs may be shared, as by ``gpus_per_worker: 0.25``. Where ``gpus_per_worker`` is None a worker gets one where there
-    are any; as many trials run at once as fit on the free cores and GPUs of the machines.
+    GPUs may be shared, such as with ``gpus_per_worker: 0.25``. If ``gpus_per_worker`` is None, a worker gets one GPU if
+    there are any; as many trials run at once as fit on the free cores and GPUs of the machines.
 
-    ``fused_trials`` trains so many trials at once as one model, in the process of the sweep: trials of one rung that
-    differ in rates, warmup, decay and momentum. For models that leave an accelerator idle
+    ``fused_trials`` is the number of trials trained at once as one model, in the process of the sweep: trials of one
+    rung that differ in rates, warmup, decay and momentum. For models that leave an accelerator idle
     (``benchmarks/fused_trials.md``).
     """
 
@@ -374,9 +374,9 @@ class StudySpec(Section):
 
 
 def usual_sampler(study: StudySpec) -> str:
-    """The sampler of a study that names none: the search at full scale where it can be asked, else TPE on the ladder.
+    """The default sampler of a study: the search at full scale if it is possible, else TPE on the ladder.
 
-    It can be asked where the budget is left to it, or where trainings at the full-scale batch may tell the best rate:
+    It is possible if the budget is left to it, or if trainings at the full-scale batch can find the best rate:
     that batch may be trained here (a program must be able to accumulate gradients), ``learning_rate`` is scaled, all
     scaled settings are numbers, and there are ``LEAST_SEARCH`` trainings or more.
     """
@@ -395,7 +395,7 @@ def usual_sampler(study: StudySpec) -> str:
 
 
 def _faults_of_auto(study: StudySpec) -> Iterator[tuple[study_faults.Location, str]]:
-    """A fault where a budget is left to a search that does not end by itself."""
+    """A fault if the budget is ``auto`` and the search does not end by itself."""
     if not study.budget.ends_by_itself or (study.question.fixed and not study.sizes):
         return
     if not SAMPLERS[study.sampler].chooses_rung and not study.sizes:
@@ -420,7 +420,7 @@ def _faults_of_auto(study: StudySpec) -> Iterator[tuple[study_faults.Location, s
 
 
 def _faults_of_fixed_budget(study: StudySpec) -> Iterator[tuple[study_faults.Location, str]]:
-    """A fault where what the study asks for knows nothing but the epochs to a target."""
+    """A fault if a study with a fixed budget asks for something that only works with epochs to a target."""
     if not study.question.fixed:
         return
     way_out = "or give target: {metric: ..., at_least or at_most: ...}"
@@ -525,9 +525,9 @@ def check_target(spec: StudySpec, metrics: Mapping[str, bool]) -> None:
 
 
 def check_constraints(spec: StudySpec, metrics: Mapping[str, bool], *, memory: bool) -> None:
-    """Raise :class:`SpecError` unless the workload tells, of each training, what the study holds it to.
+    """Raise :class:`SpecError` unless the trainings of the workload report all figures that the study constrains.
 
-    ``metrics`` are as those of :func:`check_target`; ``memory`` says whether its trainings tell their memory.
+    ``metrics`` are those of :func:`check_target`; ``memory`` says whether its trainings report their memory.
     """
     found = faults_of_metrics(spec.constraints, spec.workload, metrics, memory=memory)
     for location, message in found:

@@ -1,7 +1,7 @@
-"""The section ``target``: what a study asks of its trainings.
+"""The section ``target``: the question that a study asks of its trainings.
 
 Either how soon they reach a threshold, or how good the metric gets within a fixed budget of training. The budget is
-given in epochs; in samples or tokens only where the study file itself says how many an epoch has, so that a study can
+given in epochs; in samples or tokens only if the study file itself says how many an epoch has, so that a study can
 be read without opening its data.
 """
 
@@ -19,7 +19,7 @@ from trainers.job import Target
 
 LONGEST_WORD = 100  # characters of a name
 MOST_EPOCHS = 1e6
-UNTOLD = 1.0  # epochs, where the budget is none that can be counted in them: its own fault says so
+UNTOLD = 1.0  # placeholder epochs of a budget that cannot be converted to epochs, which is reported as its own fault
 _ENTROPIES = ("loss", "perplexity", "ppl", "nll", "bits", "bpb", "bpc", "energy")
 _ERRORS = ("error", "err", "mse", "rmse", "mae", "wer", "cer")
 LOWER_IS_BETTER = frozenset((*_ENTROPIES, *_ERRORS))
@@ -45,8 +45,8 @@ class BestWithin(Section):
 class StudyTarget(Section):
     """The metric and the threshold that end a training: at least it, or at most it.
 
-    With ``best_within`` there is no threshold: every training goes on to the end of that budget, and the best metric
-    within it is what counts. ``direction`` says there which way the metric is better, where its name does not.
+    With ``best_within`` there is no threshold: every training runs to the end of that budget, and the best metric
+    within it counts. ``direction`` then says which direction of the metric is better, if its name does not.
     """
 
     metric: str = Field(min_length=1, max_length=LONGEST_WORD)
@@ -93,7 +93,7 @@ class StudyTarget(Section):
 
     @property
     def threshold(self) -> float:
-        """The value to reach, in the metric's own unit; beyond all that can be where the best is asked for."""
+        """The value to reach, in the metric's own unit; unreachable if the best is asked for."""
         return self.aim.threshold
 
     @property
@@ -106,19 +106,19 @@ class StudyTarget(Section):
         return self.aim.reached(value)
 
     def to_plain(self) -> dict[str, Any]:
-        """The section as plain values, without what is not given."""
+        """Return the section as plain values, without missing ones."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
 def asked_for_best(metric: str, direction: str | None = None) -> Target:
-    """The target that asks for the best of a metric; its name says which way it is better where nothing else does."""
+    """Return the target that asks for the best of a metric; by default its name says which direction is better."""
     words = set(re.split(r"[^a-z]+", metric.lower()))
     higher = direction == "maximize" if direction else not words & LOWER_IS_BETTER
     return Target.best(metric, higher_is_better=higher)
 
 
 def with_budget(values: Any) -> Any:
-    """The values of a study with the epochs of a trial by its ``best_within``, the direction by its program."""
+    """Return the values of a study with the epochs of a trial from ``best_within``, the direction from its program."""
     target = values.get("target") if isinstance(values, Mapping) else None
     within = target.get("best_within") if isinstance(target, Mapping) else None
     if not isinstance(within, Mapping) or not isinstance(target, Mapping):
@@ -143,7 +143,7 @@ def faults_of_target(
     batches: Sequence[int],
     epochs_per_trial: float,
 ) -> Iterator[tuple[Location, str]]:
-    """Faults beside a fixed budget: its unit, the epochs of a trial, the batches of the study."""
+    """Faults of a fixed budget: its unit, the epochs of a trial, the batches of the study."""
     if target.best_within is None:
         return
     within = target.best_within.model_dump(exclude_none=True)
@@ -189,7 +189,7 @@ def _told_direction(program: Any, target: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _epochs(within: Mapping[str, Any], program: Any, data: Any) -> float | None:
-    """The budget in epochs; None where the study does not tell, or what is there is no number."""
+    """The budget in epochs; None if the study lacks the figures, or they are not numbers."""
     if _is_count(within.get("epochs")):
         return float(within["epochs"])
     samples = _samples_per_epoch(program, data)

@@ -1,7 +1,7 @@
-"""The experiment trackers that a study may name: each stands here once, with what is known of it before it is opened.
+"""The registry of experiment trackers that a study may name, each described without importing it.
 
 ``trackers: [wandb]`` in a study file names one, ``trackers: [{mlflow: {uri: "http://mlflow.example"}}]`` one with
-settings. Where its trials go is no part of what a study asks: a study goes on with other trackers, or none.
+settings. Trackers are not part of the question of a study: it may continue with others, or none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from search_spaces.names import nearest
 from search_spaces.plugins import PluginError, Registry, instance_of
 
 LONGEST = 4096
-"""Characters of a setting of a tracker."""
+"""The most characters of a setting of a tracker."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +24,9 @@ class TrackerDescription:
 
     ``rule`` is ``module:attribute``, imported in the process that writes to the tracker. Called with the stored study
     (:class:`storage.records.Study`), its :class:`hpo.study.spec.StudySpec`, a folder that it may write to
-    (:class:`pathlib.Path`, the same each time) and its ``settings`` as keyword arguments, those that the study gives,
-    each a text, it gives a :class:`hpo.runs.exports.tracking.Tracker`. ``places`` are those of the settings that say
-    where it writes: on a worker of a service they are its operator's affair, by the environment.
+    (:class:`pathlib.Path`, the same each time) and the ``settings`` that the study gives as keyword arguments (texts),
+    it returns a :class:`hpo.runs.exports.tracking.Tracker`. ``places`` are the settings that say where it writes: on a
+    worker of a service its operator sets these in the environment.
     """
 
     rule: str
@@ -99,12 +99,12 @@ class TrackerChoice:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def to_plain(self) -> str | dict[str, dict[str, str]]:
-        """The tracker as a study file has it."""
+        """Return the tracker as in a study file."""
         return {self.name: dict(self.settings)} if self.settings else self.name
 
 
 def parse_trackers(values: Any) -> tuple[TrackerChoice, ...]:
-    """The trackers of a study file's list; ValueError names what is wrong with it."""
+    """Parse the list of trackers in a study file; ValueError says what is wrong with it."""
     if not isinstance(values, list | tuple):
         raise ValueError(
             f"must be a list, such as [{next(iter(TRACKERS))}], but got {shown(values)}"
@@ -118,7 +118,7 @@ def parse_trackers(values: Any) -> tuple[TrackerChoice, ...]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise ValueError for a name that is no tracker's."""
+    """Raise ValueError for an unknown tracker."""
     for name in names:
         if name not in TRACKERS:
             raise ValueError(
@@ -129,9 +129,9 @@ def check_names(names: Sequence[str]) -> None:
 def allowed_here(
     chosen: Sequence[TrackerChoice], names: Sequence[str]
 ) -> tuple[list[TrackerChoice], list[str]]:
-    """The trackers of a study that a worker writes to, and for each other the reason why not.
+    """Return the trackers of a study that a worker writes to, and for each of the others the reason why not.
 
-    ``names`` are those that its operator allows; a setting that says where to write is the operator's.
+    ``names`` are those that its operator allows; settings that say where to write are reserved for the operator.
     """
     found, refused = [], []
     for each in chosen:

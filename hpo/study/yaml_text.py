@@ -1,7 +1,7 @@
-"""YAML text to plain values, with the line of every value.
+"""Converts YAML text to plain values, with the line of every value.
 
 Scalars follow YAML 1.2's core schema, which has none of YAML 1.1's surprises: ``1e-4`` is a number, ``no``
-and ``2024-01-01`` are text, ``010`` is ten. Keys are text. Duplicate keys, tags, and aliases that swell a
+and ``2024-01-01`` are text, ``010`` is ten. Keys are text. Duplicate keys, tags, and aliases that expand a
 small file into a huge one are errors.
 """
 
@@ -39,7 +39,7 @@ _WORDS: dict[str, bool | float | None] = {
 
 @dataclass
 class Document:
-    """A text as plain values (dict, list, text, numbers, booleans, None), and where each stands in it.
+    """A text as plain values (dict, list, text, numbers, booleans, None), with the line of each.
 
     ``lines`` has the line, from 1, of each location: the keys and indices that lead to a value.
     """
@@ -56,7 +56,7 @@ class Document:
 
 
 def read(text: str) -> Document:
-    """The plain values of one YAML text; whatever is wrong stands in ``faults`` and nothing is raised."""
+    """Read the plain values of one YAML text; errors are collected in ``faults`` and nothing is raised."""
     document = Document()
     try:
         size = len(text.encode("utf-8"))
@@ -80,7 +80,7 @@ def read(text: str) -> Document:
 
 
 def write(value: Any) -> str:
-    """The YAML text that :func:`read` turns back into ``value``; keys keep their order."""
+    """Write the YAML text that :func:`read` converts back to ``value``; keys keep their order."""
     return str(
         yaml.dump(
             value,
@@ -101,7 +101,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    """Text with a line break of Unicode's, which YAML would fold to a space, is written by its escapes."""
+    """Write text with a Unicode line break, which YAML would fold to a space, with escapes."""
     style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -115,7 +115,7 @@ _Dumper.add_implicit_resolver(
 
 
 class _GivenUpError(Exception):
-    """Reading cannot go on."""
+    """Raised when reading cannot continue."""
 
     def __init__(self, message: str, mark: Any) -> None:
         super().__init__(message)
@@ -123,7 +123,7 @@ class _GivenUpError(Exception):
 
 
 class _Reader:
-    """Turns the nodes of a document into plain values and counts them, aliases expanded."""
+    """Converts the nodes of a document to plain values and counts them, aliases expanded."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -179,7 +179,7 @@ def _scalar(text: str, style: str) -> str | int | float | bool | None:
 
 
 def _check_events(text: str) -> None:
-    # composing recurses once for each level and keeps every node, so size is checked on the flat stream first
+    # composing recurses once per level and keeps every node, so the size is checked on the flat stream first
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
         if (

@@ -1,8 +1,8 @@
 """A sweep in ask-and-tell mode: clients anywhere train its trials, one at a time.
 
-The sweep's own strategy, samplers and rule decide on the next training and on early stops: those of
-:mod:`hpo.tuning.tuner`. Nothing is kept here that the database does not hold, so that another process goes on from
-there; trials that others added or ended are learnt of by :meth:`AskedSweep.look`.
+The strategy, samplers and stopping rule of :mod:`hpo.tuning.tuner` decide on the next training and on early stops. All
+state is in the database, so that another process can take over; :meth:`AskedSweep.look` reads trials that others added
+or ended.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from trainers.report import ConvergencePoint
 
 @dataclass(frozen=True)
 class Suggested:
-    """A trial that is to be added, with the sampler's ticket for it, None for a repetition."""
+    """A trial to be added, with the sampler's ticket for it; None for a repetition."""
 
     new: NewTrial
     ticket: int | None
 
 
 class AskedSweep(Sweep):
-    """One study's sweep, told of what others do in its database; not for several threads at once."""
+    """One study's sweep, updated with what others do in its database; not thread-safe."""
 
     def __init__(self, spec: StudySpec, study: Study, store: Store) -> None:
         super().__init__(
@@ -55,10 +55,10 @@ class AskedSweep(Sweep):
                 self.judge(trial, self.points(trial))
 
     def _queue_again(self) -> None:
-        """Nothing: trials in flight are held by those who train them."""
+        """Do nothing: trials in flight are held by those who train them."""
 
     def look(self) -> None:
-        """Learn of the trials that others have added, ended or given back."""
+        """Read the trials that others have added, ended or given back."""
         if self._store.counts(self._study.id, self.purpose) == self._counts():
             return
         for trial in self._stored():
@@ -72,7 +72,7 @@ class AskedSweep(Sweep):
             self._trials[trial.id] = trial
 
     def _take(self, trial: Trial) -> None:
-        """A trial that another process ended."""
+        """Record a trial that another process ended."""
         points = self.points(trial)
         if trial.id in self._asked:
             self.judge(trial, points)
@@ -86,7 +86,7 @@ class AskedSweep(Sweep):
         self._ended(trial)
 
     def next(self) -> Trial | Suggested | Done | None:
-        """A queued trial, or one that is to be added; None while that depends on running trials."""
+        """Return a queued trial, or one to be added; None while that depends on running trials."""
         self.check()
         for trial in self.trials:
             if trial.state is TrialState.QUEUED:
@@ -99,13 +99,13 @@ class AskedSweep(Sweep):
         return Suggested(*self._new_trial(task))
 
     def forget(self, suggested: Suggested) -> None:
-        """Know that nothing comes of a suggestion: others were quicker."""
+        """Discard a suggestion: another process was faster."""
         if suggested.ticket is not None:
             sampler = self._samplers[point_of(self._spec, suggested.new.settings.get("own", {}))]
             sampler.forget(suggested.ticket, suggested.new.global_batch_size)
 
     def began(self, trial: Trial, suggested: Suggested | None) -> None:
-        """A trial is trained from now on."""
+        """Record that a trial has begun."""
         self._trials[trial.id] = trial
         if suggested is not None and suggested.ticket is not None:
             self._tickets[trial.id] = suggested.ticket
@@ -116,7 +116,7 @@ class AskedSweep(Sweep):
         self._rule.begins(asked)
 
     def judge(self, trial: Trial, points: Sequence[ConvergencePoint | Any]) -> str:
-        """Why the trial is to be stopped after these further points; empty where it is to go on."""
+        """Return why the trial must stop after these further points; "" if it may continue."""
         asked = self._asked.get(trial.id)
         if asked is None:
             self.began(trial, None)
@@ -137,11 +137,11 @@ class AskedSweep(Sweep):
         return self._rule.reason(asked.trial_id, asked.last_result.get("epochs", 0.0))
 
     def gone(self, trial: Trial) -> None:
-        """A trial is back in the queue."""
+        """Record that a trial is back in the queue."""
         self._trials[trial.id] = trial
 
     def ended(self, trial: Trial, points: Sequence[ConvergencePoint | Any]) -> None:
-        """A trial has ended: learn from it, once."""
+        """Record that a trial has ended, and learn from it once."""
         before, trial = self._trials.get(trial.id), self.as_counted(trial)
         if before is not None and before.state.finished:
             return
@@ -155,7 +155,7 @@ class AskedSweep(Sweep):
         self.spent = self.spent or self._budget.spent()
 
     def job(self, trial: Trial) -> TrainingJob:
-        """The job of a trial."""
+        """Return the job of a trial."""
         settings = TrainingSettings.from_record(trial.settings)
         return training_job(self._spec, settings, trial.global_batch_size, trial.seed)
 

@@ -8,16 +8,16 @@ from storage.store import Store
 
 
 class Budget:
-    """Compares what the database says that a study has used with what it may use.
+    """Compares the usage of a study in the database with its budget.
 
-    The database is asked only where the study has such a budget.
+    The database is only queried if the study has such a budget.
     """
 
     def __init__(self, study: Study, store: Store, retry: StorageRetry) -> None:
         self._study, self._store, self._retry = study, store, retry
 
     def spent(self) -> str:
-        """Which budget is spent, for people to read; empty while none is."""
+        """Return in words which budget is spent; "" if none is."""
         samples, hours = self._study.max_samples, self._study.max_accelerator_hours
         if samples is None and hours is None:
             return ""

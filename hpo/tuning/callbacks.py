@@ -1,4 +1,4 @@
-"""Callbacks of Ray Tune: they record what it reports, and tell it which trials stop."""
+"""Callbacks of Ray Tune: they record its results and decide which trials stop."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from hpo.tuning.trainings import Trainings
 from storage.records import TrialState
 
 GRACE_SECONDS = 1.5
-"""How long trials of a sweep that is to end may go on to the end of their epoch."""
+"""How long trials of an ending sweep may continue to the end of their epoch."""
 
 
 class RayScheduler(FIFOScheduler):  # type: ignore[misc]
-    """Asks the rule that stops trials at each of their results; the trials themselves go in the order of the sweep."""
+    """Applies the stopping rule at each result; the trials run in the order of the sweep."""
 
     def __init__(self, sweep: Trainings, rule: LadderASHA | CurveStopping) -> None:
         super().__init__()
         self._sweep, self._rule = sweep, rule
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """A trial begins."""
+        """Record that a trial begins."""
         self._rule.begins(trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Go on, or stop; stop everything where the sweep is interrupted."""
+        """Continue or stop the trial; stop everything if the sweep is interrupted."""
         if self._sweep.interrupted:
             tune_controller.request_stop_experiment()
         return str(self.STOP if self._rule.stops(trial, result) else self.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """The trial ended by itself."""
+        """Record that the trial ended by itself."""
         self._rule.ended(trial, result)
 
     def debug_string(self) -> str:
-        """How many trials were stopped."""
+        """Return how many trials were stopped."""
         return f"{len(self._rule.stopped)} trials stopped"
 
 
 class RayResultCallback(tune.Callback):  # type: ignore[misc]
-    """Passes results and ends to a :class:`~hpo.tuning.result_handler.ResultHandler`, and knows the trials' actors."""
+    """Passes results and ends to a :class:`~hpo.tuning.result_handler.ResultHandler`, and tracks the trials' actors."""
 
     def __init__(self, sweep: Trainings, rule: LadderASHA | CurveStopping) -> None:
         self._sweep, self._handler = sweep, ResultHandler(sweep, rule)
         self._actors: dict[str, Any] = {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """A trial runs in an actor, which may have run another before."""
+        """Record the actor of a trial, which may have run another before."""
         self._actors[trial.trial_id] = getattr(trial.temporary_state, "ray_actor", None)
 
     def kill_actors(self) -> None:
@@ -62,29 +62,29 @@ class RayResultCallback(tune.Callback):  # type: ignore[misc]
         import ray
 
         for actor in [each for each in self._actors.values() if each is not None]:
-            with contextlib.suppress(Exception):  # it has ended already
+            with contextlib.suppress(Exception):  # it has already ended
                 ray.kill(actor)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """A convergence point, or the trial's own last word."""
+        """Record a convergence point, or the trial's final result."""
         self._handler.result(trial, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """The trial ended by itself, or was stopped."""
+        """Record that the trial ended by itself or was stopped."""
         self._handler.end(trial)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """The trial's process died and will be started again: not on a machine that is gone."""
+        """Wait before restarting a trial whose process died, so that it does not restart on a lost machine."""
         if not self._sweep.interrupted:
             wait_for_notice()
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """The trial's process died more often than it may be restarted, or was killed because the sweep ends.
+        """Record that the trial's process died more often than it may be restarted; ignore it if the sweep is ending.
 
-        Tune also gives up, restarts left or not, a trial for which it took the process of an ended one that was dead
-        itself, on a machine that is gone. Such a trial begins anew.
+        Tune also gives up a trial, even with restarts left, if it reused the process of an ended one that was dead
+        itself, on a lost machine. Such a trial is started again.
         """
         if self._sweep.interrupted:
             return
@@ -99,10 +99,10 @@ class RayResultCallback(tune.Callback):  # type: ignore[misc]
 
 
 class Stopping(tune.Stopper):  # type: ignore[misc]
-    """Tells Tune, which asks several times a second, when the sweep is to end.
+    """Tells Tune, which polls several times a second, when to end the sweep.
 
-    Tune waits ten seconds and more for actors in the middle of an epoch. Their trials wait for another run anyway, so
-    that they are killed where they have not ended ``GRACE_SECONDS`` after the sweep was to end.
+    Tune waits ten seconds or more for actors in the middle of an epoch. Their trials are resumed by another run anyway,
+    so they are killed if they have not ended ``GRACE_SECONDS`` after the sweep should have ended.
     """
 
     def __init__(self, sweep: Trainings, handler: RayResultCallback) -> None:
@@ -110,19 +110,19 @@ class Stopping(tune.Stopper):  # type: ignore[misc]
         self._killing: threading.Timer | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Stopping:
-        """Tune copies what it is given; there is only one sweep."""
+        """Return itself: Tune copies its arguments, but there is only one sweep."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Tune's own saved state is not used: the database is the state."""
+        """Pickle as a no-op: Tune's saved state is not used, as the state is in the database."""
         return NoopStopper, ()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """No single trial is stopped here."""
+        """Return False: single trials are not stopped here."""
         return False
 
     def stop_all(self) -> bool:
-        """Whether the sweep is to end now."""
+        """Whether the sweep must end now."""
         interrupted = self._sweep.interrupted
         if interrupted and self._killing is None:
             self._killing = threading.Timer(GRACE_SECONDS, self._handler.kill_actors)
@@ -131,7 +131,7 @@ class Stopping(tune.Stopper):  # type: ignore[misc]
         return interrupted
 
     def close(self) -> None:
-        """Kill nobody any more."""
+        """Cancel the pending kill."""
         if self._killing is not None:
             self._killing.cancel()
             self._killing.join()

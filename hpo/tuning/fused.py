@@ -1,8 +1,8 @@
-"""Trains a sweep's trials several at once, as one model, in this process (:mod:`trainers.fused`).
+"""Trains several trials of a sweep at once, as one model, in this process (:mod:`trainers.fused`).
 
-Trials that can be computed together share a model; those that cannot, as of the next rung, begin another one, and the
-models take turns. A trial that ends or is stopped leaves, and the next one takes its place. The sweep, the rules that
-stop a trial and the record of its end are those of :mod:`hpo.tuning.tuner`.
+Trials that can be computed together share a model; others, such as those of the next rung, start a new model, and the
+models take turns. A trial that ends or is stopped leaves, and the next one takes its place. The sweep, the stopping
+rules and the record of a trial's end are those of :mod:`hpo.tuning.tuner`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def train_fused(sweep: Trainings, rule: LadderASHA | CurveStopping, slots: int) -> None:
-    """Train, at most ``slots`` trials at once, until the sweep has nothing left to start or is interrupted."""
+    """Train at most ``slots`` trials at once, until the sweep has nothing left to start or is interrupted."""
     handler, fused, number = ResultHandler(sweep, rule), FusedRuns(), 0
     running: dict[str, RunningTrial] = {}
     with Interrupter(lambda: sweep.interrupted) as interrupter:
@@ -49,7 +49,7 @@ def train_fused(sweep: Trainings, rule: LadderASHA | CurveStopping, slots: int) 
                         del running[trial_id]
         except WorkInterrupted:
             pass
-    for trial in running.values():  # they wait for the next run
+    for trial in running.values():  # the next run resumes them
         rule.ended(trial, trial.last_result)
         handler.end(trial)
 
@@ -60,7 +60,7 @@ def _take(
     handler: ResultHandler,
     rule: LadderASHA | CurveStopping,
 ) -> bool:
-    """Record one evaluation, in the order of Tune's own loop; whether the trial has ended."""
+    """Record one evaluation, in the order of Tune's own loop; return whether the trial has ended."""
     ended = bool(result.get("done")) or rule.stops(trial, result)
     handler.result(trial, result)
     trial.last_result = result
@@ -71,7 +71,7 @@ def _take(
 
 
 class FusedRuns:
-    """The trials of this process, by their ids; results are those of :class:`~hpo.tuning.trial_run.TrialRun`."""
+    """The trials of this process, by id; results are those of :class:`~hpo.tuning.trial_run.TrialRun`."""
 
     def __init__(self) -> None:
         self._workloads: dict[str, Any] = {}
@@ -81,7 +81,7 @@ class FusedRuns:
         self._ready: dict[str, dict[str, Any]] = {}
 
     def begin(self, trial_id: str, config: dict[str, Any]) -> None:
-        """Build a trial's training, or take up its checkpoint, and let it join a model that it fits."""
+        """Build a trial's training, or resume its checkpoint, and add it to a compatible model."""
         from trainers.errors import JobError
         from trainers.fused import FusedTrainings, fusion_key
         from trainers.loop.synchronous import Training
@@ -90,7 +90,7 @@ class FusedRuns:
         run.begin(config)
         training = run.training
         if training is None:
-            self._ready[trial_id] = run.advance()  # says why
+            self._ready[trial_id] = run.advance()  # reports the failure
             return
         if training.finished:  # its checkpoint was written at its end
             self._ready[trial_id] = run.told(None)
@@ -112,7 +112,7 @@ class FusedRuns:
             self._turns.append(key)
 
     def advance(self) -> dict[str, dict[str, Any]]:
-        """Train one of the models to its next evaluation; the results of the trials that were evaluated, by id."""
+        """Train one of the models to its next evaluation; return the results of the evaluated trials, by id."""
         if self._ready:
             ready, self._ready = self._ready, {}
             return ready
@@ -130,7 +130,7 @@ class FusedRuns:
             return {ids[id(training)]: _failed(error) for training in model.trainings}
 
     def end(self, trial_id: str) -> None:
-        """Let a trial leave."""
+        """Remove a trial."""
         run = self._runs.pop(trial_id)
         for key, model in list(self._models.items()):
             for training in model.trainings:

@@ -1,7 +1,7 @@
 """Trains a sweep's trials one after the other in this process: for workloads that are simulated in milliseconds.
 
-An actor of Ray takes a second to start and every evaluation a round trip; a simulated training takes less than either
-(``benchmarks/faults.md`` has the measurement). The sweep, the rules that stop a trial and the record of its end
+A Ray actor takes a second to start and every evaluation a round trip; a simulated training takes less than either
+(``benchmarks/faults.md`` has the measurement). The sweep, the stopping rules and the record of a trial's end
 are those of :mod:`hpo.tuning.tuner`.
 """
 
@@ -16,7 +16,7 @@ from hpo.tuning.trial_run import TrialRun
 
 
 def train_all(sweep: Trainings, rule: LadderASHA | CurveStopping) -> None:
-    """Train until the sweep has nothing left to start, or is interrupted."""
+    """Train until the sweep has nothing left to start or is interrupted."""
     handler, run, number = ResultHandler(sweep, rule), TrialRun(), 0
     with Interrupter(lambda: sweep.interrupted) as interrupter:
         while True:
@@ -37,7 +37,7 @@ def _train(
     sweep: Trainings,
     interrupter: Interrupter,
 ) -> None:
-    """The steps of Tune's own loop for one trial, in its order; a trial that is interrupted has not ended."""
+    """Train one trial with the steps of Tune's own loop, in the same order; an interrupted trial has not ended."""
     rule.begins(trial)
     ended = False
     try:

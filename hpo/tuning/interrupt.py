@@ -1,9 +1,9 @@
-"""Ends work of this process that does not look itself whether it is to stop: generated data, a simulation, a fit.
+"""Interrupts work of this process that does not check itself whether to stop: generated data, a simulation, a fit.
 
-A thread asks a few times a second whether to stop. Once that is so, and the work has had a moment to end by itself, it
-has :class:`WorkInterrupted` raised in the thread that works: in the main thread by a signal, which ends a wait for the
-system too, in others between two instructions of Python (``PyThreadState_SetAsyncExc``). Nothing is interrupted but
-what stands inside :meth:`Interrupter.region`.
+A thread checks a few times a second whether to stop. If so, and after the work has had a moment to end by itself, it
+raises :class:`WorkInterrupted` in the working thread: in the main thread by a signal, which also ends a blocking system
+call, in others between two Python instructions (``PyThreadState_SetAsyncExc``). Only code inside
+:meth:`Interrupter.region` is interrupted.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ NUMBER = signal.SIGUSR2
 
 
 class WorkInterrupted(BaseException):
-    """Raised inside a region where its work is to stop."""
+    """Raised inside a region whose work must stop."""
 
 
 class Interrupter(PeriodicThread):
-    """Watches over the regions of the thread that made it; a context manager. ``stop`` is asked from another thread."""
+    """Watches the regions of the thread that created it; a context manager. Another thread calls ``stop``."""
 
     def __init__(self, stop: Callable[[], bool], grace_seconds: float = GRACE_SECONDS) -> None:
         super().__init__("interrupter", LOOK_SECONDS)
@@ -58,7 +58,7 @@ class Interrupter(PeriodicThread):
 
     @contextmanager
     def region(self) -> Iterator[None]:
-        """Work that may be interrupted: it must leave nothing behind that a half of it would spoil."""
+        """Run work that may be interrupted: partial work must not leave an invalid state."""
         with self._lock:
             self._inside = True
         try:
@@ -71,7 +71,7 @@ class Interrupter(PeriodicThread):
                 self._await()
 
     def _await(self) -> None:
-        """Take an exception that is on its way before it strikes outside the region."""
+        """Catch a pending exception before it is raised outside the region."""
         try:
             for _ in range(100):
                 time.sleep(0.001)
@@ -79,12 +79,12 @@ class Interrupter(PeriodicThread):
             pass
 
     def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """In the main thread: it looks itself whether it is still inside."""
+        """Handle the signal in the main thread, which checks whether it is still inside a region."""
         if self._inside:
             raise WorkInterrupted
 
     def tick(self) -> None:
-        """Ask whether to stop, and interrupt the work where that was so for long enough."""
+        """Check whether to stop, and interrupt the work once that has been so for long enough."""
         if not self._stop():
             self._asked_at = None
             return

@@ -1,4 +1,4 @@
-"""A thread that does something again and again while a context lasts."""
+"""A thread that repeats a call while a context is active."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Self
 
 
 class PeriodicThread:
-    """Calls :meth:`tick` every ``seconds``, from entering the context until it is left; a daemon.
+    """Calls :meth:`tick` every ``seconds`` while the context is active; a daemon thread.
 
-    The first call comes after ``seconds``, or at once. A subclass says what is done, in :meth:`tick`; it may look at
-    ``ended`` to cut a long one short, and set it to be called no more. An exception in it ends the thread.
+    The first call is after ``seconds``, or at once. A subclass implements :meth:`tick`; it may check ``ended`` to cut a
+    long call short, and set it to stop being called. An exception in it ends the thread.
     """
 
     def __init__(self, name: str, seconds: float, *, at_once: bool = False) -> None:
@@ -32,13 +32,13 @@ class PeriodicThread:
         self.end()
 
     def end(self) -> None:
-        """Call no more; returns when a call under way has returned."""
+        """Stop calling; return when a call in progress has returned."""
         self.ended.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def tick(self) -> None:
-        """One call of the work, in the thread."""
+        """Do the work once, in the thread."""
         raise NotImplementedError
 
     def _repeat(self) -> None:

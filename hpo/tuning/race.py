@@ -1,4 +1,4 @@
-"""The trainings of a race, until it has decided or its budget is spent (:mod:`hpo.tuning.generation.race`)."""
+"""The trainings of a race, until it is decided or its budget is spent (:mod:`hpo.tuning.generation.race`)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from storage.store import Store
 class Race(Trainings):
     """One study's race at one batch in this process, within ``course.most_epochs``.
 
-    An evaluation may come later than a trial's last epoch is up, so that a trial ends with the last evaluation before
-    its limit.
+    An evaluation may come after the end of a trial's last epoch, so a trial ends with the last evaluation before its
+    limit.
     """
 
     purpose = TrialPurpose.RACE
@@ -51,7 +51,7 @@ class Race(Trainings):
 
     @property
     def fewest_epochs(self) -> float:
-        """The fewest epochs in which a training has reached the target; inf before any has."""
+        """The fewest epochs in which a training has reached the target; inf if none has."""
         return min(
             (
                 trial.epochs_to_target
@@ -63,7 +63,7 @@ class Race(Trainings):
 
     @property
     def out_of_epochs(self) -> bool:
-        """Whether the race ends because what is left of its budget is too little for another training."""
+        """Whether the race ends because the rest of its budget is too small for another training."""
         return not isinstance(next_entry(self.course, self.trials), Done) and self._nothing_left()
 
     def _stored(self) -> list[Trial]:
@@ -80,7 +80,7 @@ class Race(Trainings):
             self.course, [each for each in self.trials if each.id != trial.id], others
         )
         self._reserved[trial.id] = min(left, self.course.limit_epochs)
-        # the shape of a curve at a batch never trained at is unknown: none is dropped by where it seems to lead
+        # the shape of curves at a batch that was never trained is unknown: none is dropped by its extrapolation
         return {
             "limit_epochs": self.course.limit_epochs,
             "stoppable": first,
@@ -110,7 +110,7 @@ class Race(Trainings):
         if not self._affordable():
             return (
                 None if self._reserved else Done()
-            )  # a training that ends early gives back what it was promised
+            )  # a training that ends early gives back its reserved epochs
         return self._add(
             NewTrial(
                 global_batch_size=self.course.global_batch_size,

@@ -1,4 +1,4 @@
-"""The resources of one trial: processes, cores and GPUs, as Ray hands them out, and how many trials fit."""
+"""The resources of one trial: processes, cores and GPUs, as allocated by Ray, and how many trials fit."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from ray.tune import PlacementGroupFactory
 
 Machine = Mapping[str, float]
-"""The resources of one node of Ray: CPU, GPU."""
+"""The resources of one Ray node: CPU, GPU."""
 
 
 @dataclass(frozen=True)
 class TrialResources:
-    """The processes of one trial: ``workers_per_node`` on each of ``nodes``, each with so many cores and GPUs.
+    """The processes of one trial: ``workers_per_node`` on each of ``nodes``, with the cores and GPUs of each.
 
     A program starts its workers itself, and is one process on each node.
     """
@@ -33,7 +33,7 @@ class TrialResources:
 
     @classmethod
     def of(cls, spec: StudySpec, machines: Sequence[Machine]) -> TrialResources:
-        """The study's resources; where it does not mention GPUs a worker gets one if there are any."""
+        """Return the study's resources; by default a worker gets one GPU if there are any."""
         asked = spec.resources
         gpus = asked.gpus_per_worker
         if gpus is None:
@@ -48,7 +48,7 @@ class TrialResources:
 
     @property
     def grouped(self) -> bool:
-        """Whether the trial is of several processes of ours, which its trainable starts and leads."""
+        """Whether the trial has several processes of this package, which its trainable starts and leads."""
         return self.nodes > 1 or (self.workers_per_node > 1 and not self.program)
 
     @property
@@ -73,7 +73,7 @@ class TrialResources:
         return max(1, int(self.cpus_per_worker))
 
     def concurrent(self, machines: Sequence[Machine]) -> int:
-        """How many trials fit at once; :class:`TuningError` where not one does, for it would wait for ever."""
+        """Return how many trials fit at once; raise :class:`TuningError` if none does, as it would wait for ever."""
         room = [
             min(
                 math.floor(machine.get(kind, 0.0) / count + 1e-9)
@@ -81,8 +81,8 @@ class TrialResources:
             )
             for machine in machines
         ]
-        # with several nodes a trial: the most trials t for which the nodes hold t times as many parts, each node at
-        # most one of each trial
+        # with several nodes per trial: the largest number of trials t such that t times as many parts fit on the nodes,
+        # at most one of each trial per node
         most = sum(room) // self.nodes
         fit = next(
             (t for t in range(most, 0, -1) if sum(min(r, t) for r in room) >= t * self.nodes), 0
@@ -108,7 +108,7 @@ class TrialResources:
 
 
 def check_shares(resources: TrialResources) -> None:
-    """Raise :class:`TuningError` where GPUs are shared in a way that cannot be."""
+    """Raise :class:`TuningError` if GPUs are shared in an impossible way."""
     each, node = resources.gpus_per_worker, resources.node.get("GPU", 0.0)
     if node > 1 and node != int(node):
         raise TuningError(
@@ -123,7 +123,7 @@ def check_shares(resources: TrialResources) -> None:
 
 
 def machines_of_ray() -> list[Machine]:
-    """The nodes of the running Ray that are alive."""
+    """Return the live nodes of the running Ray."""
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -1,4 +1,4 @@
-"""Passes the results of a trial to its sweep, and its end with the true reason."""
+"""Passes the results of a trial to its sweep, and its end with the actual reason."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class ResultHandler:
         self._sweep, self._rule = sweep, rule
 
     def result(self, trial: RunningTrial, result: dict[str, Any]) -> None:
-        """A convergence point, or the trial's own last word."""
+        """Record a convergence point, or the trial's final result."""
         self._sweep.result(trial.trial_id, result)
 
     def end(self, trial: RunningTrial) -> None:
-        """The trial ended by itself, or the rule stopped it."""
+        """Record that the trial ended by itself or the rule stopped it."""
         last = trial.last_result
         if self._sweep.interrupted and last.get("state", "running") == "running":
-            return  # it has not ended: it waits for the next run
+            return  # it has not ended: the next run resumes it
         if trial.trial_id in self._rule.stopped:
             reason = self._rule.reason(trial.trial_id, last["epochs"])
             self._sweep.end(trial.trial_id, TrialState.PRUNED, None, reason)

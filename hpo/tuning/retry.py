@@ -1,7 +1,7 @@
-"""Retries of a database that is away, or of a write to a full disk.
+"""Retries if the database is unavailable or the disk is full.
 
 Results stay in memory between the attempts, so that no finished trial is lost. A write whose connection broke may have
-been committed all the same: each caller says how to check that, so that nothing is written twice.
+been committed anyway: each caller says how to check that, so that nothing is written twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from storage.errors import SchemaTooNew, StoreUnavailable
 T = TypeVar("T")
 
 RETRY_SECONDS = 300.0
-"""For how long a sweep retries its database by default."""
+"""How long a sweep retries its database by default."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds between two attempts: doubled from the first to the longest."""
@@ -30,10 +30,10 @@ HOPELESS = (
     "password",
     "does not exist",
 )
-"""Words in the message of a database that waiting does not bring back."""
+"""Words in database errors that waiting does not fix."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of a file that has no room: on the disk, in a quota, within the limit of its process."""
+"""Errors of a file without space: on the disk, in a quota, within the limit of its process."""
 
 
 class StorageRetry:
@@ -111,4 +111,4 @@ def _passes(error: Exception) -> bool:
 
 
 def _log_nothing(text: str) -> None:
-    """The default: the error that is raised at the end says everything."""
+    """Log nothing, the default: the error that is raised at the end says everything."""

@@ -1,4 +1,4 @@
-"""The sweep behind Ray Tune's Searcher: Tune asks, the sweep's strategy and Optuna's samplers answer."""
+"""Adapts a sweep to Ray Tune's Searcher: Tune asks, the sweep's strategy and Optuna's samplers answer."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hpo.tuning.trainings import Trainings
 
 
 class SweepSearcher(Searcher):  # type: ignore[misc]
-    """Hands Tune the next training. The result reaches the sweep through the callback, not through here: Tune would
-    report a trial that the scheduler stopped as an ordinary result.
+    """Gives Tune the next training. Results reach the sweep through the callback, not through this class: here Tune
+    would report a trial that the scheduler stopped as an ordinary result.
     """
 
     def __init__(self, sweep: Trainings) -> None:
@@ -20,19 +20,19 @@ class SweepSearcher(Searcher):  # type: ignore[misc]
         self._sweep = sweep
 
     def suggest(self, trial_id: str) -> Any:
-        """The next training's config, None to be asked again later, or FINISHED."""
+        """Return the next training's config, None to be asked again later, or FINISHED."""
         config = self._sweep.next_config(trial_id)
         if isinstance(config, Done):
-            # what runs may have to begin anew, and Tune asks no more once it was told that all is done
+            # running trials may have to restart, and Tune stops asking once it gets FINISHED
             waits = self._sweep.running and not self._sweep.interrupted
             return None if waits else Searcher.FINISHED
         return config
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        """See the class: the callback records."""
+        """Do nothing: the callback records results (see the class)."""
 
     def save(self, checkpoint_path: str) -> None:
-        """The database is the state."""
+        """Do nothing: the state is in the database."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """The database is the state."""
+        """Do nothing: the state is in the database."""

@@ -1,14 +1,14 @@
 """Early stopping of trainings: successive halving, or a learning curve that will not reach the target in time.
 
 Asynchronous successive halving (ASHA, arXiv:1810.05934) has one bracket for each rung of the ladder: learning curves at
-different batch sizes are not comparable, so a training is measured only against others at its own global batch size.
-Its milestones lie where they tell most: at the fewest epochs in which a training of the rung has reached the target so
-far, and at twice as many, so that none is stopped before it is slower than the quickest. Where that is a small part of
-the budget they lie later: a training with too high a rate takes a while to show that it never arrives, and of that the
-forecast has to know.
-Repetitions are never stopped: they are there to measure scatter, and scatter measured on survivors is too small.
-Whether a trial may be stopped stands in its ``config["stoppable"]``. The rules know nothing of Ray, which takes two
-seconds to import: sweeps of simulations and of fused trials need none (:mod:`hpo.tuning.callbacks` hands them to Tune).
+different batch sizes are not comparable, so a training is compared only with others at its own global batch size.
+Its milestones are where they are most informative: at the fewest epochs in which a training of the rung has reached the
+target so far, and at twice as many, so that none is stopped before it is slower than the fastest. If that is a small
+part of the budget, they are later: a training with too high a rate takes a while to show that it never reaches the
+target, and the forecast needs to know this.
+Repetitions are never stopped: they measure scatter, and scatter measured on survivors is too small.
+``config["stoppable"]`` says whether a trial may be stopped. The rules do not depend on Ray, which takes two seconds to
+import: sweeps of simulations and of fused trials do not need it (:mod:`hpo.tuning.callbacks` passes the rules to Tune).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any
 from hpo.tuning.generation.curves import hopeless
 
 MILESTONES = (1.0, 2.0)
-"""Times the fewest epochs of the rung. Half of the trainings go on past each, which keeps enough of a rung's response
-to fit a law to."""
+"""Times the fewest epochs of the rung. Half of the trainings continue past each, which keeps enough of a rung's
+response to fit a law."""
 
 EARLIEST, UNKNOWN = (1 / 16, 1 / 8), (1 / 4, 1 / 2)
-"""Shares of the budget of epochs before which no milestone lies, and where they lie while none of the rung has reached
-the target."""
+"""The earliest milestones as shares of the budget of epochs, and the milestones while none of the rung has reached the
+target."""
 
 
 FAR_BEHIND = 1.4
-"""Times the fewest epochs of any training of a race so far: one that needs more is dropped."""
+"""Times the fewest epochs of any training of a race so far: a training that needs more is dropped."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class RunningTrial:
 
 @dataclass
 class _Curve:
-    """The history of a training: its scores by epochs, the higher the better, and at which milestones it was judged."""
+    """The history of a training: its scores by epochs, higher is better, and the number of milestones judged."""
 
     points: list[tuple[float, float]] = field(default_factory=list)
     reached: bool = False
@@ -57,7 +57,7 @@ class _Curve:
         return self.points[-1][0] if self.points else 0.0
 
     def at(self, milestone: float) -> float | None:
-        """Its score by then: the best of all where it had reached the target, None where it did not get there."""
+        """Its score at a milestone: inf if it had reached the target, None if it has not trained that far."""
         if self.reached and self.epochs <= milestone:
             return math.inf
         before = [score for epochs, score in self.points if epochs <= milestone]
@@ -82,15 +82,15 @@ class LadderASHA:
         self._rungs: defaultdict[str, dict[str, _Curve]] = defaultdict(dict)
 
     def replay(self, trial_id: str, rung: str, results: Sequence[Mapping[str, Any]]) -> None:
-        """Know of a trial of a ``rung`` (:func:`hpo.study.sizes.rung_name`) that an earlier run has finished."""
+        """Register a trial of a ``rung`` (:func:`hpo.study.sizes.rung_name`) that an earlier run has finished."""
         for result in results:
             self._add(self._rungs[rung], trial_id, result)
 
     def begins(self, trial: RunningTrial) -> None:
-        """Nothing: a trial is known by what it reports."""
+        """Do nothing: a trial is registered with its first result."""
 
     def stops(self, trial: RunningTrial, result: Mapping[str, Any]) -> bool:
-        """Whether the training ends here: at a milestone where half of the rung did better."""
+        """Whether the training stops here: at a milestone where half of the rung did better."""
         if not _is_stoppable(trial):
             return False
         rung = self._rungs[_rung(trial)]
@@ -114,7 +114,7 @@ class LadderASHA:
         return False
 
     def ended(self, trial: RunningTrial, result: Mapping[str, Any]) -> None:
-        """Count the last evaluation of a trial that ended; one that failed may have none."""
+        """Record the last evaluation of a trial that ended; one that failed may have none."""
         if (
             _is_stoppable(trial)
             and trial.trial_id not in self.stopped
@@ -137,7 +137,7 @@ class LadderASHA:
         return curve
 
     def _milestones(self, rung: Mapping[str, _Curve], budget: float) -> tuple[float, ...]:
-        """In epochs; those of the whole budget where none has reached the target."""
+        """The milestones in epochs; shares of the budget if none has reached the target."""
         fewest = min((curve.epochs for curve in rung.values() if curve.reached), default=None)
         if fewest is None:
             return tuple(share * budget for share in UNKNOWN)
@@ -148,13 +148,12 @@ class LadderASHA:
 
 
 class CurveStopping:
-    """Stops a trial at its limit of epochs, or as soon as its learning curve says that it will not make it.
+    """Stops a trial at its limit of epochs, or as soon as its learning curve predicts that it will miss it.
 
-    The limit is ``config["limit_epochs"]``, beyond which a trial tells the forecast little more, or what ``most`` says
-    now where that is lower; ``config["limit_reason"]`` may say why. Curves are not judged where ``config["by_curve"]``
-    is false. Every trial, stoppable or not,
-    ends with the last evaluation within ``config["most_epochs"]``: they are all that it may train. ``stopped`` collects
-    the ids of the trials that were ended here.
+    The limit is ``config["limit_epochs"]``, beyond which a trial adds little to the forecast, or the current ``most``
+    if that is lower; ``config["limit_reason"]`` may say why. Curves are not judged if ``config["by_curve"]`` is false.
+    Every trial, stoppable or not, ends with the last evaluation within ``config["most_epochs"]``, its hard limit.
+    ``stopped`` collects the ids of the trials that were stopped here.
     """
 
     def __init__(
@@ -169,18 +168,18 @@ class CurveStopping:
 
     @property
     def stopped(self) -> set[str]:
-        """The trials that were ended here."""
+        """The trials that were stopped here."""
         return set(self._reasons)
 
     def replay(self, trial_id: str, rung: str, results: Sequence[Mapping[str, Any]]) -> None:
-        """Nothing: a curve is measured by itself alone."""
+        """Do nothing: a curve is judged on its own."""
 
     def begins(self, trial: RunningTrial) -> None:
-        """A trial begins, or begins again: its curve does."""
+        """Start the curve of a trial that begins or restarts."""
         self._curves.pop(trial.trial_id, None)
 
     def stops(self, trial: RunningTrial, result: Mapping[str, Any]) -> bool:
-        """Whether the training ends here: at its limit, or hopeless."""
+        """Whether the training stops here: at its limit, or because it is hopeless."""
         if result.get("state") != "running":
             return False
         curve = self._curves.setdefault(trial.trial_id, [])
@@ -204,7 +203,7 @@ class CurveStopping:
         return False
 
     def ended(self, trial: RunningTrial, result: Mapping[str, Any]) -> None:
-        """Nothing: see :meth:`replay`."""
+        """Do nothing: see :meth:`replay`."""
 
     def _limit(self, trial: RunningTrial) -> float | None:
         limit = trial.config.get("limit_epochs")

@@ -1,6 +1,6 @@
-"""The trainings of a study's ladder, one by one as strategy and samplers say, until its budget is spent.
+"""The trainings of a study's ladder, chosen one by one by strategy and samplers, until its budget is spent.
 
-As all :mod:`hpo.tuning.trainings`, a sweep goes on from the database; the samplers are told everything anew.
+Like all :mod:`hpo.tuning.trainings`, a sweep resumes from the database; the samplers are told everything again.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Sweep(Trainings):
             self._samplers[point] = smaller
         for trial in known:
             if self._point(trial) not in self._samplers:
-                continue  # trained elsewhere, at sizes that are not those of the ladder
+                continue  # trained elsewhere, at sizes that are not in the ladder
             if trial.state.finished:
                 self._sampler(trial).tell(trial, curve=partial(self.points, trial))
             else:
@@ -103,7 +103,7 @@ class Sweep(Trainings):
 
     @property
     def _only_sampler(self) -> Sampler:
-        """That of a study whose sampler chooses the rung: its trainings have one size."""
+        """The sampler of a study whose sampler chooses the rung: its trainings have one size."""
         (sampler,) = self._samplers.values()
         return sampler
 
@@ -139,7 +139,7 @@ class Sweep(Trainings):
         return trial
 
     def _new_trial(self, task: Explore | Choose | Repeat) -> tuple[NewTrial, int | None]:
-        """The trial of a task, and the sampler's ticket for it; a repetition has none."""
+        """Return the trial of a task, and the sampler's ticket for it; a repetition has none."""
         seed = next_seed(self.trials)
         if isinstance(task, Repeat):
             batch, ticket = task.global_batch_size, None
@@ -171,7 +171,7 @@ class Sweep(Trainings):
 
     @property
     def why_ended(self) -> str:
-        """Why it has ended, where it ends by itself; "" for nothing."""
+        """Why the sweep has ended, if it ends by itself; "" otherwise."""
         if self._growing is not None:
             return self._growing.why_ended if self.complete else ""
         chooses = SAMPLERS[self._spec.sampler].chooses_rung

@@ -1,7 +1,7 @@
 """One trial inside a Ray actor: each Tune iteration trains to the next evaluation.
 
 A class trainable whose actor is reused: the next trial starts in a process that has the libraries loaded and,
-where it trains the same workload, the data in memory.
+if it trains the same workload, the data in memory.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from hpo.tuning.workers import WorkerGroup
 
 
 class TrialTrainable(tune.Trainable):  # type: ignore[misc]
-    """A :class:`~hpo.tuning.trial_run.TrialRun` that Tune drives, or the workers of a trial of several."""
+    """A :class:`~hpo.tuning.trial_run.TrialRun` driven by Tune, or the workers of a trial with several."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Take a trial; it begins with the first step, for Tune may prepare two actors for it and keep one."""
+        """Accept a trial; it begins with the first step, because Tune may prepare two actors for it and keep one."""
         from trainers.numerics.memory import keep_freed_memory
 
         keep_freed_memory()
@@ -30,30 +30,30 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         self._next: dict[str, Any] | None = config
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Take the next trial in this actor."""
+        """Accept the next trial in this actor."""
         self.setup(new_config)
         return True
 
     def step(self) -> dict[str, Any]:
-        """Train to the next evaluation; the first step builds the training, or takes up its checkpoint."""
+        """Train to the next evaluation; the first step builds the training or resumes its checkpoint."""
         if self._next is not None:
             self._run.begin(self._next)
             self._next = None
         return self._run.advance()
 
     def cleanup(self) -> None:
-        """End what the trial has started."""
+        """Stop the trial and its workers."""
         self._run.stop()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Tune keeps no checkpoints: the trial's own is enough."""
+        """Do nothing: Tune keeps no checkpoints, as the trial writes its own."""
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """See :meth:`save_checkpoint`."""
+        """Do nothing: see :meth:`save_checkpoint`."""
 
 
 def _run_with(resources: TrialResources) -> TrialRun | WorkerGroup:
-    """The trainer of a trial: this process, or workers that it leads."""
+    """Return the trainer of a trial: this process, or workers that it leads."""
     if resources.grouped:
         return WorkerGroup(resources)
     place = WorkerPlace(workers_per_node=resources.workers_per_node)

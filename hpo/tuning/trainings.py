@@ -1,10 +1,10 @@
 """The state of trainings in this process: ask, train, record, until there is nothing left to start.
 
-The database is the only truth. A trial is written there before it starts, its convergence while it runs and
-its end when it ends; so trainings that are killed at any moment go on from the database: finished trials stay,
-trials that were in flight start again from their last checkpoint. Which training is next is for a subclass to say, from
-the trials alone. Nothing here knows what runs the trials: Ray Tune calls these methods from ``tuner``. An error of the
-database or of the trainings is kept and ends them in good order, for Tune does not clean up after an exception.
+The database is the only source of truth. A trial is written there before it starts, its convergence while it runs and
+its end when it ends; so trainings that are killed at any moment resume from the database: finished trials stay,
+trials that were in flight restart from their last checkpoint. A subclass decides which training is next, from the
+trials alone. This module is independent of what runs the trials: Ray Tune calls these methods from ``tuner``. An error
+of the database or of the trainings is kept and ends them in order, because Tune does not clean up after an exception.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ CHECKPOINT_SECONDS = 10.0
 """Seconds of training between two checkpoints of a trial in flight: what is lost when its process dies."""
 
 MOST_AGAIN = 2
-"""How often a training is begun anew whose process was dead before it had begun."""
+"""How often a training is restarted whose process was dead before it had begun."""
 
 GIVE_UP_AFTER = 4
-"""Failed trials, and nothing else, after which the trainings stop."""
+"""The trainings stop after this many trials if all of them failed."""
 
 
 def ways_out(study: str) -> str:
-    """Advice for a study whose trials failed."""
+    """Return advice for a study whose trials failed."""
     return (
         "fix the cause and run the study again: where its file names another program or command, its failed "
         "trials are trained again, and by `hpo run --retry-failed` (at a server `hpo resume --retry-failed`) in any "
@@ -54,17 +54,17 @@ def ways_out(study: str) -> str:
 
 
 class Ending(StrEnum):
-    """Why trainings came to their end."""
+    """Why trainings ended."""
 
-    COMPLETE = "complete"  # every training that was to be done has ended
+    COMPLETE = "complete"  # every planned training has ended
     SPENT = "spent"  # the study's samples or accelerator hours are spent
-    STOPPED = "stopped"  # they were asked to stop, and go on when the study is run again
+    STOPPED = "stopped"  # they were asked to stop, and resume when the study is run again
 
 
 class Trainings:
-    """One study's trainings of one purpose in this process; creating it takes up what the database holds.
+    """One study's trainings of one purpose in this process; creating it loads the state from the database.
 
-    ``stop`` is asked often, and ends the trainings once it says so; ``retry`` waits for a database that is away.
+    ``stop`` is called often, and ends the trainings once it returns true; ``retry`` waits for an unavailable database.
     """
 
     purpose: ClassVar[str]
@@ -115,19 +115,19 @@ class Trainings:
         """Learn from the trials of earlier runs, before anything starts."""
 
     def _next_trial(self) -> Trial | Done | None:
-        """A trial that was added for it, or what there is instead; None while that depends on running trials."""
+        """Add and return the next trial, or Done if there is none; None while that depends on running trials."""
         raise NotImplementedError
 
     def _nothing_left(self) -> bool:
-        """Whether no other training is to be started, where none runs."""
+        """Whether no other training remains to be started, given that none runs."""
         raise NotImplementedError
 
     def _config(self, trial: Trial) -> dict[str, Any]:  # noqa: ARG002
-        """The description of a trial for the rules that stop trials."""
+        """Return the description of a trial for the stopping rules."""
         return {"limit_epochs": None, "stoppable": False}
 
     def _budget_epochs(self, trial: Trial) -> float | None:  # noqa: ARG002
-        """The most epochs that a trial may train; the study's own budget per trial if None."""
+        """The most epochs that a trial may train; None means the study's budget per trial."""
         return None
 
     def _ended(self, trial: Trial) -> None:
@@ -148,7 +148,7 @@ class Trainings:
         return self._retry(lambda: self._store.points(trial.id))
 
     def check(self) -> None:
-        """Raise :class:`TuningError` where the first trials all failed, but for those that were pruned."""
+        """Raise :class:`TuningError` if all of the first trials failed, not counting pruned ones."""
         ended = [trial for trial in self.finished_trials if trial.state is not TrialState.PRUNED]
         if len(ended) >= GIVE_UP_AFTER and all(trial.state is TrialState.FAILED for trial in ended):
             raise TuningError(
@@ -158,13 +158,13 @@ class Trainings:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the trainings are to end now, and those in flight to wait for another run."""
+        """Whether the trainings must end now, leaving those in flight to another run."""
         self._interrupted = self._interrupted or self._stop()
         return self._interrupted or bool(self.spent) or self.failure is not None
 
     @property
     def ending(self) -> Ending:
-        """How the trainings ended; raises the error that ended them."""
+        """How the trainings ended; raise the error that ended them, if any."""
         if self.failure is not None:
             raise self.failure
         if self.complete:
@@ -178,11 +178,11 @@ class Trainings:
 
     @property
     def complete(self) -> bool:
-        """Whether every training that was to be done has ended."""
+        """Whether every planned training has ended."""
         return all(trial.state.finished for trial in self._trials.values()) and self._nothing_left()
 
     def next_config(self, tune_id: str) -> dict[str, Any] | Done | None:
-        """The next job for an actor; None while that depends on running trials."""
+        """Return the next job for an actor; None while that depends on running trials."""
         if self.interrupted:
             return Done()
         try:
@@ -207,7 +207,7 @@ class Trainings:
         }
 
     def result(self, tune_id: str, result: Mapping[str, Any]) -> None:
-        """Take one report of a trial."""
+        """Record one result of a trial."""
         trial_id, written = self._ids[tune_id], False
         if self.failure is not None:
             return
@@ -242,12 +242,12 @@ class Trainings:
         (self._checkpoints / f"{trial.number}.pt").unlink(missing_ok=True)
         files = ProgramFiles(self._folder(trial))
         shutil.rmtree(files.checkpoint, ignore_errors=True)
-        if state is TrialState.FAILED:  # where it is trained anew, it begins anew
+        if state is TrialState.FAILED:  # a retry starts from scratch
             files.set_report_aside()
         self._show()
 
     def again(self, tune_id: str) -> bool:
-        """Begin a training anew, as the next; False where that has been done :data:`MOST_AGAIN` times."""
+        """Restart a training, as the next one; return False if that was done :data:`MOST_AGAIN` times."""
         trial_id = self._ids[tune_id]
         self._again[trial_id] += 1
         if self._again[trial_id] > MOST_AGAIN:
@@ -256,7 +256,7 @@ class Trainings:
         return True
 
     def close(self) -> None:
-        """Write what is gathered; trials in flight wait in the queue for the next run."""
+        """Write the buffered results; trials in flight wait in the queue for the next run."""
         if self.failure is not None:
             return
         try:
@@ -266,7 +266,7 @@ class Trainings:
             self.failure = error
 
     def _folder(self, trial: Trial) -> Path:
-        """Where a program keeps its files, beside the checkpoints of the other trainings."""
+        """The folder of a program's files, next to the checkpoints of the other trainings."""
         return trial_folder(self._checkpoints.parents[1], self._study.id, trial.number)
 
     def _stored(self) -> list[Trial]:
@@ -274,7 +274,7 @@ class Trainings:
         return [self.as_counted(trial) for trial in found]
 
     def as_counted(self, trial: Trial) -> Trial:
-        """The trial as it counts for what is trained next: see :func:`hpo.extrapolation.evidence.stored.as_counted`."""
+        """Return the trial as the search counts it: see :func:`hpo.extrapolation.evidence.stored.as_counted`."""
         return as_counted(trial, self._spec.question)
 
     def _add(self, new: NewTrial) -> Trial:
@@ -288,7 +288,7 @@ class Trainings:
         return trial
 
     def _make_room(self, trial: Trial) -> None:
-        """Remove what stands where a new trial's files will: a deleted study, whose number this one got, left it."""
+        """Remove old files from a new trial's place, left by a deleted study whose number this one got."""
         shutil.rmtree(self._folder(trial), ignore_errors=True)
         (self._checkpoints / f"{trial.number}.pt").unlink(missing_ok=True)
 
@@ -311,7 +311,7 @@ class Trainings:
         ).to_dict()
 
     def _show(self) -> None:
-        """An observer may interrupt; Tune is then asked to stop, because it does not clean up after an exception."""
+        """Call the observer; if it interrupts, Tune is asked to stop, as it does not clean up after an exception."""
         try:
             self._progress(list(self._trials.values()), self._points)
         except KeyboardInterrupt:

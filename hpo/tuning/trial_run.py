@@ -1,7 +1,7 @@
-"""One trial, evaluation by evaluation, wherever it runs: in an actor of Ray, or in the sweep's own process.
+"""One trial, evaluation by evaluation, wherever it runs: in a Ray actor, or in the sweep's own process.
 
-The trial writes its own checkpoint beside the database's truth, so that a trial that was in flight when everything
-died goes on from there.
+The trial writes its own checkpoint in addition to the database, so that a trial that was in flight when everything
+died resumes from there.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """Which of a trial's workers a process is: number ``rank`` of ``size``, on node ``node_rank`` of ``nodes``.
+    """The place of a process among a trial's workers: ``rank`` of ``size``, on node ``node_rank`` of ``nodes``.
 
-    They meet at the first one's ``master_address`` and ``master_port``, 0 for any port that is free. A program is one
-    process a node here, and starts ``workers_per_node`` by itself.
+    They rendezvous at the first one's ``master_address`` and ``master_port`` (0: any free port). A program is one
+    process per node here, and starts its ``workers_per_node`` itself.
     """
 
     rank: int = 0
@@ -40,8 +40,8 @@ class WorkerPlace:
 class TrialRun:
     """Trains ``config["job"]``; a result holds ``points``, ``state`` and, at the end, ``outcome`` and ``done``.
 
-    ``points`` is the evaluation just made, after a resume with those before it. The workload of the trial before is
-    kept, with the data that it has in memory, where the next one trains the same.
+    ``points`` is the latest evaluation, after a resume with those before it. The workload of the previous trial is
+    kept, with its data in memory, if the next one trains the same.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class TrialRun:
         threads: int = 1,
         workloads: dict[str, Any] | None = None,
     ) -> None:
-        """``communicator`` joins the workers of the trial; None stands for a process that works alone.
+        """``communicator`` connects the workers of the trial; None for a single process.
 
-        ``workloads`` are those that other trials of this process have loaded, by what they train on.
+        ``workloads`` are those that other trials of this process have loaded, by workload and data.
         """
         self._place, self._communicator, self._threads = (
             place or WorkerPlace(),
@@ -65,7 +65,7 @@ class TrialRun:
         self._failure = ""
 
     def begin(self, config: dict[str, Any]) -> None:
-        """Build the training, or take up its checkpoint. A failure here is the trial's result, not a crash."""
+        """Build the training or resume its checkpoint. A failure here is the trial's result, not a crash."""
         self._failure = ""
         self.close()
         try:
@@ -75,17 +75,17 @@ class TrialRun:
 
     @property
     def training(self) -> AnyTraining | None:
-        """The training that was begun; None where that failed, or none was."""
+        """The current training; None if it failed to begin or there is none."""
         return None if self._failure else self._training
 
     def close(self) -> None:
-        """End what the training has started, wherever it stands."""
+        """Close the training, in any state."""
         if self._training is not None:
             self._training.close()
             self._training = None
 
     def stop(self) -> None:
-        """Like :meth:`close`; there is nothing else to end."""
+        """Same as :meth:`close`; there is nothing else to end."""
         self.close()
 
     def advance(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class TrialRun:
         )
 
     def _take_up(self, training: AnyTraining) -> None:
-        """Go on from the checkpoint; one of another job, such as of another database's trial, is not this trial's."""
+        """Resume from the checkpoint; delete one that belongs to another job, such as a trial of another database."""
         from trainers.errors import CheckpointError
         from trainers.loop import checkpoint
 
@@ -156,7 +156,7 @@ class TrialRun:
         return self.told(None if training.finished else training.advance())
 
     def told(self, found: ConvergencePoint | None) -> dict[str, Any]:
-        """The result of an evaluation, just made, of the training that was begun; saves a checkpoint if one is due."""
+        """Return the result of the latest evaluation, and save a checkpoint if one is due."""
         assert self._training is not None, "a training that was begun"
         training = self._training
         result: dict[str, Any] = {"state": "running", "points": self._earlier}
@@ -179,7 +179,7 @@ class TrialRun:
     def save(self) -> None:
         """Write a checkpoint, except for a program, which keeps its own.
 
-        The curve goes with the weights: the database may not hold its last points when everything dies.
+        The curve is saved with the weights: the database may lack its last points when everything dies.
         """
         training = self._training
         if training is None or training.resumed is not None or self._place.rank != 0:
@@ -187,7 +187,7 @@ class TrialRun:
         from trainers.errors import CheckpointError
         from trainers.loop import checkpoint
 
-        # a disk that is full costs a checkpoint, not the training
+        # a full disk costs a checkpoint, not the training
         with contextlib.suppress(CheckpointError):
             checkpoint.save(
                 self._checkpoint,

@@ -1,7 +1,7 @@
 """The one writer of a sweep: buffers convergence points and writes them in bulk.
 
 Points of running trials reach the database within WRITE_INTERVAL; the last points of a trial and its result
-are written in one transaction, so that a finished trial is never there without its curve. While the database is away
+are written in one transaction, so that a finished trial always has its curve. While the database is unavailable
 both stay in memory.
 """
 
@@ -35,13 +35,13 @@ class TrialWriter:
         self._written_at = time.monotonic()
 
     def point(self, trial_id: int, values: Mapping[str, Any]) -> bool:
-        """Take one convergence point, in the form in which the trainer reports it; True where all were written."""
+        """Buffer one convergence point, as reported by the trainer; return True if all points were written."""
         point = ConvergencePoint(**values)
         if trial_id in self._faults:
             return False
         before = self._last.get(trial_id)
         if before is not None and before.step >= point.step:
-            before = None  # the trial was started again
+            before = None  # the trial was restarted
             if self._points[trial_id] and self._points[trial_id][-1].step >= point.step:
                 kept = [each for each in self._points[trial_id] if each.step < point.step]
                 self._points[trial_id] = kept
@@ -57,7 +57,7 @@ class TrialWriter:
         return False
 
     def flush(self) -> None:
-        """Write all gathered points in one transaction."""
+        """Write all buffered points in one transaction."""
         if self._points:
             self._retry(lambda: self._store.record(dict(self._points)))
             self._points.clear()
@@ -66,10 +66,10 @@ class TrialWriter:
     def finish(
         self, trial: Trial, state: TrialState, outcome: Mapping[str, Any] | None, reason: str
     ) -> Trial:
-        """Write a trial's last points and its end in one transaction; the trial as it is stored then.
+        """Write a trial's last points and its end in one transaction; return the trial as stored then.
 
-        ``outcome`` is what the trainer said at the end; a trial that something else ended (a pruned one, one
-        whose process died) has none, and its last point tells how far it came.
+        ``outcome`` is the trainer's final report; a trial that something else ended (a pruned one, one
+        whose process died) has none, and its last point says how far it got.
         """
         fault = self._faults.pop(trial.id, "")
         last, resolution = self._last.pop(trial.id, None), self._resolution.pop(trial.id, None)
@@ -79,7 +79,7 @@ class TrialWriter:
             result = result_of(state, outcome, last, resolution, reason)
             if fault := fault_of_reached(result.epochs_to_target, result.epochs):
                 raise InvalidRecord(fault)
-        except InvalidRecord as error:  # what it told is no evidence; what was stored before stays
+        except InvalidRecord as error:  # its report is not evidence; stored points stay
             told = f"its training reported an impossible figure: {error}"
             result = result_of(TrialState.FAILED, None, last, resolution, told)
         points = self._points.pop(trial.id, [])
@@ -102,7 +102,7 @@ def result_of(
     resolution: float | None,
     reason: str,
 ) -> TrialResult:
-    """How a trial ended: by its ``outcome``; without one its ``last`` point tells how far it came."""
+    """Return how a trial ended: by its ``outcome``; without one its ``last`` point says how far it got."""
     if outcome is not None:
         came = {each.name: outcome[each.name] for each in TRIAL_FIELDS if each.name in outcome}
         came |= {"resolution_epochs": resolution, "reason": reason or outcome["reason"]}

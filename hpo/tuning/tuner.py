@@ -1,6 +1,6 @@
-"""Runs a sweep or a race on Ray Tune, embedded on this machine or on a cluster that is already there.
+"""Runs a sweep or a race on Ray Tune, embedded on this machine or on an existing cluster.
 
-A workload that is simulated needs no other process: its trials are trained in this one.
+A simulated workload needs no other process: its trials are trained in this one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class RayOptions:
-    """The place of the trials: a cluster's ``address``, or this machine with ``cores`` (all if None).
+    """Where the trials run: a cluster's ``address``, or this machine with ``cores`` (all if None).
 
     ``keep`` leaves Ray running for the next sweep of this process, until :func:`stop_ray`.
     """
@@ -59,14 +59,14 @@ class RayOptions:
 
 @dataclass(frozen=True)
 class SweepEnd:
-    """How a sweep ended, and what is to be said of it."""
+    """How a sweep ended, with a message about it."""
 
     ending: Ending
     message: str = ""
 
 
 _kept: list[RayOptions] = []
-"""The Ray that this module has started: there is at most one in a process."""
+"""The Ray instance that this module has started: at most one per process."""
 
 
 def run_sweep(
@@ -81,13 +81,13 @@ def run_sweep(
     stop: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
 ) -> SweepEnd:
-    """Train what is left of the study's budget.
+    """Train the rest of the study's budget.
 
-    A sweep that stopped, because ``stop`` said so or by Ctrl-C, has stored everything finished, and the same call goes
-    on from there. ``folder`` takes the checkpoints of trials in flight; on a cluster it must be shared by its machines.
-    A sweep that ends by itself tells ``say`` why it goes on, a line each time.
-    Raises :class:`TuningError` where Ray cannot be started or fails as a whole, and the store's own errors where the
-    database stays away for longer than ``retry`` allows or the study's lease is lost.
+    A sweep that stopped, by ``stop`` or Ctrl-C, has stored everything finished, and the same call resumes it.
+    ``folder`` is for the checkpoints of trials in flight; on a cluster it must be shared by its machines.
+    A sweep that ends by itself passes each reason to continue to ``say``, as a line.
+    Raises :class:`TuningError` if Ray cannot be started or fails as a whole, and the store's own errors if the
+    database is unavailable for longer than ``retry`` allows or the study's lease is lost.
     """
     sweep = Sweep(
         spec,
@@ -115,7 +115,7 @@ def run_race(
     retry: StorageRetry | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> SweepEnd:
-    """Train what is left of a race; everything else is as in :func:`run_sweep`."""
+    """Train the rest of a race; everything else is as in :func:`run_sweep`."""
     race = Race(
         spec,
         study,
@@ -168,7 +168,7 @@ def _checkpoints(folder: Path, study: Study) -> Path:
 
 
 def stop_ray() -> None:
-    """End the Ray that :func:`run_sweep` started; nothing where there is none."""
+    """Stop the Ray instance that :func:`run_sweep` started, if any."""
     if _kept:
         from trainers.asynchronous import ray_session
 
@@ -178,9 +178,9 @@ def stop_ray() -> None:
 
 @contextlib.contextmanager
 def only_runner(folder: Path, study: Study) -> Iterator[None]:
-    """Hold the study's lock in ``folder``; :class:`TuningError` where another process runs it from there.
+    """Hold the study's lock in ``folder``; raise :class:`TuningError` if another process runs it from there.
 
-    The lock goes with the process that holds it, however that ends.
+    The lock is released when its process ends, however that happens.
     """
     make_folder(folder)
     with open(folder / f"study-{study.id}.lock", "w", opener=open_private) as lock:
@@ -217,11 +217,11 @@ def _train(
         try:
             _tune(spec, trainings, rule(), Path(scratch))
         finally:
-            gc.collect()  # frees the actors of a run that was cut off, which would keep their cores
+            gc.collect()  # frees the actors of an interrupted run, which would keep their cores
 
 
 def rule_of(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
-    """The rules that stop trials early, with the history of those that have ended."""
+    """Return the early-stopping rule, with the history of the trials that have ended."""
     rule: LadderASHA | CurveStopping
     if SAMPLERS[spec.sampler].chooses_rung:
         rule = CurveStopping(spec.target.threshold)
@@ -286,7 +286,7 @@ def _tune(
 
 @contextlib.contextmanager
 def _ray(options: RayOptions) -> Iterator[None]:
-    """A Ray to work with: the caller's own if it is running, a cluster's, or one for the time of the sweep."""
+    """Provide Ray: the caller's own if it is running, a cluster's, or one for the duration of the sweep."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import ray
@@ -338,12 +338,12 @@ def _start_ray(options: RayOptions) -> None:
             if attempt == attempts - 1 or isinstance(error, CommunicationError):
                 where = f"the cluster at {address}" if address else "Ray on this machine"
                 raise TuningError(f"could not start {where}: {error}") from error
-            ray_session.stop_ray()  # what was started of it
+            ray_session.stop_ray()  # stop a partial start
 
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """Ray replaces the handler of SIGTERM by one that exits at once; put the caller's back."""
+    """Restore the caller's SIGTERM handler, which Ray replaces by one that exits at once."""
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM) if main else None
     try:
@@ -354,7 +354,7 @@ def _own_signals() -> Iterator[None]:
 
 
 def _quiet_logs() -> None:
-    """Tune tells at length of failed trials, which are recorded, and of result files, which are not meant to be."""
+    """Silence Tune's long messages about failed trials, which are recorded, and result files, which are not wanted."""
     for name in (
         "ray.tune.analysis.experiment_analysis",
         "ray.tune.execution.tune_controller",

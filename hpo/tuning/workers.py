@@ -1,8 +1,8 @@
 """The workers of one trial: processes in its placement group, on one node or several, that train it together.
 
-The trainable leads them: all of them go to the next evaluation, and the first one's result is the trial's. A worker
-that dies takes the others with it: they wait for it in an all-reduce. The group is then started anew, and the trial
-goes on from its last checkpoint.
+The trainable leads them: all of them train to the next evaluation, and the first one's result is the trial's. If a
+worker dies, the others hang in an all-reduce. The group is then restarted, and the trial resumes from its last
+checkpoint.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ PING_SECONDS = 10.0
 
 
 class TrialWorker:
-    """One worker, in a process of its own (an actor of Ray)."""
+    """One worker, in a separate process (a Ray actor)."""
 
     def __init__(self) -> None:
         self._run = TrialRun()
 
     def address(self) -> tuple[str, int]:
-        """This worker's node, and a port there that is free now."""
+        """Return this worker's node, and a port that is free there now."""
         with socket.socket() as free:
             free.bind(("", 0))
             return ray.util.get_node_ip_address(), int(free.getsockname()[1])
 
     def join(self, place: WorkerPlace, threads: int, *, program: bool) -> None:
-        """Meet the other workers, unless they are a program's, which meet by themselves."""
+        """Connect to the other workers, unless they are a program's, which connect by themselves."""
         os.environ["OMP_NUM_THREADS"] = str(threads)
         communicator = None
         if not program:
             from trainers.distributed import connect
 
-            # each process sees its own GPU alone, as Ray has given it out
+            # each process only sees its own GPU, as allocated by Ray
             os.environ |= {
                 "RANK": str(place.rank),
                 "WORLD_SIZE": str(place.size),
@@ -56,7 +56,7 @@ class TrialWorker:
         self._run = TrialRun(place, communicator, threads)
 
     def begin(self, config: dict[str, Any]) -> None:
-        """Build this worker's part of the training, or take up its checkpoint."""
+        """Build this worker's part of the training, or resume its checkpoint."""
         self._run.begin(config)
 
     def advance(self) -> dict[str, Any]:
@@ -64,15 +64,15 @@ class TrialWorker:
         return self._run.advance()
 
     def close(self) -> None:
-        """End what the training has started."""
+        """Close the training."""
         self._run.close()
 
     def ping(self) -> None:
-        """Nothing: it says that this process is there."""
+        """Do nothing: the answer shows that this process is alive."""
 
 
 class WorkerGroup:
-    """All workers of a trial, in the way of a :class:`~hpo.tuning.trial_run.TrialRun`."""
+    """All workers of a trial, with the interface of a :class:`~hpo.tuning.trial_run.TrialRun`."""
 
     def __init__(self, resources: TrialResources) -> None:
         self._resources = resources
@@ -81,12 +81,12 @@ class WorkerGroup:
         self._restarts = 0
 
     def begin(self, config: dict[str, Any]) -> None:
-        """Start the workers, if they are not there, and build the training."""
+        """Start the workers, unless they are running, and build the training."""
         self._config, self._restarts = config, 0
         self._begin()
 
     def advance(self) -> dict[str, Any]:
-        """Train to the next evaluation, through workers that die."""
+        """Train to the next evaluation, restarting workers that die."""
         while True:
             try:
                 leaders = self._actors[:1] if self._resources.program else self._actors
@@ -94,7 +94,7 @@ class WorkerGroup:
                 if all(result["state"] != "failed" for result in results):
                     return dict(results[0])
                 _all([actor.ping.remote() for actor in self._actors], timeout=PING_SECONDS)
-                self._end()  # what failed may be left in the middle of an all-reduce
+                self._end()  # the others may be left in the middle of an all-reduce
                 return dict(next(result for result in results if result["state"] == "failed"))
             except ray.exceptions.RayError as error:
                 self._end()
@@ -109,7 +109,7 @@ class WorkerGroup:
                 self._begin()
 
     def close(self) -> None:
-        """End what the training has started; the workers wait for the next one."""
+        """Close the training; the workers wait for the next one."""
         try:
             _all([actor.close.remote() for actor in self._actors])
         except ray.exceptions.RayError:
@@ -126,7 +126,7 @@ class WorkerGroup:
                 self._start()
             _all([actor.begin.remote(self._config) for actor in self._actors])
         except ray.exceptions.RayError:
-            pass  # the next step finds the same, and counts it
+            pass  # the next step hits the same error and counts it
 
     def _start(self) -> None:
         asked, group = self._resources, get_current_placement_group()
@@ -166,7 +166,7 @@ class WorkerGroup:
 
 
 def _all(pending: Sequence[Any], timeout: float | None = None) -> list[Any]:
-    """The results of all calls, in their order; the first that fails raises, while others may still wait for it."""
+    """Return the results of all calls, in order; raise as soon as one fails, while others may still wait for it."""
     waiting = list(pending)
     while waiting:
         done, waiting = ray.wait(waiting, timeout=timeout)

@@ -1,7 +1,7 @@
-"""Recipes from their files: one YAML file each in this folder, checked when it is read.
+"""Loads recipes: one YAML file each in this folder, checked when it is read.
 
-A row of ``table`` may give durations in updates and the last rate by itself, as published; durations become epochs by
-``train_samples``::
+A row of ``table`` may give durations in updates and the final rate as an absolute value, as published; durations are
+converted to epochs with ``train_samples``::
 
     warmup_steps                -> warmup_epochs
     decay_milestone_steps       -> decay_milestones
@@ -31,7 +31,7 @@ _KEYS = {field.name for field in dataclasses.fields(Recipe)} | {"train_samples"}
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """The names of all recipes, in alphabetical order."""
+    """Return the names of all recipes, in alphabetical order."""
     folder = resources.files("search_spaces.recipes")
     return tuple(
         sorted(
@@ -44,7 +44,7 @@ def names() -> tuple[str, ...]:
 
 @functools.cache
 def recipe(name: str) -> Recipe:
-    """The recipe of this name; :class:`RecipeError` names the nearest."""
+    """Return the recipe of this name; raise :class:`RecipeError` with the nearest name if there is none."""
     if name not in names():
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"the recipes are {', '.join(names())}"
@@ -58,12 +58,12 @@ def recipe(name: str) -> Recipe:
 
 
 def recipes() -> tuple[Recipe, ...]:
-    """All recipes, by name."""
+    """Return all recipes, sorted by name."""
     return tuple(recipe(name) for name in names())
 
 
 def parse_recipe(text: str, name: str) -> Recipe:
-    """The recipe of a YAML text; :class:`RecipeError` says what is wrong with it."""
+    """Parse the recipe in a YAML text; :class:`RecipeError` says what is wrong with it."""
     try:
         return _recipe(yaml.load(text, Loader=_LOADER), name)
     except (yaml.YAMLError, SettingError, TypeError, KeyError) as error:
@@ -135,7 +135,7 @@ def _row(values: Mapping[str, Any], train_samples: int | None) -> tuple[int, dic
 
 
 def _check(made: Recipe) -> None:
-    """Every name is a setting, and the settings can be had together at every batch size that is published."""
+    """Check that every name is a setting, and that the settings are valid together at every published batch size."""
     for name in (*made.settings, *made.scaling, *made.unknown, *made.remembered):
         check_name(name)
     for name, confidence in made.remembered.items():

@@ -1,4 +1,4 @@
-"""Recipe: one published large-batch training as data: settings, how they move with the batch, what came of it."""
+"""Recipe: one published large-batch training as data: settings, how they move with the batch, and results."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PROVENANCE = {
     "memory medium": "recalled, not checked",
     "memory low": "recalled, doubtful",
 }
-"""The source of a figure, and so how far it can be trusted."""
+"""The source of a figure, which says how far it can be trusted."""
 
 BATCH_DEPENDENT = ("learning_rate", "warmup_epochs")
-"""Settings that no published value carries over to another batch size."""
+"""Settings whose published value does not transfer to another batch size."""
 
 
 class RecipeError(SettingError):
-    """A recipe that does not exist, or that says nothing of what was asked."""
+    """A recipe that does not exist, or that lacks what was asked."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Source:
 class Result:
     """The result of one published training, in the unit that ``metric`` names.
 
-    ``provenance`` is a key of :data:`PROVENANCE`; ``global_batch_size`` is None where it is not told.
+    ``provenance`` is a key of :data:`PROVENANCE`; ``global_batch_size`` is None if unknown.
     """
 
     metric: str
@@ -62,7 +62,7 @@ class Result:
 class Scaling:
     """One setting as a function of the global batch size B: ``value * (B / at)^power``, at most ``most``.
 
-    ``above``: the setting is 0 for every B that is not above it.
+    ``above``: the setting is 0 for every B up to it.
     """
 
     value: float
@@ -93,9 +93,9 @@ class Recipe:
     """One published training.
 
     ``settings`` are those at ``global_batch_size``, by their names in :class:`TrainingSettings`. ``scaling``
-    says by formula how some of them move with the batch, ``table`` gives them at published points. ``unknown``
+    has formulas for those that move with the batch, ``table`` gives them at published points. ``unknown``
     are settings whose published values could not be found, with the reason; ``remembered`` are those that were
-    recalled (high, medium or low confidence) and not read. ``differs`` is what this project does otherwise than
+    recalled (high, medium or low confidence) and not read. ``differs`` lists the differences of this project from
     the published run.
     """
 
@@ -129,7 +129,7 @@ class Recipe:
 
     @property
     def grows_to(self) -> int | None:
-        """The global batch size that the settings' own batch control ends with; None where the batch stays."""
+        """The final global batch size under the settings' batch control; None if it is constant or has no set end."""
         settings = TrainingSettings.from_dict(self.settings)
         if settings.batch_control == "piecewise":
             return round(self.global_batch_size * max(settings.batch_factors))
@@ -138,7 +138,7 @@ class Recipe:
 
     @property
     def moving(self) -> tuple[str, ...]:
-        """The settings that a training at another batch size must find anew, in the order of the settings."""
+        """The settings that must be tuned again at another batch size, in the order of the settings."""
         names = {
             *self.scaling,
             *(name for row in self.table.values() for name in row),
@@ -149,13 +149,13 @@ class Recipe:
 
     @property
     def fixed(self) -> dict[str, Any]:
-        """The settings that hold at any batch size: all that are named and do not move."""
+        """The settings that hold at any batch size: all given ones that do not move."""
         return {name: value for name, value in self.settings.items() if name not in self.moving}
 
     def settings_at(self, global_batch_size: int, **given: Any) -> TrainingSettings:
-        """The settings as published for a global batch size; ``given`` ones take the place of the published.
+        """Return the settings as published for a global batch size; ``given`` ones override the published.
 
-        Raises :class:`RecipeError` for a batch size that the recipe says nothing of, or where an unknown
+        Raises :class:`RecipeError` for a batch size that the recipe does not cover, or if an unknown
         setting is not given.
         """
         missing = [name for name in self.unknown if name not in given]
@@ -179,7 +179,7 @@ class Recipe:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as plain values that JSON holds."""
+        """Return the recipe as plain values for JSON."""
         plain = dataclasses.asdict(self)
         plain["scaling"] = {
             name: {key: value for key, value in rule.items() if value != math.inf}

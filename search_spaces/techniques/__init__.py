@@ -1,8 +1,8 @@
-"""Techniques: the optimizers and schedules that trainings may choose, and what each of them reads.
+"""Techniques: the optimizers and schedules that trainings may choose, and the settings that each reads.
 
 A setting that chooses one (``optimizer``, ``decay``, ``warmup_shape``, ``batch_control``) has a registry of
-descriptions, with those of plug-ins. Their settings of their own are stored and shown beside the known ones, as those
-of a workload are.
+descriptions, including those of plug-ins. Their extra settings are stored and shown next to the known ones, like those
+of a workload.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ TECHNIQUES: Mapping[str, Registry[Any]] = {
     "decay": DECAYS,
     "batch_control": BATCH_CONTROLS,
 }
-"""The registries of descriptions, by the setting that chooses one of them."""
+"""The registries of descriptions, by the setting that chooses among them."""
 
 ValuesOf = Callable[[str], Collection[Any]]
-"""The values that a setting may take, by its name."""
+"""Returns the values that a setting may take, given its name."""
 
 _WARMUP = Use("warmup_epochs")
 _SERVED = Use("update_mode", ("asynchronous", "stale_synchronous"))
@@ -68,11 +68,11 @@ _OTHERS: dict[str, tuple[Use, ...]] = {
     "staleness_bound": (Use("update_mode", ("stale_synchronous",)),),
     "epoch_quorum": (Use("update_mode", ("asynchronous",)),),
 }
-"""Settings that take effect only with certain values of other settings; any one of the uses suffices."""
+"""Settings that only take effect with certain values of other settings; any one of the uses suffices."""
 
 
 def chosen(values_of: ValuesOf) -> Iterator[tuple[str, str, Technique]]:
-    """Every technique that may be chosen: its setting, its name and its description; one with a fault is left out."""
+    """Yield every technique that may be chosen: its setting, name and description; faulty ones are left out."""
     for setting, registry in TECHNIQUES.items():
         for name in values_of(setting):
             try:
@@ -83,7 +83,7 @@ def chosen(values_of: ValuesOf) -> Iterator[tuple[str, str, Technique]]:
 
 
 def own_settings_of(values_of: ValuesOf) -> dict[str, OwnSetting]:
-    """The settings of their own that techniques which may be chosen read, by name."""
+    """Return the extra settings of the techniques that may be chosen, by name."""
     found: dict[str, OwnSetting] = {}
     for _, _, technique in chosen(values_of):
         found.update(technique.settings)
@@ -91,7 +91,7 @@ def own_settings_of(values_of: ValuesOf) -> dict[str, OwnSetting]:
 
 
 def own_setting_named(name: str) -> OwnSetting | None:
-    """The description of a setting that some technique reads; None where none does."""
+    """Return the description of an extra setting that some technique reads; None if none does."""
     for registry in TECHNIQUES.values():
         for technique in registry:
             try:
@@ -105,9 +105,9 @@ def own_setting_named(name: str) -> OwnSetting | None:
 
 
 def uses_of(name: str, values_of: ValuesOf | None = None) -> tuple[Use, ...]:
-    """How the setting ``name`` takes effect; any one of the uses will do, and with none it always does.
+    """Return how the setting ``name`` takes effect; any one of the uses suffices, and without any it always does.
 
-    The techniques of this project, and of plug-ins that may be chosen (``values_of``).
+    Covers the techniques of this project, and of plug-ins that may be chosen (``values_of``).
     """
     uses: list[Use] = []
     possible = list(chosen(values_of)) if values_of else []
@@ -126,7 +126,7 @@ def uses_of(name: str, values_of: ValuesOf | None = None) -> tuple[Use, ...]:
 
 
 def fault_of_use(name: str, values_of: ValuesOf) -> str | None:
-    """Why the setting ``name`` has no effect, whichever of its possible values each setting takes; None if it has."""
+    """Return why the setting ``name`` has no effect for any possible values of the others; None if it has an effect."""
     uses = uses_of(name, values_of)
     hindrances = [[*use.hindrances(values_of)] for use in uses]
     if not all(hindrances) or not uses:

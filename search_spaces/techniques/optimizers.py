@@ -1,8 +1,7 @@
-"""The optimizers: each stands here once, with everything that is known of it without training.
+"""The registry of optimizers: each is described here once, with everything known without training.
 
-Its rule, and its rule over several trainings at once, stand in the file that ``rule`` names. Plans read how much state
-it keeps, laws how its best rate moves with the batch, spaces which settings it reads, ``hpo init`` and the reference
-its name.
+Its update rule, also for several trainings at once, is in the module that ``rule`` names. Plans read its state size,
+laws how its best rate moves with the batch, search spaces its settings, ``hpo init`` and the reference its name.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ class OptimizerDescription(Technique):
     """An optimizer; ``rule`` names a subclass of :class:`trainers.optimizers.optimizer.GroupOptimizer`.
 
     Attributes:
-        title: the name of its class for other training loops, in ``trainers.optimizers``. state_bytes: of state for
-        each parameter, in fp32. rate_exponent: mean and standard deviation of what is believed of ``a``, where the best
-        rate grows as ``batch^a`` before it stops; None: nothing is published, and a forecast begins with a wide guess.
-        exponent_source: whose word that is. rate_law: by which law the best rate is carried: ``descent``, momentum SGD
-        whose epochs are known from its rate; ``adam``, what published runs of Adam say; ``power``, the exponent.
-        layerwise: whether a tensor's update has a length of its own, whatever its gradient's. takes: which parameters
-        its rule moves; the rest goes by ``rest``, another optimizer's rule. update_size: what an update's size follows
-        before layer-wise adaptation, which says how rates move with the width of a model: the ``gradient``, or the rate
-        alone in each of its ``entries``; None: neither, or not known. normalizes_decay: whether weight decay is
+        title: the name of its class for other training loops, in ``trainers.optimizers``. state_bytes: bytes of state
+        per parameter, in fp32. rate_exponent: mean and standard deviation of the prior on ``a``, where the best
+        rate grows as ``batch^a`` before it levels off; None: nothing is published, and a forecast has a wide prior.
+        exponent_source: the source of that. rate_law: the law that extrapolates the best rate: ``descent``, momentum
+        SGD whose epochs follow from its rate; ``adam``, fitted to published runs of Adam; ``power``, the exponent.
+        layerwise: whether the length of a tensor's update is independent of its gradient's. takes: which parameters
+        its rule updates; the others use ``rest``, another optimizer's rule. update_size: what an update's size depends
+        on before layer-wise adaptation, which decides how rates move with the width of a model: the ``gradient``, or
+        only the rate in each of its ``entries``; None: neither, or unknown. normalizes_decay: whether weight decay is
         part of the gradient that is normalized in each entry.
     """
 
@@ -73,7 +72,7 @@ def _needs_one_server(settings: Any) -> Iterator[str]:
         )
 
 
-# of every optimizer that shrinks the weights by rate * weight_decay with each update
+# settings of every optimizer that shrinks the weights by rate * weight_decay in each update
 _DECOUPLED = {
     "weight_decay_epochs": OwnSetting(
         what="time scale 1 / (rate * weight_decay) of the decay, in the place of weight_decay; null: weight_decay",
@@ -83,7 +82,7 @@ _DECOUPLED = {
     )
 }
 OF_LOOP = frozenset(_DECOUPLED)
-"""Settings of optimizers that the training loop reads, and not their rules."""
+"""Settings of optimizers that the training loop reads, not their rules."""
 
 _SCHEDULE_FREE = _DECOUPLED | {
     "schedule_free_beta": OwnSetting(
@@ -107,9 +106,9 @@ _OWN_NAME = re.compile(re.escape(OWN) + r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 
 
 class _Optimizers(Registry[OptimizerDescription]):
-    """The described optimizers; ``own:NAME`` is one that a program brings, of which nothing is known.
+    """The described optimizers; ``own:NAME`` is an unknown one that a program provides.
 
-    It may read every setting that another reads, and its best rate is carried by a power that only trainings tell.
+    It may read every setting that another reads, and its best rate follows a power that is only fitted to trainings.
     """
 
     def __getitem__(self, name: str) -> OptimizerDescription:
@@ -136,7 +135,7 @@ class _Optimizers(Registry[OptimizerDescription]):
 
 
 def is_own(name: object) -> bool:
-    """Whether a name is that of an optimizer which only a program knows, ``own:NAME``."""
+    """Whether a name is ``own:NAME``, an optimizer that only a program knows."""
     return isinstance(name, str) and _OWN_NAME.fullmatch(name) is not None
 
 
@@ -260,7 +259,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
                 "preconditioner_interval",
                 "preconditioner_size_limit",
             ),
-            # its factors, of which the size depends on the shapes, are counted as one copy more
+            # its factors, whose size depends on the shapes, are counted as one more copy
             state_bytes=12,
         ),
         "soap": OptimizerDescription(
@@ -280,7 +279,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
                 "soap_beta1": _share("decay of SOAP's average of the gradient per update", 0.95),
                 "soap_beta2": _share("decay of SOAP's second moment and factors per update", 0.95),
             },
-            # factors and bases, of which the size depends on the shapes, are counted as two copies more
+            # factors and bases, whose size depends on the shapes, are counted as two more copies
             state_bytes=16,
             rate_exponent=(0.35, 0.3),
             exponent_source=_SWEEPS_SOURCE,
@@ -394,11 +393,11 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
     },
     instance_of(OptimizerDescription),
 )
-"""The optimizers by the names of the setting ``optimizer``."""
+"""The optimizers by the values of the setting ``optimizer``."""
 
 
 def described_optimizer(name: object) -> OptimizerDescription | None:
-    """The description of an optimizer that evidence names; None for any other, and for a missing plug-in."""
+    """Return the description of an optimizer named in evidence; None if it is unknown or its plug-in is missing."""
     try:
         return OPTIMIZERS[name] if isinstance(name, str) else None
     except (KeyError, PluginError):

@@ -1,4 +1,4 @@
-"""The parametrizations of a model, and the sizes over which each carries the learning rate.
+"""The parametrizations of a model, and the sizes over which each transfers the learning rate.
 
 :mod:`trainers.numerics.parametrization` applies them to a model.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 MODEL_SIZES = ("width", "depth")
-"""In what a model may grow: settings of one's own, and data options of the workloads that know them."""
+"""The sizes in which a model may grow: custom settings, and data options of the workloads that support them."""
 
 PARAMETRIZATIONS: Mapping[str, tuple[str, ...]] = {
     "standard": (),
     "mup": ("width",),
     "completep": ("width", "depth"),
 }
-"""Directions over which the best rate stays, by name; the data options ``base_width``, ``base_depth`` begin them."""
+"""Directions over which the best rate stays constant, by name; ``base_width``, ``base_depth`` are their base sizes."""

@@ -1,7 +1,7 @@
-"""The schedules: how the rate falls, how it rises in the warmup, how the batch changes; each stands here once.
+"""The registry of schedules: how the rate falls, how it rises in the warmup, and how the batch changes.
 
-Their formulas are pure functions of progress, in the file that ``rule`` names. A plug-in's entry point has the setting
-before its name: ``decay.sawtooth``, ``warmup_shape.cubic``, ``batch_control.doubling``.
+Their formulas are pure functions of progress, in the module that ``rule`` names. A plug-in's entry point has the
+setting before its name: ``decay.sawtooth``, ``warmup_shape.cubic``, ``batch_control.doubling``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from search_spaces.techniques.technique import Technique
 class DecayDescription(Technique):
     """How the rate falls after the warmup.
 
-    ``rule`` names a function ``(by, settings, epochs, end) -> factor`` of the peak, where ``end`` is when the decay is
-    over, in epochs, and ``by`` the arithmetic (:mod:`trainers.schedules.arithmetic`). ``ends`` says whether it reads
-    ``end``: ``decay_epochs``, or the training's budget.
+    ``rule`` names a function ``(by, settings, epochs, end) -> factor`` of the peak, where ``end`` is the end of the
+    decay in epochs, and ``by`` the arithmetic (:mod:`trainers.schedules.arithmetic`). ``ends`` says whether it reads
+    ``end``, which is ``decay_epochs`` or the training's budget.
     """
 
     ends: bool = False
@@ -178,7 +178,7 @@ DECAYS: Registry[DecayDescription] = Registry(
     instance_of(DecayDescription),
     "decay",
 )
-"""How the rate falls, by the names of the setting ``decay``."""
+"""How the rate falls, by the values of the setting ``decay``."""
 
 WARMUP_SHAPES: Registry[WarmupDescription] = Registry(
     "schedules",
@@ -206,7 +206,7 @@ WARMUP_SHAPES: Registry[WarmupDescription] = Registry(
     instance_of(WarmupDescription),
     "warmup_shape",
 )
-"""How the rate rises, by the names of the setting ``warmup_shape``."""
+"""How the rate rises, by the values of the setting ``warmup_shape``."""
 
 BATCH_CONTROLS: Registry[BatchControlDescription] = Registry(
     "schedules",
@@ -264,4 +264,4 @@ BATCH_CONTROLS: Registry[BatchControlDescription] = Registry(
     instance_of(BatchControlDescription),
     "batch_control",
 )
-"""How the batch changes, by the names of the setting ``batch_control``."""
+"""How the batch changes, by the values of the setting ``batch_control``."""

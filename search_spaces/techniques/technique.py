@@ -10,19 +10,19 @@ from search_spaces.own_settings import OwnSetting, faults_of_own
 
 if TYPE_CHECKING:
     Faults = Callable[[Any], Iterator[str]]
-    """The error in complete settings that choose the technique: the rule, the value and the way out."""
+    """Yields the errors in complete settings that choose the technique: the rule, the value and the way out."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """A way to take effect: ``setting`` has one of ``values`` (none given: is a number above 0), and ``also`` holds."""
+    """A condition to take effect: ``setting`` has one of ``values`` (without any: is above 0), and ``also`` holds."""
 
     setting: str
     values: tuple[str, ...] = ()
     also: Use | None = None
 
     def hindrances(self, values_of: Callable[[str], Collection[Any]]) -> Iterator[str]:
-        """The settings of which no possible value makes this hold."""
+        """Yield the settings that have no possible value for which the condition holds."""
         if not any(
             value in self.values if self.values else (value or 0) > 0
             for value in values_of(self.setting)
@@ -40,10 +40,10 @@ class Use:
 class Technique:
     """A technique and the settings that it reads; the base of the descriptions of each kind.
 
-    ``rule`` is where its computation stands, ``module:attribute``, imported when something is trained. ``about`` says
-    in half a sentence what it does, ``source`` where it was published. ``uses`` names the known settings that it reads,
-    ``uses_if`` those that it reads only where another setting has some value. ``settings`` are those of its own, by
-    name. ``faults`` finds what values ask of each other, where the technique is chosen.
+    ``rule`` is its implementation, ``module:attribute``, imported when something is trained. ``about`` says in half a
+    sentence what it does, ``source`` where it was published. ``uses`` names the known settings that it reads,
+    ``uses_if`` those that it only reads if another setting has certain values. ``settings`` are its extra settings, by
+    name. ``faults`` finds invalid combinations of values if the technique is chosen.
     """
 
     rule: str
@@ -65,5 +65,5 @@ class Technique:
 
 
 def listed(values: tuple[str, ...]) -> str:
-    """``a, b or c``."""
+    """Join values as ``a, b or c``."""
     return values[0] if len(values) == 1 else f"{', '.join(values[:-1])} or {values[-1]}"

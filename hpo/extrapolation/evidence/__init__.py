@@ -1,1 +1,1 @@
-"""What the laws are fitted to: trials and tables, brought into one form."""
+"""What the laws are fitted to: trials and tables, converted to one form."""

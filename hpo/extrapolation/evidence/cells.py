@@ -15,10 +15,10 @@ from storage.figures import AMOUNT
 def read_lines(
     path: Path, required: Sequence[str], one_row_per: str
 ) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The header, and every row that is not empty with its line number.
+    """Return the header, and every row that is not empty with its line number.
 
-    The header is not checked but for being there and naming no column twice; :class:`EvidenceError` says ``required``
-    columns, or one row per what, where there is nothing.
+    The header is only checked to be present and without repeated columns. An :class:`EvidenceError` for an empty file
+    names the ``required`` columns, and one for a file without rows says ``one_row_per`` what.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -47,7 +47,7 @@ def _filled(
 
 
 def check_required(path: Path, header: Sequence[str], required: Sequence[str]) -> None:
-    """Raise unless every ``required`` column is there."""
+    """Raise :class:`EvidenceError` if a ``required`` column is missing."""
     for name in required:
         if name not in header:
             raise EvidenceError(
@@ -58,7 +58,7 @@ def check_required(path: Path, header: Sequence[str], required: Sequence[str]) -
 def cells_of(
     path: Path, line: int, header: Sequence[str], row: Sequence[str], required: Sequence[str]
 ) -> dict[str, str]:
-    """The row's cells by column, without those that are empty; raises for an empty ``required`` one."""
+    """Return the row's non-empty cells by column; raise :class:`EvidenceError` if a ``required`` one is empty."""
     if len(row) != len(header):
         raise EvidenceError(
             f"{path}, line {line}: a row must have {len(header)} cells, like the header, "
@@ -83,7 +83,7 @@ def number(
     at_least: float = -math.inf,
     whole: bool = False,
 ) -> float:
-    """The number in one cell, finite and within its bounds."""
+    """Return the number in one cell, finite and within its bounds."""
     where, text = f"{path}, line {line}, column {name!r}", cells[name]
     try:
         value = float(text)
@@ -96,7 +96,7 @@ def number(
     if not (value > above and value >= at_least):
         bound = f"above {above:g}" if math.isfinite(above) else f"{at_least:g} or more"
         raise EvidenceError(f"{where} must be {bound}, but got {text!r}")
-    bounded = math.isfinite(max(above, at_least))  # another setting may be any number
+    bounded = math.isfinite(max(above, at_least))  # a setting without bounds may be any number
     if bounded and value and (fault := dataclasses.replace(AMOUNT, name=where).fault(abs(value))):
         raise EvidenceError(f"{fault}, which no measurement is")
     return value

@@ -1,4 +1,4 @@
-"""Evidence: what was seen on the ladder, as single trials or as rows of a table."""
+"""Evidence: what was observed on the ladder, as single trials or as rows of a table."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hpo.errors import EvidenceError
 from trainers.job import Question
 
 STATES = ("reached", "censored", "diverged", "pruned")
-LEAST_RUNS_OF_A_RECIPE = 4  # nobody runs a setting so often before it is chosen
+LEAST_RUNS_OF_A_RECIPE = 4  # a setting is run this often only after it was chosen
 Scale: TypeAlias = Literal["log", "linear"]
 
 
 @dataclass(frozen=True)
 class ScaledSetting:
-    """A numeric setting that was tuned at every rung: its scale, and the bounds that it was searched in."""
+    """A numeric setting that was tuned at every rung: its scale, and the bounds of the search."""
 
     name: str
     scale: Scale = "log"
@@ -44,11 +44,11 @@ class Observation:
     """One trial: a training with its settings, global batch size and seed.
 
     ``state`` is "reached", "censored" (the budget ended first), "diverged" or "pruned".
-    ``epochs`` is epochs to the target where ``state`` is "reached", else the epochs trained when it ended.
-    The target was reached somewhere in (epochs - resolution_epochs, epochs], since the evaluation before.
-    Where the evidence is on a fixed budget, "reached" says that it trained to the end of it, and ``epochs`` is what it
-    lacked then (:meth:`trainers.job.Question.need`), or, of a training that was stopped, what it lacked at least.
-    Trainings at one batch with one ``seed`` share start weights and order of samples; None where it is not told.
+    ``epochs`` is epochs to the target if ``state`` is "reached", else the epochs trained when it ended.
+    The target was reached in (epochs - resolution_epochs, epochs], between two evaluations.
+    If the evidence is on a fixed budget, "reached" says that the trial trained to the end of it, and ``epochs`` is its
+    shortfall then (:meth:`trainers.job.Question.need`), or a lower bound of that for a training that was stopped.
+    Trainings at one batch with one ``seed`` share initial weights and order of samples; None if unknown.
     """
 
     global_batch_size: int
@@ -77,7 +77,7 @@ class Observation:
 class Aggregate:
     """One row of a table: the mean epochs to target over ``runs`` trainings of one tuned configuration.
 
-    ``sd`` is the spread of the single trainings, in the unit of ``epochs_to_target``; None means not told.
+    ``sd`` is the standard deviation of single trainings, in the unit of ``epochs_to_target``; None if unknown.
     """
 
     global_batch_size: int
@@ -97,14 +97,14 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that one forecast rests on: trials, rows of a table, or both; at least one of them.
+    """Everything that one forecast is based on: trials, rows of a table, or both; at least one of them.
 
     ``tuned`` names the numeric settings that were tuned at every rung (role ``scaled``), to be extrapolated.
-    ``question`` is what was asked of the trainings where that is how good they get within a fixed budget; None where it
-    is how soon they reach their target.
+    ``question`` is set if the trainings were asked how good they get within a fixed budget; None if they were asked how
+    soon they reach their target.
     ``full_scale`` holds the size of the model and the length of the training that a forecast is for, by the names of
-    settings that every trial and row tells; empty where they are the same in all. ``carried`` are those of
-    its names over which the parametrization carries the learning rate.
+    settings that every trial and row has; empty if these are the same in all. ``carried`` are those of its names over
+    which the parametrization transfers the learning rate.
     """
 
     observations: Sequence[Observation] = ()

@@ -15,7 +15,7 @@ from storage.records import Convergence, Trial, TrialState, training_key
 from trainers.job import Question
 
 MOST_MEASURED = (
-    64  # trials whose points are read for their noise scale: the median over more says the same
+    64  # trials whose points are read for their noise scale: a median over more is no better
 )
 
 _TELLING = (TrialState.REACHED, TrialState.CENSORED, TrialState.DIVERGED)
@@ -30,12 +30,12 @@ def study_evidence(
     *,
     carried: tuple[str, ...] = (),
 ) -> Evidence:
-    """All that the trials say about how the settings that ``space`` scales move with the batch size.
+    """Return the evidence of the trials on how the settings that ``space`` scales move with the batch size.
 
-    ``noise_scales`` are measured gradient noise scales in samples, by the id of the trial; ``question`` is what was
-    asked of them, the epochs to their target if not given. ``full_scale`` holds the sizes of model and training where
-    they have several, which a trial tells among its settings, ``carried`` over which of them the learning rate stays.
-    Raises :class:`EvidenceError` where no trial says anything.
+    ``noise_scales`` are measured gradient noise scales in samples, by the id of the trial; ``question`` is what the
+    trials were asked, by default the epochs to their target. ``full_scale`` holds the sizes of model and training if
+    trials differ in them (they are among the settings of a trial), ``carried`` those over which the learning rate stays
+    constant. Raises :class:`EvidenceError` if no trial is informative.
     """
     trials = counted_once(trials)
     fixed = question if question is not None and question.fixed else None
@@ -55,17 +55,17 @@ def study_evidence(
 
 
 def _sized(seen: Observation, full_scale: Mapping[str, float]) -> Observation:
-    """What tells no sizes, as a plan's run, had those of the full scale."""
+    """Return the observation with its sizes; one without any, such as a plan's run, had those of the full scale."""
     if full_scale.keys() <= seen.settings.keys():
         return seen
     return dataclasses.replace(seen, settings={**full_scale, **seen.settings})
 
 
 def counted_once(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials without those that a study trained again with the same settings, batch size and seed.
+    """Return the trials without repetitions of the same settings, batch size and seed.
 
-    They say nothing that the first has not said, and would pass for other seeds. Of such trainings one that went to its
-    end counts before one that was dropped, has failed or is not there yet.
+    A repetition adds no information, and would pass for another seed. Of repeated trainings, one that ran to its end
+    takes precedence over one that was pruned, failed or has not finished.
     """
     chosen: dict[tuple[int, int, str] | None, Trial] = {}
     for trial in trials:
@@ -78,9 +78,9 @@ def counted_once(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def as_counted(trial: Trial, question: Question) -> Trial:
-    """The trial as it counts for what is trained or used next: one that breaks a constraint has not reached its target.
+    """Return the trial as the search counts it: one that breaks a constraint has not reached its target.
 
-    Its epochs stay those of its training. What the laws of the epochs are fitted to is the trial as it is.
+    Its epochs stay those of its training. The laws of the epochs are fitted to the original trial.
     """
     if not question.constraints or trial.state is not TrialState.REACHED:
         return trial
@@ -96,15 +96,15 @@ def as_counted(trial: Trial, question: Question) -> Trial:
 
 
 def samples_per_epoch(trials: Sequence[Trial]) -> float | None:
-    """Samples in an epoch, the median over trials; None where none tells."""
+    """Samples per epoch, the median over trials; None if no trial reports them."""
     told = [trial.samples / trial.epochs for trial in trials if trial.samples and trial.epochs]
     return float(np.median(told)) if told else None
 
 
 def measured_trials(trials: Sequence[Trial]) -> list[int]:
-    """Ids of the trials whose convergence points tell the noise scale: some of those that reached the target.
+    """Ids of the trials whose convergence points give the noise scale: some of those that reached the target.
 
-    Where none has, as with a fixed budget, some of those that trained to the end of their budget.
+    If none did, as with a fixed budget, some of those that trained to the end of their budget.
     """
     reached = [trial.id for trial in trials if trial.state is TrialState.REACHED]
     reached = reached or [trial.id for trial in trials if trial.state is TrialState.CENSORED]
@@ -112,7 +112,7 @@ def measured_trials(trials: Sequence[Trial]) -> list[int]:
 
 
 def noise_scales(points: Convergence) -> dict[int, float]:
-    """The noise scale of each trial in samples, the median over its points; trials that measured none are left out."""
+    """The noise scale of each trial in samples, the median over its points; trials without one are left out."""
     found = {}
     measured = np.isfinite(points.gradient_noise_scale) & (points.gradient_noise_scale > 0)
     for trial_id in np.unique(points.trial_id[measured]):
@@ -123,7 +123,7 @@ def noise_scales(points: Convergence) -> dict[int, float]:
 
 
 def observation(trial: Trial, noise_scale: float | None = None) -> Observation | None:
-    """What a finished trial says; None where it says nothing: it failed, or ended before its first evaluation."""
+    """The observation of a finished trial; None if it failed or ended before its first evaluation."""
     diverged = trial.state is TrialState.DIVERGED
     epochs = trial.epochs_to_target if trial.state is TrialState.REACHED else trial.epochs
     if not trial.state.finished or trial.state is TrialState.FAILED or not (epochs or diverged):
@@ -145,11 +145,10 @@ def shortfalls(
     noise_scales: Mapping[int, float] | None = None,
     sizes: Sequence[str] = (),
 ) -> list[Observation]:
-    """What trials say of the shortfall after a fixed budget.
+    """Return observations of the shortfall after a fixed budget.
 
-    One that was stopped because others at its batch and of its ``sizes`` were better is taken to have ended behind the
-    best of them: all that it says is that it would have lacked more. One that failed, or ended early by itself, says
-    nothing.
+    A trial that was stopped because others at its batch and ``sizes`` were better is taken to have ended behind the
+    best of them: it only says that its shortfall is larger. One that failed, or ended early by itself, is left out.
     """
     found, least = [], dict[tuple[object, ...], float]()
 

@@ -2,12 +2,12 @@
 
 Columns: ``global_batch_size``, ``epochs_to_target`` (any positive unit); optional ``runs``, ``sd``,
 ``samples_per_epoch``; ``state``, how a run ended (``epochs_to_target`` is then where it ended, 0 or more); any setting
-by its name in TrainingSettings. Every other column is a free setting: forecast like the others where all of its cells
-are numbers. An empty cell of an optional column means "not told", an empty state that the target was reached.
+by its name in TrainingSettings. Every other column is a free setting, forecast like the others if all of its cells
+are numbers. An empty cell of an optional column means "unknown", an empty state that the target was reached.
 
-With a question of a fixed budget the column of its metric stands in place of ``epochs_to_target``: the best value
-within that budget. The state ``reached`` then says that the run came to the end of the budget; of one that did not, the
-metric may be empty.
+If the question is about a fixed budget, the column of its metric replaces ``epochs_to_target``: the best value within
+that budget. The state ``reached`` then says that the run came to the end of the budget; the metric of one that did not
+may be empty.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from trainers.job import LEAST_SHORTFALL, Question
 REQUIRED = ("global_batch_size", "epochs_to_target")
 OPTIONAL = ("runs", "sd", "samples_per_epoch", "state")
 LOG_SCALE = ("learning_rate", "weight_decay", "trust_coefficient")
-LIKE_A_TYPO = 0.85  # names as alike as this are taken for one another
-WIDE_RANGE = 10.0  # a free setting over this factor or more is handled on a log scale
+LIKE_A_TYPO = 0.85  # a name this similar to a known one is taken for a typo
+WIDE_RANGE = 10.0  # a free setting that spans this factor or more is handled on a log scale
 
 
 def read_table(
@@ -45,11 +45,11 @@ def read_table(
     question: Question | None = None,
     full_scale: Mapping[str, float] | None = None,
 ) -> Evidence:
-    """Evidence from the CSV file at ``path``; an :class:`EvidenceError` names line, column and value.
+    """Return the evidence in the CSV file at ``path``; an :class:`EvidenceError` names line, column and value.
 
-    Where any run did not reach the target, all rows but means over several runs are read as single trials. ``strict``
-    refuses free settings. ``question`` is one of a fixed budget; without it the table tells epochs to a target.
-    ``full_scale`` names the columns of model size and length, and their values where the forecast is to be.
+    If any run did not reach the target, all rows except means over several runs are read as single trials. ``strict``
+    refuses free settings. ``question`` is about a fixed budget; without it the table holds epochs to a target.
+    ``full_scale`` names the columns of model size and length, and their values at the scale of the forecast.
     """
     path, full_scale = Path(path), dict(full_scale or {})
     required = REQUIRED if question is None else ("global_batch_size", question.target.metric)
@@ -95,9 +95,9 @@ def _as_needs(
     question: Question,
     scales: Sequence[str],
 ) -> list[tuple[int, dict[str, str]]]:
-    """The cells with what a run lacks after the budget in place of its metric.
+    """Return the cells with the shortfall after the budget in place of the metric.
 
-    A run that was stopped before is taken to have ended behind the best of its batch, as those of a study are.
+    A run that was stopped earlier is taken to have ended behind the best of its batch, as in a study.
     """
     metric, found, least = question.target.metric, [], dict[tuple[str, ...], float]()
     rung = ("global_batch_size", *scales)
@@ -121,7 +121,7 @@ def _as_needs(
                     f"{path}, line {line}, column {metric!r} must {rule}, but got {cells[metric]!r}"
                 )
             kept["epochs_to_target"] = repr(need)
-            if "sd" in kept:  # of the odds (1 - m) / m, by their slope
+            if "sd" in kept:  # sd of the odds (1 - m) / m, by their slope
                 sd = number(path, line, "sd", cells, at_least=0)
                 slope = 1 / max(value, LEAST_SHORTFALL) ** 2
                 kept["sd"] = repr(sd * (slope if question.target.higher_is_better else 1.0))
@@ -183,7 +183,7 @@ def _state(path: Path, line: int, cells: Mapping[str, str]) -> str:
 
 
 def _texts(tables: Sequence[tuple[int, Mapping[str, str]]]) -> set[str]:
-    """The free columns that hold a cell that is no number: words, which no law moves."""
+    """The free columns with a cell that is not a number: words, which have no law."""
     found = set()
     for _, cells in tables:
         for name in cells.keys() - {*REQUIRED, *OPTIONAL, *names()}:
@@ -231,7 +231,7 @@ def _setting(path: Path, line: int, name: str, cells: Mapping[str, str], texts: 
 
 
 def _word(path: Path, line: int, name: str, text: str) -> Any:
-    """A choice or a switch; lists are kept as they are told."""
+    """Return a choice or a switch; lists are kept as given."""
     switch = {"true": True, "false": False}.get(text.lower())
     value: Any = text if switch is None else switch
     if not isinstance(default_of(name), tuple):
@@ -256,7 +256,7 @@ def _samples_per_epoch(path: Path, tables: Sequence[tuple[int, Mapping[str, str]
 
 
 def tuned_settings(rows: Sequence[Aggregate | Observation]) -> list[ScaledSetting]:
-    """Every numeric setting of the rows, free ones included, each on the scale that suits it."""
+    """Return every numeric setting of the rows, free ones included, each with its scale."""
     tuned: list[ScaledSetting] = []
     for name in dict.fromkeys(name for row in rows for name in row.settings):
         values = [row.settings[name] for row in rows if name in row.settings]

@@ -1,1 +1,1 @@
-"""The model, the sampler of its posterior, and the intervals that it gives."""
+"""The model, the sampler of its posterior, and the resulting intervals."""

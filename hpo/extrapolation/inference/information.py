@@ -1,15 +1,15 @@
-"""What trainings tell of the full scale: the interval and the regret that a number of them is expected to leave.
+"""How informative trainings are about the full scale: the expected interval and regret after a number of them.
 
-The laws are taken as linear about a particle of the posterior. In whitened unknowns z, whose prior is normal with unit
-variance, a training at rung r tells log need = J_r z + residual_r + scatter, so that n_r trainings at each leave
+The laws are linearized about a particle of the posterior. In whitened unknowns z, whose prior is normal with unit
+variance, a training at rung r observes log need = J_r z + residual_r + scatter, so that n_r trainings at each leave
 
     precision = 1 + sum over r of n_r share J_r' J_r / R        variance of anything with gradient g = g precision^-1 g'
 
 (Chaloner and Verdinelli 1995, Statistical Science 10, sections 2 and 4: the expected gain of a design in the linear
-normal model, and its mean over a posterior where the model is not linear). More trainings are never expected to tell
-less. J_r is the mean over settings on both sides of the rung's best, as a sampler tries them; R is the variance of a
-Student's t with the scatter of trainings, by its Fisher information; ``share`` is how many of them train to their end.
-The regret is what the best settings at the full scale are missed by, half their curvature times their variance.
+normal model, and its mean over a posterior where the model is not linear). More trainings are never expected to be less
+informative. J_r is the mean over settings on both sides of the rung's best, as a sampler tries them; R is the variance
+of a Student's t with the scatter of trainings, by its Fisher information; ``share`` is the share of them that train to
+their end. The regret is the cost of missing the best settings at the full scale, half their curvature times variance.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
-PARTICLES = 24  # about which the laws are taken as linear
+PARTICLES = 24  # about which the laws are linearized
 STEP = 0.05  # of a whitened unknown, for the slopes
 TRIED = (
     -0.7,
     0.0,
     0.7,
-)  # where a sampler tries a setting, from the best: in units of its coordinate
+)  # offsets from the best at which a sampler tries a setting, in units of its coordinate
 STUDENT = (
     1.5  # variance over squared scale of Student's t with 3 degrees, by its Fisher information
 )
-MOST_TIMES = 5.0  # that a straight line underrates the regret by, or overrates it
-MOST_REGRET = float(np.log(3.0))  # a training of three times the epochs is given up
+MOST_TIMES = 5.0  # factor by which the linearization may under- or overestimate the regret
+MOST_REGRET = float(np.log(3.0))  # a training is given up at three times the epochs
 OF_RUNGS = (
     "rungs",
     "seeds",
-)  # unknowns of single rungs and seeds, which are told apart from the laws
+)  # unknowns of single rungs and seeds, handled apart from the laws
 
 
 @dataclass(frozen=True)
 class Information:
-    """What a training at each rung tells; the arrays are (particles, rungs or unknowns, unknowns).
+    """The information of a training at each rung; the arrays are (particles, rungs or unknowns, unknowns).
 
     ``prior`` is the precision before any training, ``told`` what one training at each rung adds to it, ``forecast`` the
     slope of the log need at full scale. ``missed`` has for each tuned setting the slope of its best coordinate there
-    and the curvature of what missing it costs; ``run_variance`` is that of the mean of a few runs. ``regret_times`` is
-    by how much the regret is more than a straight line says.
+    and the curvature of the cost of missing it; ``run_variance`` is that of the mean of a few runs. ``regret_times`` is
+    the factor from the linearized regret to the regret.
     """
 
     prior: Array
@@ -73,9 +73,9 @@ class Information:
     regret_times: float = 1.0
 
     def scaled(self, counts: Sequence[float], regret: float) -> Information:
-        """The same, ``regret`` being what the posterior itself expects after ``counts`` trainings.
+        """Return a copy scaled to ``regret``, the posterior's own expectation after ``counts`` trainings.
 
-        A straight line about the best underrates what lies far from it.
+        A linearization about the best underestimates costs far from it.
         """
         linear = self.regret(counts)
         times = float(np.clip(regret / linear, 1 / MOST_TIMES, MOST_TIMES)) if linear > 0 else 1.0
@@ -114,9 +114,9 @@ def information(
     rungs: Sequence[tuple[int, Mapping[str, float]]],
     share: float = 1.0,
 ) -> Information:
-    """What trainings at ``rungs``, each a batch and the sizes there, tell of ``global_batch_size`` at full scale.
+    """Return the information of trainings at ``rungs`` (batch, sizes) about ``global_batch_size`` at full scale.
 
-    ``share`` of them train to the end, 0 to 1. Raises :class:`EvidenceError` where the posterior is not one of trials.
+    ``share`` of them (0 to 1) train to the end. Raises :class:`EvidenceError` if the posterior has no trials.
     """
     if not len(posterior.model.trials):
         raise EvidenceError(
@@ -191,7 +191,7 @@ class _Linearised:
         )
 
     def _slopes(self) -> Array:
-        """By the whitened unknowns: (particles, tried places then full scale then best coordinates, unknowns)."""
+        """Slopes in the unknowns: (particles, tried places then full scale then best coordinates, unknowns)."""
         found = []
         for parameter in self._unknowns:
             for index in range(parameter.size):
@@ -216,7 +216,7 @@ class _Linearised:
         return np.concatenate([needs, self._model.mean(values, self._full), *bests], axis=1)
 
     def _needs(self, values: Values) -> tuple[Array, Array]:
-        """Log need and what of it the settings cost at every tried place: (particles, tries x rungs)."""
+        """Log need, and the part of it due to the settings, at every tried place: (particles, tries x rungs)."""
         model = self._model
         level = model.mean_at(values, self._rung_log_batch, self._away)[:, self._tries.at]
         cost = model.missed(values, self._tries)
@@ -226,7 +226,7 @@ class _Linearised:
         return trial_scale(self._values, self._needs(self._values)[1])
 
     def _tried(self) -> Configurations:
-        """Settings about the best of each rung, as the middle of the particles has it."""
+        """Settings around the best of each rung, the median over particles."""
         model, values = self._model, self._values
         rungs = len(self._rung_log_batch)
         at = np.tile(np.arange(rungs, dtype=np.intp), len(TRIED))
@@ -251,7 +251,7 @@ class _Linearised:
         )
 
     def _curvature(self, index: int) -> Array:
-        """Second derivative of what missing the best of a setting costs at full scale: (particles,)."""
+        """Second derivative of the cost of missing the best value of a setting at full scale: (particles,)."""
         law, step = self._laws[index], 0.5
         response = law.response(self._values, self._full)
         unit = response.unit

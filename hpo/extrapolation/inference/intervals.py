@@ -1,4 +1,4 @@
-"""Interval: a figure that is not known exactly, as its median and the ends of its 90 % interval."""
+"""Interval: an uncertain figure, as its median and the ends of its 90 % interval."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class BestMetric:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BestMetric:
-        """What :meth:`to_dict` gave."""
+        """Return the metric from the values of :meth:`to_dict`."""
         ends = Interval(*(values[end] for end in ("median", "low", "high")))
         return cls(values["metric"], values["within"]["epochs"], ends)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "metric": self.metric,
             "within": {"epochs": self.epochs},

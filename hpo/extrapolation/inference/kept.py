@@ -1,15 +1,15 @@
-"""Whether trainings of some settings at a batch would keep the constraints of a study: by linear regression.
+"""Whether trainings with given settings at a batch would keep the constraints of a study: by linear regression.
 
-What is held to a bound is told by every training that ended, answered or not. Its expectation is
+Every training that ended reports the constrained figures, whether or not it reached the target. Their expectations are
 
-    memory              m(B) = a + b B                        what a batch adds to what is there without it
-    seconds a sample    s(B) = a + b / B                      what an update costs, spread over its samples
-    another metric      y    = a + b log B + sum_i (c_i x_i + d_i x_i^2)    x_i the tuned settings, log where so tuned
+    memory              m(B) = a + b B                        a fixed part, and a part per sample of the batch
+    seconds a sample    s(B) = a + b / B                      the fixed cost of an update, spread over its samples
+    another metric      y    = a + b log B + sum_i (c_i x_i + d_i x_i^2)    x_i the tuned settings, in logs if so tuned
 
 with independent normal errors. The coefficients have a weak normal prior on features scaled to deviation 1, the error's
-variance a scaled inverse chi-square one: no figure is known better than to ``RELATIVE_ERROR``. What is predicted has a
-Student distribution (Gelman et al., Bayesian Data Analysis, 3rd edition, section 14.2), the wider the farther from what
-was seen; its degrees of freedom are the trainings less the coefficients that they tell, the trace of the hat matrix.
+variance a scaled inverse chi-square prior: no figure is known better than to ``RELATIVE_ERROR``. The prediction has a
+Student distribution (Gelman et al., Bayesian Data Analysis, 3rd edition, section 14.2), wider farther from the data;
+its degrees of freedom are the trainings less the coefficients that they determine, the trace of the hat matrix.
 """
 
 from __future__ import annotations
@@ -31,20 +31,19 @@ Array: TypeAlias = NDArray[np.float64]
 
 RELATIVE_ERROR = 0.01
 PRIOR_PRECISION = 1e-3  # of a coefficient, on a feature of deviation 1, in units of the error
-PRIOR_RUNS = 1.0  # trainings that the prior on the error counts for
+PRIOR_RUNS = 1.0  # trainings that the prior on the error is worth
 LIKELY = 0.5
-"""Settings that keep a constraint with less than this chance are no recommendation."""
+"""Settings that keep a constraint with less than this probability are not recommended."""
 SURE = 0.9
-"""A chance of less than this is a doubt."""
+"""A probability below this is a doubt."""
 _LEVEL = 0.95
 
 
 @dataclass(frozen=True)
 class ConstraintOutlook:
-    """What is expected of a constraint with the recommended settings at a batch, told by so many ``trainings``.
+    """The prediction for a constraint with the recommended settings at a batch, fitted to ``trainings`` trainings.
 
-    ``expected`` is the 90 % interval of what one training would tell, ``chance`` the probability that it keeps the
-    bound.
+    ``expected`` is the 90 % interval of the figure of one training, ``chance`` the probability that it keeps the bound.
     """
 
     constraint: Constraint
@@ -54,7 +53,7 @@ class ConstraintOutlook:
 
     @property
     def likely(self) -> bool:
-        """Whether it is kept more likely than not."""
+        """Whether the constraint is kept with at least even odds."""
         return self.chance >= LIKELY
 
     def __str__(self) -> str:
@@ -65,7 +64,7 @@ class ConstraintOutlook:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "name": self.constraint.name,
             "at_most" if self.constraint.at_most else "at_least": self.constraint.bound,
@@ -107,7 +106,7 @@ class FigureFit:
         return _student(self.freedom, beyond if self.constraint.at_most else -beyond)
 
     def outlook(self, log_batch: float, settings: Mapping[str, Array]) -> ConstraintOutlook:
-        """The same of one place, for people."""
+        """The prediction at one place, as an interval and a chance."""
         (location,), (scale,) = self.told(log_batch, settings)
         half = float(scale) * _quantile(self.freedom)
         low = location - half
@@ -123,25 +122,25 @@ class FigureFit:
 
 
 class KeptConstraints:
-    """The fits of all constraints of a study; a constraint of which nothing was told is left out."""
+    """The fits of all constraints of a study; a constraint that no trial reports is left out."""
 
     def __init__(self, fits: Sequence[FigureFit]) -> None:
         self.fits = tuple(fits)
 
     def chance(self, log_batch: float, settings: Mapping[str, Array]) -> Array:
-        """Probability that all are kept, taken as independent: (places,)."""
+        """Probability that all constraints are kept, assumed independent: (places,)."""
         chances = [fit.chance(log_batch, settings) for fit in self.fits]
         return np.asarray(functools.reduce(np.multiply, chances, np.ones(1)))
 
     def outlooks(
         self, log_batch: float, settings: Mapping[str, float]
     ) -> tuple[ConstraintOutlook, ...]:
-        """Each with settings to use at a batch."""
+        """The prediction for each constraint with the settings to use at a batch."""
         columns = {name: np.array([value]) for name, value in settings.items()}
         return tuple(fit.outlook(log_batch, columns) for fit in self.fits)
 
     def mendable(self, log_batch: float, settings: Mapping[str, Array]) -> Array:
-        """Probability that a constraint is broken, beyond what no place can mend: (places,)."""
+        """Probability that a constraint is broken, beyond the least over all places: (places,)."""
         broken = 1.0 - self.chance(log_batch, settings)
         least = float(broken.min())
         return np.asarray((broken - least) / max(1.0 - least, 1e-9))
@@ -150,7 +149,7 @@ class KeptConstraints:
 def fit_constraints(
     trials: Sequence[Any], question: Question, tuned: Sequence[ScaledSetting]
 ) -> KeptConstraints:
-    """The fits to all ``trials`` that ended (:class:`storage.records.Trial`), each by what they told."""
+    """Fit every constraint to the ``trials`` that ended and report it (:class:`storage.records.Trial`)."""
     fits = []
     for constraint in question.constraints:
         seen = [(each, value) for each in trials if (value := _told(constraint, each)) is not None]
@@ -160,7 +159,7 @@ def fit_constraints(
 
 
 def _told(constraint: Constraint, trial: Any) -> float | None:
-    """What an ended trial tells; one that diverged tells its memory and pace, and no metric that counts."""
+    """The figure of an ended trial; one that diverged only has its memory and pace, not its metric."""
     if not trial.state.finished or (
         trial.state == "diverged" and constraint.name not in (MEMORY, PACE)
     ):
@@ -219,7 +218,7 @@ def _features(
     log_batch: float,
     settings: Mapping[str, Array],
 ) -> Array:
-    """What a figure is linear in, without the constant: (places, features)."""
+    """The features of a figure's regression, without the constant: (places, features)."""
     if name == MEMORY:
         return np.array([[math.exp(log_batch)]])
     if name == PACE:
@@ -236,7 +235,7 @@ def _features(
 
 
 def _middle(setting: ScaledSetting) -> float:
-    """The middle of what was searched, about which a square is taken."""
+    """The middle of the searched range, about which the square is taken."""
     low, high = setting.low, setting.high
     if low is None or high is None:
         return 0.0

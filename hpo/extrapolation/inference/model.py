@@ -3,10 +3,10 @@
 log epochs = log E_min + log growth(B) + residual(configuration) + cost of the settings' misses + scatter. The
 residual is a Gaussian process over log B: part of it is shared by neighbouring rungs, part is each
 configuration's own, because recipes change from rung to rung. Rows of a table are tuned configurations:
-they miss nothing, but their settings scatter around the best ones.
+they have no cost of a miss, but their settings scatter around the best ones.
 
-Where the evidence is on a fixed budget, ``log epochs`` stands for the logarithm of what trainings lack after it, and
-what the batch and the settings add to it is taken times an exponent (:mod:`hpo.extrapolation.laws.fixed_budget`).
+If the evidence is on a fixed budget, ``log epochs`` stands for the logarithm of the shortfall after it, and the effects
+of the batch and the settings are multiplied by an exponent (:mod:`hpo.extrapolation.laws.fixed_budget`).
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
-# the measured noise scale predicts the critical batch, and the batch where the best rate turns flat, to an order of
+# the measured noise scale predicts the critical batch, and the batch where the best rate levels off, to an order of
 # magnitude (arXiv:1812.06162, section 4): on noisy quadratics it is 0.3 to 3.5 times the former
 MEASURED_NOISE, MEASURED_NOISE_OF_RATE = 1.2, 1.0
 SHOWN = Normal(
     1.0, 1.5
-)  # logit of the share of lost trainings that diverge; others go on and get nowhere
+)  # logit of the share of lost trainings that diverge; others go on without progress
 TRIAL_SCATTER = Normal(float(np.log(0.09)), 0.7)
 BAD, FAR_HALF = 0.9, 0.5
-# by what share of its cost the cost of a miss is itself wrong: less where the law of descent tells it
+# relative error of the cost of a miss: smaller if the law of descent gives the cost
 FAR_MISS, FAR_MISS_OF_DESCENT = Normal(float(np.log(0.12)), 0.6), Normal(float(np.log(0.06)), 0.7)
 
 
 @dataclass(frozen=True)
 class Model:
-    """Everything that the likelihood needs; :meth:`log_posterior` is what the sampler sees.
+    """Everything that the likelihood needs; the sampler calls :meth:`log_posterior`.
 
-    ``apart`` holds the unknowns of settings of table rows that share none with the rest, one layout by setting:
+    ``apart`` holds the unknowns of settings of table rows that share none with the rest, one layout per setting:
     the joint density is the product, so they are sampled one by one.
     """
 
@@ -76,11 +76,11 @@ class Model:
     scales: Scales = field(default_factory=Scales)
 
     def gain(self, values: Values) -> Array:
-        """By how much what is observed rises with the log factor on the epochs: (particles,); 1 for the epochs."""
+        """The slope of the observed log need in the log factor on the epochs: (particles,); 1 for epochs to target."""
         return np.ones(1) if self.budget is None else self.budget.gain(values)
 
     def log_posterior(self, particles: Array) -> Array:
-        """Log posterior of whitened ``particles`` (count, dimension) but for the prior's constant: (count,)."""
+        """Log posterior of whitened ``particles`` (count, dimension) up to the prior's constant: (count,)."""
         values = self.layout.values(particles)
         total = -0.5 * (particles**2).sum(axis=1)
         if len(self.rows.log_batch):
@@ -93,9 +93,9 @@ class Model:
         return np.asarray(total)
 
     def _log_likelihood_of_noise_scale(self, values: Values) -> Array:
-        """It predicts the critical batch, and the batch where the best rate turns flat.
+        """The noise scale predicts the critical batch, and the batch where the best rate levels off.
 
-        It is measured without momentum: a quadratic's B_crit is larger by the speed-up, others' by some of it.
+        It is measured without momentum: B_crit of a quadratic is larger by the full speed-up, of others by a part.
         """
         expected, doubt = self.log_noise_scale or 0.0, 0.0
         if self.descent is not None:
@@ -113,7 +113,7 @@ class Model:
         return total
 
     def log_posterior_apart(self, name: str, particles: Array) -> Array:
-        """The same for the unknowns of one setting that stands apart."""
+        """Log posterior of the unknowns of one setting in ``apart``: (count,)."""
         values = self.apart[name].values(particles)
         total = -0.5 * (particles**2).sum(axis=1)
         for law, seen in zip(self.laws, self.rows.settings, strict=True):
@@ -134,13 +134,13 @@ class Model:
         return found
 
     def mean_of_rows(self, values: Values) -> Array:
-        """Log epochs of the rows' best settings by the law alone: (particles, rows)."""
+        """Log epochs of the best settings at each row's batch, by the law alone: (particles, rows)."""
         return self.mean_at(values, self.rows.log_batch, self.rows.away)
 
     def mean_at(self, values: Values, log_batch: Array, away: Array) -> Array:
-        """Log epochs of the best settings by the law alone, at sizes ``away`` (places, directions) from the full ones.
+        """Log epochs of the best settings by the law alone: (particles, places).
 
-        (particles, places).
+        ``away`` (places, directions) is how far the sizes are from the full scale.
         """
         if not self.scales:
             return self.mean(values, log_batch)
@@ -171,7 +171,7 @@ class Model:
         return np.asarray(level + self.gain(values)[:, None] * grown)
 
     def missed(self, values: Values, configurations: Configurations) -> Array:
-        """The log factor on the epochs that settings cost which are not the best: (particles, places)."""
+        """The log factor on the epochs due to settings that are not the best: (particles, places)."""
         return outlook(values, self.laws, self.warmup, configurations).cost
 
     def log_min(self, values: Values) -> Array:
@@ -189,16 +189,16 @@ class Model:
         return np.asarray((ends[:, 1] - ends[:, 0]) / 0.1 / self.gain(values))
 
     def turn(self, values: Values) -> Array:
-        """The unknown by which laws that fit the rungs alike differ beyond them: (particles,)."""
+        """The unknown in which laws that fit the rungs equally well differ beyond them: (particles,)."""
         return values["log_sharpness"] if self.descent is None else values["descent.log_wall"]
 
 
 def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
-    """The models of one body of evidence: the general one, for trials of SGD also one by the law of descent, and for
-    Adam and AdamW one by their own law.
+    """Return the models of one body of evidence: the general one, for trials of SGD also one with the law of descent,
+    and for Adam and AdamW one with their own law.
 
-    A table that is a sweep is read as trials. The law of descent says after how many updates a quadratic is at its
-    target: it reads neither what a fixed budget gives nor trainings of several sizes, which are several quadratics.
+    A table that is a sweep is read as trials. The law of descent gives the updates to target on one quadratic: it does
+    not apply to a fixed budget, nor to trainings of several sizes, which are several quadratics.
     """
     aggregates, observations = list(evidence.aggregates), list(evidence.observations)
     if _is_sweep(aggregates, list(evidence.full_scale)):
@@ -215,7 +215,7 @@ def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
     if descent is not None:
         found.append(_make_model(evidence, aggregates, observations, priors, descent=descent))
     if _is_adams(evidence) and observations:
-        # its own law was learned from trials; tuned rows, whose rate may stay the same all along, are not read by it
+        # Adam's law was learned from trials; it does not apply to tuned rows, whose rate may be the same at all batches
         found.append(_make_model(evidence, aggregates, observations, priors, adam=priors.adam))
     return found
 
@@ -223,12 +223,12 @@ def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
 def told_apart(
     observations: Sequence[Observation], scales: Sequence[str] = ()
 ) -> list[Observation]:
-    """Trainings of a fixed budget, those that got nowhere told to have missed.
+    """Return the trainings of a fixed budget, with those that made no progress marked as censored.
 
-    One that got stuck near where it began has no cost by the laws: it was lost, though it did not diverge, and how much
-    it lacks is a matter of the task. What lies in the farther half of the way from the best of its batch (and of its
-    size and length, the settings ``scales``) to the bad ones (the tenth worst of a hundred), in logarithms, is known to
-    lie there, and no more.
+    A training that got stuck near its start has no cost by the laws: it was lost, though it did not diverge, and its
+    shortfall depends on the task. Take the log distance from the best of its batch (and of its size and length, the
+    settings ``scales``) to the bad ones (the tenth worst of a hundred): a training in the farther half is only known to
+    lie there.
     """
     ended = [item for item in observations if item.state == "reached"]
     best: dict[tuple[object, ...], float] = {}
@@ -340,14 +340,14 @@ def _make_model(
 
 
 def _is_adams(evidence: Evidence) -> bool:
-    """Whether all was trained with Adam or AdamW, the learning rate tuned."""
+    """Whether everything was trained with Adam or AdamW, with a tuned learning rate."""
     return all(is_adam(settings) for settings in evidence.settings) and any(
         law.name == RATE for law in evidence.tuned
     )
 
 
 def _is_sweep(aggregates: Sequence[Aggregate], scales: Sequence[str] = ()) -> bool:
-    """Whether most rungs stand three times or more with different settings; means of several runs are no sweep's."""
+    """Whether most rungs occur three times or more with different settings; means over several runs are not a sweep."""
     if not aggregates:
         return False
     batches = [
@@ -366,7 +366,7 @@ def _guess_of_min_epochs(rows: Rows, trials: Trials) -> tuple[float, float]:
     best = [*rows.log_epochs, *trials.log_epochs[: trials.cut[1]]]
     if best:
         return float(min(best)), 1.0
-    # nothing reached the target: it lies beyond what was trained, nobody knows how far
+    # nothing reached the target: it lies beyond what was trained, by an unknown distance
     return float(np.max(trials.log_epochs)) + 1.0, 1.5
 
 

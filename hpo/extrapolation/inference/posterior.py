@@ -1,4 +1,4 @@
-"""Fits the joint model: particles of every unknown, and what each of them says about other batches."""
+"""Fits the joint model: particles of every unknown, and their predictions for other batches."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hpo.extrapolation.laws.warmup_law import WARMUP
 
 Array: TypeAlias = NDArray[np.float64]
 
-FEW_TRIALS = 40  # up to here the sampler starts from the prior, else near the mode
+FEW_TRIALS = 40  # up to this many the sampler starts from the prior, else near the mode
 MOST_PARTICLES, LEAST_PARTICLES = 4000, 300
-MANY = 1000  # from here on one search for the mode has to do
+MANY = 1000  # with more trials there is one search for the mode
 GUESSES, SEARCHES = 300, 4
-WORK = 160_000  # particles times trials: what one step of the sampler may cost
-TYPICAL_RUNS = 5  # how many runs the mean of a new configuration is taken over
+WORK = 160_000  # particles times trials: the most that one step of the sampler may cost
+TYPICAL_RUNS = 5  # runs over which the mean of a new configuration is taken
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Posterior:
 
     ``values`` holds each parameter by name, shape (particles,); ``residuals`` the residual of every
     configuration seen, in log epochs, shape (particles, configurations), at ``residual_places``
-    (configurations, 1 + directions): the log batch, and beside it how far model and length are from the full scale.
+    (configurations, 1 + directions): the log batch, then how far model and length are from the full scale.
     """
 
     evidence: Evidence
@@ -48,14 +48,14 @@ class Posterior:
 
     @property
     def tuned(self) -> list[str]:
-        """The settings that a forecast is made of."""
+        """The settings that a forecast contains."""
         warmup = self.model.warmup
         return [law.name for law in self.model.laws] + (
             [WARMUP] if warmup is not None and warmup.tuned else []
         )
 
     def law(self, name: str) -> SettingLaw:
-        """The law of one tuned setting; :class:`EvidenceError` where the evidence holds no value of it."""
+        """Return the law of one tuned setting; raise :class:`EvidenceError` if the evidence holds no value of it."""
         for law in self.model.laws:
             if law.name == name:
                 return law
@@ -69,9 +69,9 @@ class Posterior:
     ) -> tuple[Array, Array]:
         """Mean and standard deviation of the log epochs of a new configuration, (particles,) each.
 
-        They are those of the mean of ``runs`` trainings with the best settings; the residual is carried over from
-        neighbouring rungs. Of a fixed budget they are those of what trainings lack after it. ``away`` (directions,) is
-        how far model and length are from the full scale, at which they are if it is not given.
+        They are those of the mean of ``runs`` trainings with the best settings; the residual is predicted from
+        neighbouring rungs. With a fixed budget they are those of the log shortfall after it. ``away`` (directions,) is
+        how far model and length are from the full scale, by default at it.
         """
         places = self.residual_places
         place = np.zeros((1, places.shape[1]))
@@ -80,7 +80,7 @@ class Posterior:
             place[0, 1:] = away
         mean = self.model.mean_at(self.values, place[:, 0], place[:, 1:])[:, 0]
         known = np.isclose(places, place).all(axis=1)
-        if len(self.model.trials) and known.any():  # the same recipe at a batch that was run
+        if len(self.model.trials) and known.any():  # a batch that was run: same recipe
             return mean + self.residuals[:, known].mean(axis=1), np.sqrt(
                 self._run_variance(runs) + np.zeros(len(mean))
             )
@@ -91,13 +91,13 @@ class Posterior:
         return mean + self.residuals @ weight, np.sqrt(variance)
 
     def log_needed(self, log_batch: float) -> Array:
-        """Log epochs of trainings with the best settings: to their target, or those of a fixed budget; (particles,)."""
+        """Log epochs to target with the best settings, or the log epochs of a fixed budget: (particles,)."""
         level = self.log_epochs(log_batch)[0]
         budget = self.model.budget
         return level if budget is None else np.full(len(level), budget.log_epochs)
 
     def knows_cost(self, name: str) -> bool:
-        """Whether the evidence says what missing the best value costs: trials do, tuned rows do not."""
+        """Whether the evidence gives the cost of missing the best value: trials do, tuned rows do not."""
         return not self.law(name).has_scatter(self.values)
 
     def _run_variance(self, runs: float) -> Array | float:
@@ -106,12 +106,12 @@ class Posterior:
                 (np.exp(2 * self.values["log_trial_scatter"]) + least_scatter(self.values) ** 2)
                 / runs
             )
-        # what rows tell is the scatter of means of about as many trainings
+        # the error of rows is that of means over about as many trainings
         return float(np.median(self.model.rows.error)) ** 2 * max(TYPICAL_RUNS / runs, 1.0)
 
 
 def thinned(posterior: Posterior, count: int) -> Posterior:
-    """The posterior by ``count`` of its particles, evenly taken."""
+    """Return the posterior with ``count`` of its particles, evenly spaced."""
     total = len(posterior.residuals)
     if total <= count:
         return posterior
@@ -124,16 +124,16 @@ def thinned(posterior: Posterior, count: int) -> Posterior:
 
 
 def fit(evidence: Evidence, *, rng: np.random.Generator, priors: Priors | None = None) -> Posterior:
-    """The posterior of the joint model; deterministic given ``rng``.
+    """Return the posterior of the joint model; deterministic given ``rng``.
 
-    Where several models are possible it is that of the one with the largest marginal likelihood. Where the sampler
-    cannot follow the evidence to its end the particles stay wider than the posterior, and ``note`` says so.
+    If several models are possible, the one with the largest marginal likelihood is used. If the sampler does not reach
+    the posterior, the particles stay wider than it, and ``note`` says so.
     """
     models = make_models(evidence, priors or Priors())
     samples = [
         _sample(model, own) for model, own in zip(models, rng.spawn(len(models)), strict=True)
     ]
-    # the first is the general one: a sampler that did not arrive tells no likelihood
+    # the first is the general one: a sampler that stopped early gives no likelihood
     best = max(range(len(models)), key=lambda index: samples[index].log_evidence)
     return _posterior(evidence, models[best], samples[best], rng)
 

@@ -1,4 +1,4 @@
-"""What the law leaves over: residuals of configurations, and the scatter of single trainings."""
+"""What the law does not explain: residuals of configurations, and the scatter of single trainings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LENGTH = 1.0  # in log batch: rungs a factor of e apart have exp(-1) of that in 
 
 
 def kernel(places: Array) -> Array:
-    """Correlation of the residuals of configurations at ``places``; each also has a part of its own.
+    """Correlation of the residuals of configurations at ``places``; each also has an independent part.
 
     ``places`` are log batches, (configurations,), or (configurations, directions) with log scales beside them.
     """

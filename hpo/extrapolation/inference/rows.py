@@ -1,4 +1,4 @@
-"""Rows of a table: the mean epochs of tuned configurations, and what their settings say."""
+"""Rows of a table: the mean epochs and the settings of tuned configurations, with their likelihood."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from hpo.extrapolation.laws.setting_laws import SettingLaw, coordinates
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
-UNTOLD_SEED_SCATTER = 0.05  # relative sd of single runs where a table tells none
-LEAST_SEED_SCATTER = 0.01  # targets are checked now and then, so a told sd is no certainty
-COARSE = (
-    0.03  # runs that all end alike are evaluated too seldom to differ, and no mean over them helps
-)
+UNTOLD_SEED_SCATTER = 0.05  # relative sd of single runs if a table gives none
+LEAST_SEED_SCATTER = 0.01  # targets are checked only at evaluations, so a given sd may be too small
+COARSE = 0.03  # runs with equal epochs were evaluated too rarely to differ; averaging does not help
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Rows:
 
     @property
     def places(self) -> Array:
-        """Where the rows are: (rows, 1 + directions)."""
+        """The coordinates of the rows: (rows, 1 + directions)."""
         return np.column_stack([self.log_batch, self.away])
 
     def covariance(self, values: Values) -> Array:
@@ -52,7 +50,7 @@ class Rows:
         """Log likelihood (particles,) given the law's log epochs at each row, ``mean`` (particles, rows).
 
         Normal in log epochs; the rows' settings scatter around the best ones, with the tails of Student's
-        t, since a published recipe may be tuned badly or count its learning rate in another unit.
+        t, since a published recipe may be badly tuned or state its learning rate in another unit.
         """
         root = np.linalg.cholesky(self.covariance(values))
         white = np.linalg.solve(root, (self.log_epochs - mean)[:, :, None])[:, :, 0]
@@ -65,7 +63,7 @@ class Rows:
         return np.asarray(total)
 
     def log_likelihood_of_settings(self, values: Values, law: SettingLaw, seen: Array) -> Array:
-        """Log likelihood (particles,) of the coordinates of one tuned setting; rows that tell none are passed."""
+        """Log likelihood (particles,) of the coordinates of one tuned setting; rows without it are skipped."""
         told = np.isfinite(seen)
         width = law.scatter(values)[:, None]
         here = self.scales.log_batch(values, self.log_batch[told], self.away[told])
@@ -84,7 +82,7 @@ class Rows:
 
 
 def make_rows(aggregates: Sequence[Aggregate], laws: Sequence[SettingLaw], scales: Scales) -> Rows:
-    """Rows from table rows, by increasing batch."""
+    """Return the table rows as arrays, by increasing batch."""
     ordered = sorted(aggregates, key=lambda row: row.global_batch_size)
     relative = [row.sd / row.epochs_to_target for row in ordered if row.sd]
     usual = float(np.median(relative)) if relative else UNTOLD_SEED_SCATTER

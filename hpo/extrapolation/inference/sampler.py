@@ -32,7 +32,7 @@ class Start:
     df: float = np.inf
 
     def draw(self, count: int, rng: np.random.Generator) -> Array:
-        """``count`` particles, shape (count, dimension)."""
+        """Draw ``count`` particles, shape (count, dimension)."""
         normal = rng.standard_normal((count, len(self.mean)))
         if np.isfinite(self.df):
             normal *= np.sqrt(self.df / rng.chisquare(self.df, count))[:, None]
@@ -48,7 +48,7 @@ class Start:
 
     @property
     def log_normalizer(self) -> float:
-        """What :meth:`log_density` leaves out, over what a standard normal one does."""
+        """The constant that :meth:`log_density` omits, relative to that of a standard normal."""
         size = len(self.mean)
         spread = -float(np.linalg.slogdet(self.root)[1])
         if not np.isfinite(self.df):
@@ -63,10 +63,10 @@ class Start:
 
 @dataclass(frozen=True)
 class Sample:
-    """Equally weighted particles, shape (count, dimension), and how far the sampler came.
+    """Equally weighted particles, shape (count, dimension), and how far the sampler got.
 
     ``temperature`` is 1 for the posterior; below 1 the sampler gave up early and the particles are wider.
-    ``log_evidence`` is the logarithm of the marginal likelihood, by the same constant for all models of one evidence.
+    ``log_evidence`` is the log marginal likelihood, up to a constant that all models of one evidence share.
     """
 
     particles: Array
@@ -88,13 +88,13 @@ def near_mode(
     guesses: Array | None = None,
     searches: int = 1,
 ) -> Start:
-    """A wide Student-t at the mode, from the curvature there; never wider than ``widen`` times the prior.
+    """Return a wide Student-t at the mode, by the curvature there; never wider than ``widen`` times the prior.
 
-    The highest of the modes that so many ``searches`` find; they start at the best of ``guesses`` (guesses, dimension),
-    without them at the prior's mean. A cheaper start than the prior where there are many trials; the tempering corrects
-    its shape.
+    The mode is the highest found by ``searches`` searches, which start at the best of ``guesses`` (guesses, dimension),
+    by default at the prior's mean. This start is cheaper than the prior for many trials; the tempering corrects its
+    shape.
     """
-    from scipy.optimize import minimize  # half a second that a table does not need
+    from scipy.optimize import minimize  # takes half a second, and a table does not need it
 
     def value_and_slope(point: Array) -> tuple[float, Array]:
         steps = np.vstack(
@@ -130,7 +130,7 @@ def near_mode(
     if not np.isfinite(hessian).all():
         return standard_normal(dimension)
     precision, axes = np.linalg.eigh((hessian + hessian.T) / 2)
-    # the prior alone has precision 1: less is a numerical accident, or a ridge where the prior rules
+    # the prior alone has precision 1: less is a numerical error, or a ridge where the prior dominates
     return Start(mode, axes * (widen / np.sqrt(np.maximum(precision, 1.0))), df=5.0)
 
 
@@ -142,10 +142,10 @@ def temper(
     *,
     moves: int = MOVES,
 ) -> Sample:
-    """``count`` particles of the posterior.
+    """Return ``count`` particles of the posterior.
 
-    ``log_posterior`` maps particles (count, dimension) to (count,): the log likelihood, and the standard normal prior
-    but for its constant.
+    ``log_posterior`` maps particles (count, dimension) to (count,): the log likelihood plus the standard normal log
+    prior up to its constant.
     """
     points = start.draw(count, rng)
     from_start, to_posterior = start.log_density(points), _finite(log_posterior(points))
@@ -177,7 +177,7 @@ def temper(
 
 
 def _finite(values: Array) -> Array:
-    # an overflow far out is a point of no weight, not a failure
+    # an overflow far out gets no weight and is not a failure
     return np.where(np.isfinite(values), values, -1e12)
 
 

@@ -1,4 +1,4 @@
-"""Single trials: when they reached the target, that they did not, or that they diverged."""
+"""Single trials: when they reached the target, or that they did not, or that they diverged."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from hpo.extrapolation.laws.warmup_law import WarmupLaw
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
-FINE = 0.02  # evaluations closer than this in log epochs tell the epochs exactly
-# the laws are only roughly right, so that many trials say less than as many independent witnesses: the coarsened
-# posterior of Miller and Dunson 2019 (arXiv:1506.06101) raises their likelihood to 1 / (1 + trials / witnesses); that a
-# training diverges depends on less than how long it takes
+FINE = 0.02  # evaluations closer than this in log epochs give the epochs exactly
+# the laws are only roughly right, so many trials are worth less than as many independent observations: the coarsened
+# posterior of Miller and Dunson 2019 (arXiv:1506.06101) raises their likelihood to 1 / (1 + trials / witnesses);
+# whether a training diverges depends on fewer things than how long it takes
 WITNESSES, WITNESSES_OF_DIVERGENCE = 50.0, 250.0
-LEAST_SCATTER = 0.02  # of log epochs between seeds: runs that end alike were evaluated seldom, not without scatter
-# what a seed adds to all its trainings at one batch, as a multiple of the scatter of single trainings: 0.75 on digits
-# with AdamW, 2.5 on a network without normalization
+LEAST_SCATTER = 0.02  # of log epochs between seeds: equal runs were evaluated rarely, they are not without scatter
+# standard deviation between seeds at one batch, as a multiple of the scatter of single trainings: 0.75 on digits with
+# AdamW, 2.5 on a network without normalization
 SEED_RATIO = Normal(0.0, 0.7)
-LEAST = 1e-12  # probability of the impossible: an outlier costs no more than this
+LEAST = 1e-12  # smallest probability: an outlier costs no more than this
 
 
 @dataclass(frozen=True)
 class Trials:
     """Trials as arrays, shape (trials,), ordered: exactly known, known to an interval, not reached.
 
-    ``configurations`` are at the batches of the rungs; ``log_before`` is the log of the last evaluation that missed the
-    target; ``cut`` holds where the second and the third group begin. ``seed`` numbers the seeds that several trials at
-    one batch share, as those of a race do; it is -1 for a trial that shares its own with none.
+    ``configurations`` are at the batches of the rungs; ``log_before`` is the log epochs of the last evaluation that
+    missed the target; ``cut`` holds the starts of the second and third group. ``seed`` numbers the seeds that several
+    trials at one batch share, as in a race; it is -1 for a trial whose seed no other shares.
     """
 
     configurations: Configurations
@@ -72,7 +72,7 @@ class Trials:
 
     @property
     def places(self) -> Array:
-        """Where the rungs are: (rungs, 1 + directions)."""
+        """The coordinates of the rungs: (rungs, 1 + directions)."""
         return np.column_stack([self.rung_log_batch, self.configurations.away])
 
     def residuals(self, values: Values) -> Array:
@@ -87,9 +87,9 @@ class Trials:
         return int(self.seed.max(initial=-1)) + 1
 
     def of_seeds(self, values: Values) -> Array:
-        """What the seed adds to the log epochs of each trial, 0 where it shares none; (particles, trials).
+        """The effect of the seed on the log epochs of each trial, 0 if no other shares it: (particles, trials).
 
-        Only where there are ``shared_seeds``: without any they are no unknowns.
+        Only call this if there are ``shared_seeds``: otherwise the unknowns do not exist.
         """
         scale = np.exp(values["log_seed_ratio"] + values["log_trial_scatter"])[:, None]
         white = values["seeds"].reshape(len(scale), -1)
@@ -105,11 +105,11 @@ class Trials:
     ) -> Array:
         """Log likelihood (particles,) given the law's log epochs by rung, ``rung_mean`` (particles, rungs).
 
-        log epochs = rung_mean + residual + cost of the settings' misses + what its seed adds + scatter, and what the
-        warmup takes. A training is lost with the risk of its learning rate; it then diverges, or goes on and never gets
-        to its target. So one that diverged says that it was lost, and one that ended before the target that it was lost
-        or is longer. With a fixed ``budget`` what is observed is what a training lacks after it, on which cost and
-        warmup act by the law of that budget.
+        log epochs = rung_mean + residual + cost of the settings' misses + effect of the seed + scatter, and the delay
+        of the warmup. A training is lost with the risk of its learning rate; it then diverges, or goes on and never
+        reaches its target. So one that diverged was lost, and one that ended before the target was lost or needs
+        longer. With a fixed ``budget`` the observation is the shortfall after it, on which cost and warmup act by the
+        law of that budget.
         """
         level = (rung_mean + self.residuals(values))[:, self.rung]
         seen = outlook(values, laws, warmup, self.configurations)
@@ -140,7 +140,7 @@ class Trials:
         )
 
     def best_settings(self, laws: Sequence[SettingLaw]) -> list[tuple[SettingLaw, float]]:
-        """The coordinates of the best trial at the largest rung where any reached its target."""
+        """The coordinates of the best trial at the largest rung where a trial reached its target."""
         reached = slice(0, self.cut[1])
         if not self.cut[1]:
             return []
@@ -160,9 +160,9 @@ def expected_needs(
     warmup: WarmupLaw | None,
     budget: FixedBudget | None,
 ) -> tuple[Array, Array]:
-    """What trainings are expected to need or lack, as a logarithm, and what of it their settings cost.
+    """Return the expected log need (epochs or shortfall) of trainings, and the part of it due to their settings.
 
-    ``level`` is that of the best settings, ``cost`` the log factor on the epochs; all are (particles, places).
+    ``level`` is the log need of the best settings, ``cost`` the log factor on the epochs; all are (particles, places).
     """
     if budget is None:
         return log_epochs(values, warmup, configurations, level + cost), cost
@@ -174,7 +174,7 @@ def expected_needs(
 
 
 def trial_scale(values: Values, cost: Array) -> Array:
-    """Scale (particles, places) of Student's t about log epochs, where the settings' misses cost ``cost``."""
+    """Scale (particles, places) of Student's t about log epochs, given the ``cost`` of the settings' misses."""
     far_miss = np.exp(values["log_far_miss"])[:, None] if "log_far_miss" in values else 0.0
     return np.asarray(
         np.sqrt(
@@ -186,12 +186,12 @@ def trial_scale(values: Values, cost: Array) -> Array:
 
 
 def least_scatter(values: Values) -> float:
-    """The least scatter between seeds, of log epochs or of the log of what trainings lack."""
+    """The least scatter between seeds, of log epochs or of the log shortfall."""
     return LEAST_SCATTER_OF_SHORTFALL if "log_gain" in values else LEAST_SCATTER
 
 
 def shown(values: Values) -> Array:
-    """The share of lost trainings that diverge: (particles,); the others go on and get nowhere."""
+    """The share of lost trainings that diverge: (particles,); the others go on without progress."""
     return logistic(values["diverges_when_lost"])
 
 
@@ -201,7 +201,7 @@ def make_trials(
     warmup: WarmupLaw | None,
     scales: Scales | None = None,
 ) -> Trials:
-    """Trials from observations."""
+    """Return observations as arrays."""
     ordered = sorted(observations, key=_group)
     groups = [_group(item) for item in ordered]
     epochs = np.array([max(item.epochs, 1e-6) for item in ordered])
@@ -228,7 +228,7 @@ def make_trials(
 
 
 def _shared_seeds(seeds: Sequence[int | None], rung: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The number of each one's seed among those that several share at one rung, -1 where it is shared by none."""
+    """The index of each trial's seed among those that several share at one rung, -1 if no other shares it."""
     told = list(zip(rung.tolist(), seeds, strict=True))
     shared = [each for each, count in Counter(told).items() if count > 1 and each[1] is not None]
     return np.array([shared.index(each) if each in shared else -1 for each in told], dtype=np.intp)

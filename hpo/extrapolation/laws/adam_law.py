@@ -1,15 +1,15 @@
-"""The law of Adam and AdamW: the rate stops growing, and may fall, about where the fewest epochs are needed.
+"""The law of Adam and AdamW: the best rate stops growing, and may fall, near the batch that needs the fewest epochs.
 
     growth(B) = (1 + (B / B_crit)^s)^(p / s) (1 + B_low / B)^q        fewest epochs near B* = sqrt(B_crit B_low)
     best(B)   = lr_peak (1 + (N / B)^t)^(-a / t) (1 + (B / N)^t)^(-f / t)         N near B*
 
-With beta2 fixed, small batches need more epochs: the average of the squared gradients spans too few samples, and the
-noise that it is to divide by is in the gradient itself (arXiv:2410.21676 finds the excess gone where beta2 is tuned).
-Below N the best rate is a power a of the batch; beyond it, f says what happens: f = 0 is flat (McCandlish et al. 2018,
+With beta2 fixed, small batches need more epochs: the average of the squared gradients spans too few samples, so it is
+as noisy as the gradient that it normalizes (arXiv:2410.21676 finds no excess when beta2 is tuned).
+Below N the best rate grows as the power a of the batch; beyond N, f decides: f = 0 is flat (McCandlish et al. 2018,
 arXiv:1812.06162), a = f = 1/2 the surge of Li et al. 2024 (arXiv:2405.14578, equation 21), f = -a one power throughout
-(Malladi et al. 2022, arXiv:2205.10287, has 1/2). The candidates are points of one prior, so that every fit weighs them
-by its own evidence. A normalized update forgives more than a plain one: the epochs grow with a power of the miss, less
-than proportionally, on both sides.
+(Malladi et al. 2022, arXiv:2205.10287, has 1/2). These candidates are points of one prior, so that every fit weighs
+them by its own evidence. A normalized update forgives a wrong rate more than a plain one: on both sides the epochs grow
+less than proportionally, as a power of the miss.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hpo.extrapolation.laws.setting_laws import RATE, Array, Values
 from search_spaces.techniques import described_optimizer
 
 LOW = "adam.log_low_over_critical"
-# the unknown that each belief is on
+# field of AdamPriors -> the unknown that it is the prior of
 UNKNOWN = {
     "growth_log_sharpness": "log_sharpness",
     "growth_log_exponent": "log_exponent",
@@ -60,7 +60,7 @@ OF_RATE = ("exponent", "log_noise_over_best_batch", "log_sharpness", "fall")
 
 
 def make_parameters(priors: AdamPriors, names: Iterable[str]) -> list[Parameter]:
-    """The unknowns that the beliefs ``names`` are on."""
+    """Return the unknowns whose priors are the fields ``names``."""
     return [
         Parameter(UNKNOWN[name], getattr(priors, name).mean, getattr(priors, name).sd)
         for name in names
@@ -68,12 +68,12 @@ def make_parameters(priors: AdamPriors, names: Iterable[str]) -> list[Parameter]
 
 
 def epochs_parameters(priors: AdamPriors) -> list[Parameter]:
-    """The unknowns of the growth and of the excess at small batches."""
+    """Return the unknowns of the growth and of the excess at small batches."""
     return make_parameters(priors, OF_EPOCHS)
 
 
 def log_excess(values: Values, log_batch: Array) -> Array | float:
-    """What small batches need more, in log epochs: (particles, batches); 0 where another optimizer is modelled."""
+    """The excess of small batches in log epochs: (particles, batches); 0 if another optimizer is modelled."""
     if LOW not in values:
         return 0.0
     log_low = values["log_critical"] + values[LOW]
@@ -98,7 +98,7 @@ class AdamRate(RateLaw):
     priors: AdamPriors = field(default_factory=AdamPriors)
 
     def parameters(self, *, response: bool) -> list[Parameter]:
-        """The unknowns of the rate; with ``response`` also those of a miss's cost and of the bound of stability."""
+        """The unknowns of the rate; with ``response`` also those of the cost of a miss and of the stability limit."""
         anchor = Parameter(f"{RATE}.anchor", self.centre, self.spread)
         if not response:
             return [anchor, *make_parameters(self.priors, OF_RATE), self.scatter_parameter()]
@@ -114,7 +114,7 @@ class AdamRate(RateLaw):
     def response(
         self, values: Values, log_batch: Array, momentum: Array | None = None
     ) -> AdamResponse:
-        """What another rate than the best one costs at each batch."""
+        """The cost of a rate other than the best one at each batch."""
         named = {
             name: np.exp(values[f"{RATE}.log_{name}"])[:, None]
             for name in ("below", "above", "round", "margin", "divergence_width")
@@ -150,9 +150,9 @@ class AdamRate(RateLaw):
 
 @dataclass(frozen=True)
 class AdamResponse(Bounded):
-    """The cost of a wrong rate: quadratic within ``round`` of the best, beyond it a power of the miss on either side.
+    """The cost of a wrong rate: quadratic within ``round`` of the best, and a power of the miss beyond it.
 
-    ``below`` and ``above`` are the powers; all are (particles, 1), ``round`` in log rate.
+    ``below`` and ``above`` are the powers on either side; all are (particles, 1), ``round`` in log rate.
     """
 
     below: Array
@@ -160,7 +160,7 @@ class AdamResponse(Bounded):
     round: Array
 
     def at(self, index: Index) -> AdamResponse:
-        """The response at some of the places, repeated or not."""
+        """Return the response at some of the places, which may repeat."""
         return AdamResponse(
             self.best[:, index],
             self.curvature,
@@ -186,6 +186,6 @@ class AdamResponse(Bounded):
 
 
 def is_adam(settings: Mapping[str, object]) -> bool:
-    """Whether these are settings of Adam, AdamW, or another optimizer whose rate is known to move as theirs do."""
+    """Whether the settings use Adam, AdamW, or another optimizer whose rate is known to follow the same law."""
     described = described_optimizer(settings.get("optimizer"))
     return described is not None and described.rate_law == "adam"

@@ -1,4 +1,4 @@
-"""What the laws say of configurations: settings at a batch, of trials that were run or of ones that may be."""
+"""What the laws predict for configurations: settings at a batch, of trials that were run or that may be run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Settings: TypeAlias = Mapping[str, object]
 class Configurations:
     """Settings at batches: ``at`` (places,) indexes ``log_batch`` (batches,).
 
-    ``coordinates`` holds one array (places,) for every law, NaN where a setting is not told; ``momentum`` is (places,).
-    Where model or length are not those of the full scale, ``away`` (batches, directions) says by how much.
+    ``coordinates`` holds one array (places,) for every law, NaN where a setting is missing; ``momentum`` is (places,).
+    ``away`` (batches, directions) says how far the model or the length is from the full scale.
     """
 
     log_batch: Array
@@ -43,8 +43,8 @@ class Configurations:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What configurations come to, (particles, places): the log factor on the epochs of the best settings at the full
-    rate all along, and the probability that a training is lost, None where no law tells it.
+    """Predictions, (particles, places): ``cost`` is the log factor on the epochs of the best settings at the full rate
+    throughout, ``risk`` the probability that a training is lost, None if no law gives it.
     """
 
     cost: Array
@@ -60,7 +60,7 @@ def make_configurations(
     scales: Scales | None = None,
     away: Array | None = None,
 ) -> Configurations:
-    """Configurations from ``settings`` (places,), by the laws that are to speak of them."""
+    """Return the configurations of ``settings`` (places,), in the coordinates of ``laws``."""
     warmups = None if warmup is None else warmup.warmups(told(WARMUP, settings), log_batch[at])
     seen = [coordinates(law, settings) for law in laws]
     if scales is None or away is None:
@@ -74,7 +74,7 @@ def outlook(
     warmup: WarmupLaw | None,
     configurations: Configurations,
 ) -> Outlook:
-    """By the laws of all settings: the epochs that missing their optima costs, and the risk of the learning rate."""
+    """Return, over the laws of all settings, the cost in epochs of missing their optima and the risk of a loss."""
     particles = len(next(iter(values.values())))
     cost, risk = np.zeros((particles, len(configurations))), None
     lowered = slowed = None
@@ -100,7 +100,7 @@ def outlook(
 def log_epochs(
     values: Values, warmup: WarmupLaw | None, configurations: Configurations, at_full_rate: Array
 ) -> Array:
-    """Log epochs to target (particles, places), from those at the full rate all along."""
+    """Return log epochs to target (particles, places), from those at the full rate throughout (without warmup)."""
     if warmup is None or configurations.warmups is None:
         return at_full_rate
     return warmup.log_delayed(values, at_full_rate, configurations.warmups)
@@ -111,6 +111,6 @@ def _response(values: Values, law: SettingLaw, configurations: Configurations) -
     if configurations.scales:
         log_batch = configurations.scales.log_batch(values, log_batch, configurations.away)
     if isinstance(law, RateLaw) and law.momentum is not None:
-        # configurations at one batch differ in momentum, and so in their best learning rate
+        # configurations at one batch differ in momentum and therefore in their best learning rate
         return law.response(values, log_batch[..., configurations.at], configurations.momentum)
     return law.response(values, log_batch).at(configurations.at)

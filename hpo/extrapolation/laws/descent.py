@@ -1,18 +1,18 @@
-"""How SGD descends: epochs to target by learning rate, batch and momentum at once, one law for all trials of a ladder.
+"""How SGD descends: one law of the epochs to target in learning rate, batch and momentum, for all trials of a ladder.
 
     E(r, B, m) = (E_free^q + E_floor^q)^(1/q)            E_floor = c B / (N (1 - m)),  N samples in an epoch
     E_free = A (1 - m) B / (r (1 - x)^(1/b))             x = F r / ((1 - m) B (1 - (r / r_max)^k)),  r_max ~ 1 + m
 
-An update moves by r / (1 - m) times the gradient. The loss above its noise falls as the power -b of the way gone, and
-must come down to the target less the noise's share x of it. That share is proportional to the temperature
-r / ((1 - m) B) (Smith and Le 2017, arXiv:1710.06451), and is larger near the bound of stability r_max: for one mode of
-a quadratic by 1 / (1 - r / r_max) exactly (k = 1), for a whole spectrum by less. The heavy ball is stable up to a rate
-of 2 (1 + m) over the largest curvature (Polyak 1964), and forgets no faster than m^(t/2), so that a loss that is to
-fall by a factor G takes about log G / (1 - m) updates at any rate.
+An update moves by r / (1 - m) times the gradient. The loss above its noise floor falls as the power -b of the distance
+travelled, and must reach the target less the share x of it that is noise. That share is proportional to the temperature
+r / ((1 - m) B) (Smith and Le 2017, arXiv:1710.06451), and is larger near the stability limit r_max: for one mode of a
+quadratic by exactly 1 / (1 - r / r_max) (k = 1), for a whole spectrum by less. Heavy-ball momentum is stable up to a
+rate of 2 (1 + m) over the largest curvature (Polyak 1964), and decays no faster than m^(t/2), so reducing a loss by a
+factor G takes about log G / (1 - m) updates at any rate.
 
 At small batches the best noise share is b / (1 + b): the best rate is proportional to (1 - m) B, and the epochs are
-E_min whatever batch and momentum (Zhang et al. 2019, arXiv:1907.04164). At large ones the rate comes up to r_max, and
-the epochs grow in proportion: E_min B / B_crit, B_crit ~ (1 + m) / (1 - m), or the floor's. On noisy quadratics, whose
+E_min for any batch and momentum (Zhang et al. 2019, arXiv:1907.04164). At large batches the rate approaches r_max, and
+the epochs grow in proportion: E_min B / B_crit with B_crit ~ (1 + m) / (1 - m), or E_floor. On noisy quadratics, whose
 epochs are known exactly, the law holds within 2 % (rms) over all rungs and rates of a ladder.
 """
 
@@ -36,22 +36,20 @@ Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
 DECAY, WALL = Normal(math.log(1.4), 0.6), Normal(math.log(1.9), 0.5)  # log b and log k
-FEWEST_LAGS = Normal(math.log(3.0), 0.5)  # log c: a loss that is to fall by a factor of 4 to 900
-EXPONENT = Normal(
-    -0.02, 0.05
-)  # log of the power of the growth: 1 where one recipe serves every rung
+FEWEST_LAGS = Normal(math.log(3.0), 0.5)  # log c: the loss must fall by a factor of 4 to 900
+EXPONENT = Normal(-0.02, 0.05)  # log of the power of the growth: 1 if one recipe suits every rung
 CORNER = Normal(math.log(2.3), 0.25)  # log q
-NEAR = 0.98  # the noise's share from which its cost goes on in a straight line, so that it stays finite
-MOST_LAG = 5.3  # -log(1 - m) of the highest momentum that is looked at
+NEAR = 0.98  # noise share beyond which the cost is continued as a straight line, to stay finite
+MOST_LAG = 5.3  # -log(1 - m) of the highest momentum considered
 LAGS = 16
 
 
 @dataclass(frozen=True)
 class Descent:
-    """The law of the trials of one ladder; every method gives (particles, places) in natural logarithms.
+    """The law of the trials of one ladder; every method returns (particles, places) in natural logarithms.
 
-    ``momentum`` is the one that B_crit and r_max are told at, ``log_anchor`` the batch at which the best rate is an
-    unknown of its own, ``log_samples`` log N, None where it is not known: then there is no floor.
+    ``momentum`` is the one that B_crit and r_max refer to, ``log_anchor`` the batch whose best rate is a parameter,
+    ``log_samples`` is log N, None if unknown: then there is no floor.
     """
 
     momentum: float
@@ -60,7 +58,7 @@ class Descent:
     tuned: bool
 
     def parameters(self) -> list[Parameter]:
-        """The unknowns but for E_min, B_crit and the best rate at the anchor."""
+        """The unknowns other than E_min, B_crit and the best rate at the anchor."""
         named = [("log_decay", DECAY), ("log_wall", WALL)]
         if self.log_samples is not None:
             named += [("log_fewest_lags", FEWEST_LAGS), ("log_corner", CORNER)]
@@ -73,33 +71,33 @@ class Descent:
 
     @property
     def log_speedup(self) -> float:
-        """log (1 + m) / (1 - m) of ``momentum``: how much larger B_crit is than without it."""
+        """log (1 + m) / (1 - m) of ``momentum``: how much larger B_crit is than without momentum."""
         return float(log_speedup(self.lags)[0])
 
     def log_noise_scale(self, values: Values) -> Array:
-        """The batch N where the best rate, r_max / (1 + N / B) at both ends, turns flat: (particles,)."""
+        """The batch N where the best rate, r_max / (1 + N / B) in both limits, levels off: (particles,)."""
         decay = np.exp(values["descent.log_decay"])
         return np.asarray(values["log_critical"] - np.log1p(decay) / decay)
 
     def log_best(self, values: Values, log_batch: Array, lags: Array) -> Array:
-        """The best rate over r_max."""
+        """The ratio of the best rate to r_max."""
         noise = self._log_noise(values, log_batch, lags)
         decay = np.broadcast_to(values["descent.log_decay"][:, None], noise.shape)
         wall = np.broadcast_to(values["descent.log_wall"][:, None], noise.shape)
         return log_best_share(noise, decay, wall)
 
     def log_ceiling(self, values: Values, lags: Array) -> Array:
-        """r_max, from the best rate at the anchor."""
+        """r_max, derived from the best rate at the anchor."""
         at_anchor = self.log_best(values, np.array([self.log_anchor]), self.lags)
         shift = np.log(2 - np.exp(-lags)) - math.log1p(self.momentum)
         return np.asarray(values["learning_rate.anchor"][:, None] - at_anchor + shift)
 
     def log_growth(self, values: Values, log_batch: Array, lags: Array) -> Array:
-        """Epochs with the best rate over E_min."""
+        """The ratio of the epochs at the best rate to E_min."""
         return self.log_epochs(values, log_batch, lags, self.log_best(values, log_batch, lags))
 
     def log_epochs(self, values: Values, log_batch: Array, lags: Array, log_share: Array) -> Array:
-        """Epochs over E_min at a rate that is ``log_share`` over r_max."""
+        """The ratio of the epochs to E_min, at the rate r with ``log_share`` = log(r / r_max)."""
         decay = np.exp(values["descent.log_decay"])[:, None]
         wall = np.exp(values["descent.log_wall"])[:, None]
         noise = self._log_noise(values, log_batch, lags) + log_share
@@ -135,7 +133,7 @@ class Descent:
         return np.asarray((at[:, :, 0] + moved) * (grid[1] - grid[0]))
 
     def _log_noise(self, values: Values, log_batch: Array, lags: Array) -> Array:
-        """F r_max / ((1 - m) B): the noise's share at r_max, but for the wall."""
+        """F r_max / ((1 - m) B): the noise share at r_max without the factor of the stability limit."""
         decay = np.exp(values["descent.log_decay"])[:, None]
         return np.asarray(
             values["log_critical"][:, None]
@@ -147,19 +145,19 @@ class Descent:
 
 
 def log_speedup(lags: Array) -> Array:
-    """log (1 + m) / (1 - m) by -log(1 - m)."""
+    """log (1 + m) / (1 - m) as a function of -log(1 - m)."""
     return np.asarray(np.log(2 * np.exp(lags) - 1))
 
 
 def _log_least(decay: Array) -> Array:
-    """x (1 - x)^(1/b) at x = b / (1 + b), in its logarithm: the noise's share where there is no bound of stability."""
+    """The logarithm of x (1 - x)^(1/b) at x = b / (1 + b), the best noise share without a stability limit."""
     return np.asarray(np.log(decay) - (1 + 1 / decay) * np.log1p(decay))
 
 
 def log_best_share(log_noise: Array, log_decay: Array, log_wall: Array) -> Array:
-    """log r / r_max of the best rate, r (1 - x)^(1/b) at its greatest, by interpolation in a table; all of one shape.
+    """log r / r_max of the best rate, which maximizes r (1 - x)^(1/b), interpolated in a table; all of one shape.
 
-    The table holds what is left of it over 1 / (1 + noise / (b / (1 + b))), which both ends tend to.
+    The table holds its ratio to 1 / (1 + noise / (b / (1 + b))), the limit at both ends.
     """
     from scipy.ndimage import map_coordinates
 
@@ -174,7 +172,7 @@ def log_best_share(log_noise: Array, log_decay: Array, log_wall: Array) -> Array
 
 @lru_cache(maxsize=1)
 def _best_shares() -> tuple[tuple[Array, Array, Array], Array]:
-    """The axes and the table of :func:`log_best_share`: at the best rate x (1 + k u^k / (1 - u^k)) = b (1 - x)."""
+    """The axes and the table of :func:`log_best_share`; the best rate solves x (1 + k u^k / (1 - u^k)) = b (1 - x)."""
     axes = np.linspace(-12.0, 12.0, 97), np.linspace(-2.0, 3.0, 21), np.linspace(-2.0, 3.0, 21)
     log_noise, decay, wall = np.meshgrid(axes[0], np.exp(axes[1]), np.exp(axes[2]), indexing="ij")
     bound = np.logaddexp(0.0, log_noise + np.log1p(1 / decay))

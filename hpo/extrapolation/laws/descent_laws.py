@@ -1,4 +1,4 @@
-"""The learning rate's and the momentum's laws where one law of descent (``descent``) says what every trial needs."""
+"""The laws of learning rate and momentum where one law of descent (``descent``) gives the epochs of every trial."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESPONSE = {
     "log_margin": Normal(
         float(np.log(0.1)), 1.2
     ),  # a quadratic diverges at r_max, networks at up to two times it
-    "follow": Normal(-2.5, 1.5),  # logit of how far the bound of stability follows the best rate
+    "follow": Normal(-2.5, 1.5),  # logit of how far the stability limit follows the best rate
     "log_divergence_width": Normal(float(np.log(0.03)), 1.0),
 }
 
@@ -29,7 +29,7 @@ class DescentRate(RateLaw):
     descent: Descent
 
     def parameters(self, *, response: bool) -> list[Parameter]:
-        """The best rate at the largest rung, the law's unknowns, and those of the bound of stability."""
+        """The best rate at the largest rung, the law's unknowns, and those of the stability limit."""
         assert response, "the law of descent is one of trials"
         return [
             Parameter("learning_rate.anchor", self.centre, self.spread),
@@ -41,7 +41,7 @@ class DescentRate(RateLaw):
         ]
 
     def log_noise(self, values: Values) -> Array:
-        """Logarithm of the batch where the best rate turns flat, in samples: (particles,)."""
+        """Logarithm of the batch where the best rate levels off, in samples: (particles,)."""
         return self.descent.log_noise_scale(values)
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:
@@ -52,15 +52,15 @@ class DescentRate(RateLaw):
         )
 
     def ceiling(self, values: Values, momentum: Array | None = None) -> Array:
-        """Logarithm of the rate that none may reach, at each momentum: (particles, 1 or momenta)."""
+        """Logarithm of the upper limit r_max of the rate at each momentum: (particles, 1 or momenta)."""
         return self.descent.log_ceiling(values, self._lags(momentum))
 
     def response(
         self, values: Values, log_batch: Array, momentum: Array | None = None
     ) -> DescentResponse:
-        """What another rate than the best one costs at each batch (and momentum).
+        """The cost of a rate other than the best one at each batch (and momentum).
 
-        Where momentum differs between trials but is not tuned, the cost includes that of the momentum.
+        If momentum differs between trials but is not tuned, the cost includes that of the momentum.
         """
         log_batch, lags = np.asarray(log_batch), self._lags(momentum)
         share, ceiling = (
@@ -99,9 +99,9 @@ class DescentRate(RateLaw):
 
 @dataclass(frozen=True)
 class DescentResponse(Bounded):
-    """The cost by the law of descent; ``log_batch`` and ``lags`` are (places,), the others (particles, places).
+    """The cost under the law of descent; ``log_batch`` and ``lags`` are (places,), the others (particles, places).
 
-    ``least`` is the logarithm of the epochs over E_min that cost nothing, ``ceiling`` that of r_max.
+    ``least`` is the logarithm of the ratio to E_min that counts as no cost, ``ceiling`` that of r_max.
     """
 
     descent: Descent
@@ -112,7 +112,7 @@ class DescentResponse(Bounded):
     least: Array
 
     def at(self, index: Index) -> DescentResponse:
-        """The response at some of the places, repeated or not."""
+        """Return the response at some of the places, which may repeat."""
         return DescentResponse(
             self.best[:, index],
             self.curvature,
@@ -142,7 +142,7 @@ class DescentMomentum(SettingLaw):
     descent: Descent
 
     def parameters(self, *, response: bool) -> list[Parameter]:
-        """None of its own."""
+        """Return no parameters: the momentum shares those of the rate."""
         assert response, "the law of descent is one of trials"
         return []
 
@@ -157,7 +157,7 @@ class DescentMomentum(SettingLaw):
         log_batch: Array,
         momentum: Array | None = None,  # noqa: ARG002
     ) -> DescentMomentumResponse:
-        """What another momentum than the best one costs at each batch, each with its best rate."""
+        """The cost of a momentum other than the best one at each batch, each with its best rate."""
         best = self.best(values, log_batch)
         return DescentMomentumResponse(
             best,
@@ -172,7 +172,7 @@ class DescentMomentum(SettingLaw):
 
 @dataclass(frozen=True)
 class DescentMomentumResponse(Response):
-    """``log_batch`` is (places,), ``least`` the logarithm of the epochs over E_min at the best momentum."""
+    """``log_batch`` is (places,); ``least`` is the log ratio of the epochs to E_min at the best momentum."""
 
     descent: Descent
     values: Values
@@ -180,7 +180,7 @@ class DescentMomentumResponse(Response):
     least: Array
 
     def at(self, index: Index) -> DescentMomentumResponse:
-        """The response at some of the places, repeated or not."""
+        """Return the response at some of the places, which may repeat."""
         return DescentMomentumResponse(
             self.best[:, index],
             self.curvature,

@@ -1,14 +1,14 @@
-"""What trainings of a fixed number of epochs lack: the law of the epochs, read the other way.
+"""The shortfall of trainings with a fixed number of epochs: the law of the epochs, inverted.
 
-A batch or settings that need f times the epochs to a target get in N epochs as far as the best ones get in N / f. Along
-a learning curve what a training lacks falls about as a power of its samples, S ~ n^-r (Hestness et al. 2017,
+A batch or settings that need f times the epochs to a target reach in N epochs what the best ones reach in N / f. Along
+a learning curve the shortfall falls about as a power of the samples, S ~ n^-r (Hestness et al. 2017,
 arXiv:1712.00409; Kaplan et al. 2020, arXiv:2001.08361), so that after N epochs
 
     log S = log S_min + r log f(batch, settings)
 
-with f as in the laws of the epochs to a target, and r an unknown. S is a loss, or what a metric lacks to 1
-(:class:`trainers.job.Question`). A part of the loss that no training takes away makes r smaller; it is not told apart
-from r, for trainings of one length cannot tell the two apart.
+with f as in the laws of the epochs to a target, and r an unknown. S is a loss, or one minus a metric
+(:class:`trainers.job.Question`). An irreducible part of the loss makes r smaller; it is not modelled separately,
+because trainings of one length cannot separate the two.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from hpo.extrapolation.laws.priors import Normal
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
-# exponents of published learning curves lie between 0.07 and 0.5 of the whole loss; the error of small images falls
-# about as fast as the samples of a training grow
+# exponents of published learning curves lie between 0.07 and 0.5 for the whole loss; the error on small images falls
+# about in proportion to the samples of a training
 GAIN = Normal(float(np.log(0.3)), 0.8)
-# of log S: between tuned recipes, and between seeds; about r times what they are in log epochs, and widely believed
+# of log S, between tuned recipes and between seeds: about r times those of log epochs, with wide priors
 RECIPE_SCATTER, TRIAL_SCATTER = Normal(float(np.log(0.01)), 1.0), Normal(float(np.log(0.02)), 1.2)
-LEAST_SCATTER = 0.002  # of log S between seeds: more digits than an evaluation has say nothing
+LEAST_SCATTER = 0.002  # of log S between seeds: an evaluation resolves no finer differences
 
 
 @dataclass(frozen=True)
@@ -50,5 +50,5 @@ class FixedBudget:
         return [Parameter("log_gain", GAIN.mean, GAIN.sd)]
 
     def gain(self, values: Values) -> Array:
-        """r, by how much log S rises with the log factor on the epochs: (particles,)."""
+        """r, the slope of log S in the log factor on the epochs: (particles,)."""
         return np.asarray(np.exp(values["log_gain"]))

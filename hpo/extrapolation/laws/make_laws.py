@@ -1,4 +1,4 @@
-"""Which laws a body of evidence is read by."""
+"""Choose the laws that fit a body of evidence."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from search_spaces.techniques import described_optimizer
 
 
 def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Descent | None:
-    """The law of descent, where trials of SGD with heavy-ball momentum were tuned in their learning rate; else None.
+    """Return the law of descent if the trials tune the learning rate of SGD with heavy-ball momentum, else None.
 
-    Momentum may be tuned too where the evidence tells the samples of an epoch: its floor is a number of updates.
+    Momentum may be tuned too if the evidence gives the samples per epoch: its floor is a number of updates.
     """
     tuned, samples = {setting.name for setting in evidence.tuned}, evidence.samples_per_epoch
     needed = {RATE, MOMENTUM} & tuned
@@ -54,7 +54,7 @@ def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Des
 
 
 def make_warmup(evidence: Evidence, observations: Sequence[Observation]) -> WarmupLaw | None:
-    """The law of the warmup, where any trial had one; else None."""
+    """Return the law of the warmup if any trial had one, else None."""
     epochs = told(WARMUP, [item.settings for item in observations])
     if not (epochs > 0).any():
         return None
@@ -68,7 +68,7 @@ def make_warmup(evidence: Evidence, observations: Sequence[Observation]) -> Warm
 
 
 def make_scales(evidence: Evidence) -> Scales:
-    """The directions besides the batch that the evidence grows in."""
+    """Return the directions besides the batch in which the evidence scales."""
     away = Scales(evidence.full_scale).away(evidence.settings)
     reach = np.maximum(-away.max(axis=0), 0.0)
     return Scales(evidence.full_scale, reach, evidence.question is not None, evidence.carried)
@@ -80,9 +80,9 @@ def make_laws(
     descent: Descent | None,
     adam: AdamPriors | None = None,
 ) -> list[SettingLaw]:
-    """One law for each tuned setting of which the evidence holds a value.
+    """Return one law for each tuned setting that has a value in the evidence.
 
-    ``descent`` is the law of its trials, ``adam`` what is believed of Adam's where that trained everything.
+    ``descent`` is the law of its trials; ``adam`` holds the priors of Adam's law if Adam trained everything.
     """
     log_anchor = float(np.log(evidence.batches[-1]))
     scales = make_scales(evidence)
@@ -139,7 +139,7 @@ def _descends(optimizer: object) -> bool:
 
 
 def _exponent(evidence: Evidence) -> Normal:
-    """What its description says of the optimizer that trained everything."""
+    """The prior on the rate's exponent, from the description of the optimizer if one optimizer trained everything."""
     optimizers = {str(settings.get("optimizer")) for settings in evidence.settings}
     described = described_optimizer(optimizers.pop()) if len(optimizers) == 1 else None
     if described is None or described.rate_exponent is None:
@@ -148,6 +148,6 @@ def _exponent(evidence: Evidence) -> Normal:
 
 
 def _momentum(observations: Sequence[Observation]) -> float | None:
-    """The momentum that the law is anchored at: the median, where trials differ in it."""
+    """The momentum at which the law is anchored: the median if trials differ in it, else None."""
     values = momenta([item.settings for item in observations])
     return float(np.median(values)) if len(set(values)) > 1 else None

@@ -1,11 +1,11 @@
-"""Momentum tuned together with the learning rate: it moves the critical batch, and costs nothing far below it.
+"""Momentum tuned together with the learning rate: it moves the critical batch, and does not matter far below it.
 
     B_crit(m) = B_crit / cosh(log((1 - m) / (1 - m*)))
 
-At the best learning rate every momentum serves alike at small batches (Shallue et al. 2018, arXiv:1811.03600, section
-4; Zhang et al. 2019, arXiv:1907.04164): there lr / (1 - m) counts. At large ones the fewest updates are a sum of two
-terms: the ceiling of the rate asks for about (1 - m) of plain SGD's, and momentum answers only after 1 / (1 - m)
-updates. The sum is least at m*, and grows on both sides as the hyperbolic cosine.
+At small batches every momentum is equally good with its best learning rate (Shallue et al. 2018, arXiv:1811.03600,
+section 4; Zhang et al. 2019, arXiv:1907.04164): only lr / (1 - m) matters. At large batches the fewest updates are a
+sum of two terms: the limit on the rate requires about (1 - m) times those of plain SGD, and momentum takes 1 / (1 - m)
+updates to respond. The sum is least at m*, and grows on both sides as the hyperbolic cosine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hpo.extrapolation.laws.priors import Normal
 from hpo.extrapolation.laws.response import Index, Response
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, Array, SettingLaw, Values
 
-# m* = 0.87, between 0.7 and 0.95: what large batches are trained with; a small ladder hardly tells
+# m* = 0.87, between 0.7 and 0.95, as in published large-batch trainings; a small ladder hardly constrains it
 BEST = Normal(2.0, 0.5)
 
 
@@ -29,19 +29,19 @@ class MomentumLaw(SettingLaw):
     """The law of momentum; its coordinate is -log(1 - m)."""
 
     def parameters(self, *, response: bool) -> list[Parameter]:
-        """The best coordinate at large batches; without a response those of any setting."""
+        """The best coordinate at large batches; without ``response`` the parameters of any other setting."""
         if not response:
             return super().parameters(response=False)
         return [Parameter(f"{MOMENTUM}.anchor", BEST.mean, BEST.sd)]
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:
-        """Best coordinate at each batch, the same at all: (particles, batches)."""
+        """Best coordinate at each batch, the same for all: (particles, batches)."""
         if f"{MOMENTUM}.growth" in values:
             return super().best(values, log_batch, momentum)
         return np.repeat(values[f"{MOMENTUM}.anchor"][:, None], np.shape(log_batch)[-1], axis=1)
 
     def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Response:  # noqa: ARG002
-        """What another momentum than the best one costs at each batch."""
+        """The cost of a momentum other than the best one at each batch."""
         away = np.atleast_2d(log_batch) - values["log_critical"][:, None]
         return MomentumResponse(
             self.best(values, log_batch),
@@ -55,14 +55,14 @@ class MomentumLaw(SettingLaw):
 
 @dataclass(frozen=True)
 class MomentumResponse(Response):
-    """``away`` is the logarithm of the batch over the critical one; the epochs grow as in ``laws.log_growth``."""
+    """``away`` is the log ratio of the batch to the critical batch; the epochs grow as in ``laws.log_growth``."""
 
     away: Array
     sharpness: Array
     exponent: Array
 
     def at(self, index: Index) -> MomentumResponse:
-        """The response at some of the places, repeated or not."""
+        """Return the response at some of the places, which may repeat."""
         return MomentumResponse(
             self.best[:, index],
             self.curvature,

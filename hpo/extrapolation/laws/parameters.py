@@ -1,4 +1,4 @@
-"""The unknowns of the model: named, each with a normal prior, handled as whitened coordinates."""
+"""The unknowns of the model: named, each with a normal prior, sampled in whitened coordinates."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter stands in a particle; a particle of zeros is every prior's mean."""
+    """The position of each parameter in a particle; a particle of zeros is the mean of every prior."""
 
     parameters: Sequence[Parameter]
 
     @property
     def dimension(self) -> int:
-        """Coordinates in a particle."""
+        """The number of coordinates of a particle."""
         return sum(parameter.size for parameter in self.parameters)
 
     def index(self, name: str) -> int:
@@ -39,7 +39,7 @@ class Layout:
         return sum(parameter.size for parameter in self.parameters[: names.index(name)])
 
     def values(self, particles: Array) -> Mapping[str, Array]:
-        """Parameters by name from ``particles`` (count, dimension): shape (count,), or (count, size)."""
+        """Return parameters by name from ``particles`` (count, dimension): shape (count,), or (count, size)."""
         found: dict[str, Array] = {}
         start = 0
         for parameter in self.parameters:
@@ -50,5 +50,5 @@ class Layout:
 
 
 def logistic(values: Array) -> Array:
-    """1 / (1 + exp(-x)), the share that an unknown of any size stands for."""
+    """1 / (1 + exp(-x)): map an unbounded unknown to a share between 0 and 1."""
     return np.asarray(1 / (1 + np.exp(np.minimum(-values, 700.0))))

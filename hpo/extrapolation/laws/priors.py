@@ -1,4 +1,4 @@
-"""What is believed before any evidence: a few numbers, learned from published reference points.
+"""The priors: a few numbers, learned from published reference points.
 
 Every prior is normal in the coordinate that its name gives. ``log_critical_over_first`` is the logarithm of
 the critical batch over the smallest rung of the ladder: people start their ladders where scaling is
@@ -29,7 +29,7 @@ class Normal:
 def pool_all(
     start: Beliefs, believed: Sequence[Mapping[str, Normal]], start_counts: float
 ) -> Beliefs:
-    """A dataclass of beliefs, each pooled from those of many series; ``start`` counts as ``start_counts`` of them."""
+    """Return a dataclass of beliefs, each pooled over many series; ``start`` counts as ``start_counts`` of them."""
     return replace(
         start,
         **{
@@ -40,12 +40,12 @@ def pool_all(
 
 
 def names(beliefs: DataclassInstance) -> list[str]:
-    """The names of the fields that hold a belief."""
+    """Return the names of the fields that hold a belief."""
     return [one.name for one in fields(beliefs) if isinstance(getattr(beliefs, one.name), Normal)]
 
 
 def pool(start: Normal, believed: Sequence[Normal], start_counts: float) -> Normal:
-    """The belief on one more series: the spread within and between those seen, ``start`` counting as so many."""
+    """The belief for a new series: the spread within and between those seen and ``start``, worth ``start_counts``."""
     count = len(believed) + start_counts
     mean = (sum(one.mean for one in believed) + start_counts * start.mean) / count
     squares = sum((one.mean - mean) ** 2 + one.sd**2 for one in believed)
@@ -55,12 +55,12 @@ def pool(start: Normal, believed: Sequence[Normal], start_counts: float) -> Norm
 
 @dataclass(frozen=True)
 class AdamPriors:
-    """Beliefs on the law of Adam and AdamW (``adam_law``); natural logarithms but for exponent, fall and follow.
+    """Beliefs on the law of Adam and AdamW (``adam_law``); natural logarithms except exponent, fall and follow.
 
-    All grids are language models, one kind of workload: N's distance from the batch with the fewest epochs is believed
-    to spread wider (1.5) than they say (0.44), for on images (digits) the rate grows further.
-    The other defaults are what ``python -m benchmarks.adamw_grids dense.csv --learn`` makes of eight published grids of
+    The defaults are what ``python -m benchmarks.adamw_grids dense.csv --learn`` learns from eight published grids of
     learning rate by batch size, AdamW on dense language models (run tables of step-law/steplaw, arXiv:2503.04715).
+    As all grids are of one kind of workload, the prior on N's distance from the batch with the fewest epochs is wider
+    (1.5) than they suggest (0.44): on images (digits) the rate grows further.
     """
 
     growth_log_sharpness: Normal = Normal(0.22, 0.20)
@@ -83,7 +83,7 @@ class AdamPriors:
 class Priors:
     """Beliefs on the law of the epochs and on the scatter around it; natural logarithms.
 
-    The defaults are what ``python -m benchmarks.extrapolation.learn`` makes of the shipped reference points.
+    The defaults are what ``python -m benchmarks.extrapolation.learn`` learns from the shipped reference points.
     """
 
     log_critical_over_first: Normal = Normal(2.73, 1.70)

@@ -1,13 +1,13 @@
-"""How the best learning rate and the bound of stability move with the batch and the momentum.
+"""How the best learning rate and the stability limit move with the batch and the momentum.
 
     best(B) = lr_max / (1 + (N / B)^s)^(a/s)          stable below  limit(B) = lr_max^(1-k) best(B)^k e^margin
 
-a power a of B far below the noise scale N, then flat; s = 1 is the published form (McCandlish et al. 2018,
-arXiv:1812.06162, equation 2.6). The bound of stability is a property of the curvature: with k = 0 it is the same at
-every batch, as on a quadratic, so that every trial that diverged at any rung, and every one that did not, tells of
-lr_max; with k = 1 it follows the best rate.
-Where trials differ in momentum, N ~ 1 / (1 - m) and lr_max ~ 1 + m: at small batches lr / (1 - m) counts (Smith and Le
-2017, arXiv:1710.06451), at large ones the heavy ball's bound lr h < 2 (1 + m) (Polyak 1964).
+The best rate is a power a of B far below the noise scale N, then flat; s = 1 is the published form (McCandlish et al.
+2018, arXiv:1812.06162, equation 2.6). The stability limit is a property of the curvature: with k = 0 it is the same at
+every batch, as on a quadratic, so that every trial at any rung, diverged or not, is evidence on lr_max; with k = 1 it
+follows the best rate.
+If trials differ in momentum, N ~ 1 / (1 - m) and lr_max ~ 1 + m: at small batches lr / (1 - m) matters (Smith and Le
+2017, arXiv:1710.06451), at large ones the heavy-ball limit lr h < 2 (1 + m) (Polyak 1964).
 """
 
 from __future__ import annotations
@@ -22,19 +22,23 @@ from hpo.extrapolation.laws.priors import Normal
 from hpo.extrapolation.laws.response import Bounded, RateResponse
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, Array, SettingLaw, Values, lag, told
 
-# a, where nothing is published of the optimizer: between the square root and the linear rule
+# a, if nothing is published for the optimizer: between the square-root and the linear rule
 EXPONENT = Normal(0.75, 0.2)
 # the noise scale is an order-of-magnitude predictor of the critical batch (arXiv:1812.06162, section 4)
 NOISE_OVER_CRITICAL = Normal(0.0, 1.5)
-# Adam's rate stops growing earlier than its epochs start to, by nobody knows how much: on two language models
-# (arXiv:2410.21676) one rate serves from 64 to 16,384 sequences, where the epochs have a critical batch of thousands
+# Adam's rate stops growing at a smaller batch than its epochs start to, by an unknown factor: on two language models
+# (arXiv:2410.21676) one rate is best from 64 to 16,384 sequences, while the critical batch of the epochs is thousands
 NOISE_OVER_CRITICAL_OF_ADAM = Normal(-2.0, 3.0)
 RESPONSE = {
-    "log_sharpness": Normal(0.2, 0.25),  # of the turn from B^a to flat; 1 is the published form
+    "log_sharpness": Normal(
+        0.2, 0.25
+    ),  # of the transition from B^a to flat; 1 is the published form
     "log_below": Normal(float(np.log(0.6)), 0.4),
     "log_above": Normal(float(np.log(0.8)), 0.6),
     "log_wall": Normal(float(np.log(1.0)), 0.5),
-    "log_margin": Normal(float(np.log(0.8)), 0.6),  # networks are lost at two to three times lr_max
+    "log_margin": Normal(
+        float(np.log(0.8)), 0.6
+    ),  # trainings are lost at two to three times lr_max
     "follow": Normal(0.0, 1.5),  # logit of k
     "log_divergence_width": Normal(float(np.log(0.04)), 0.6),
 }
@@ -42,14 +46,14 @@ RESPONSE = {
 
 @dataclass(frozen=True)
 class RateLaw(SettingLaw):
-    """The learning rate's law; ``momentum`` is the one it is anchored at, None where trials do not differ in it."""
+    """The law of the learning rate; ``momentum`` is the one it is anchored at, None if all trials share it."""
 
     exponent: Normal = EXPONENT
     momentum: float | None = None
     noise_over_critical: Normal = NOISE_OVER_CRITICAL
 
     def parameters(self, *, response: bool) -> list[Parameter]:
-        """The unknowns of this law; with ``response`` also those of a miss's cost and of the bound of stability."""
+        """The unknowns of this law; with ``response`` also those of the cost of a miss and of the stability limit."""
         found = [
             Parameter("learning_rate.anchor", self.centre, self.spread),
             _parameter("learning_rate.exponent", self.exponent),
@@ -81,11 +85,11 @@ class RateLaw(SettingLaw):
         return np.asarray(values["learning_rate.anchor"][:, None] + at_anchor + shift)
 
     def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Bounded:
-        """What another rate than the best one costs at each batch (and momentum).
+        """The cost of a rate other than the best one at each batch (and momentum).
 
-        Where noise sets the best rate the response is round; the more the ceiling sets it, the straighter is the slope
-        up to it and the steeper the wall beyond, by as much as the bound of stability is the curvature's (1 - k). On
-        noisy quadratics both shrink as 1 - (best / lr_max)^2 does.
+        Where noise limits the best rate the response is round; the more the ceiling limits it, the straighter the slope
+        below it and the steeper the wall above, in proportion to (1 - k), the part of the stability limit that the
+        curvature sets. On noisy quadratics both shrink as 1 - (best / lr_max)^2.
         """
         below, above, wall, width = (
             np.exp(values[f"learning_rate.{name}"])[:, None]
@@ -116,7 +120,7 @@ class RateLaw(SettingLaw):
 
 
 def momenta(settings: Sequence[Mapping[str, object]]) -> Array:
-    """The momentum of many settings, 0 where it is not told."""
+    """Return the momentum of each of many settings, 0 where it is missing."""
     return np.asarray(np.nan_to_num(told(MOMENTUM, settings)))
 
 

@@ -1,7 +1,7 @@
-"""What settings off the best ones cost: a factor on the epochs, and for the learning rate the risk of divergence.
+"""The cost of settings other than the best: a factor on the epochs, and for the learning rate the risk of divergence.
 
 Shapes: the arrays of a response are (particles, places), a place being a batch (and a momentum), or (particles, 1)
-where all places agree; coordinates are (places,) or (particles, places).
+if all places agree; coordinates are (places,) or (particles, places).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Array: TypeAlias = NDArray[np.float64]
 Index: TypeAlias = NDArray[np.intp]
 
 LOST_BY_CHANCE = 0.005
-MOST = 50.0  # log epochs: nothing is dearer
+MOST = 50.0  # log epochs: the largest cost
 
 
 @dataclass(frozen=True)
 class Response:
-    """Any setting: quadratic near the best, in units of the spread, and ever less beyond.
+    """The response of any setting: quadratic near the best value, in units of the spread, and flatter far from it.
 
-    The law of such a setting is too vague for its far values to be held against it.
+    The law of such a setting is too vague to penalize distant values fully.
     """
 
     best: Array
@@ -31,25 +31,25 @@ class Response:
     unit: float
 
     def at(self, index: Index) -> Response:
-        """The response at some of the places, repeated or not."""
+        """Return the response at some of the places, which may repeat."""
         return Response(self.best[:, index], self.curvature, self.unit)
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
         """Logarithm of the factor on the epochs: (particles, places).
 
-        ``lowered`` is by how much a short warmup lowers the learning rate that a training bears, in its logarithm.
+        ``lowered`` is how much a short warmup lowers the log of the learning rate that a training tolerates.
         """
         miss = (coordinate - self.best) / self.unit
         return np.asarray(self.curvature * 4 * np.log1p(miss**2 / 4))
 
     def risk(self, coordinate: Array, lowered: Array | None = None) -> Array | None:  # noqa: ARG002
-        """Probability that a training is lost: (particles, places); None for a setting that loses none."""
+        """Probability that a training is lost: (particles, places); None for a setting that cannot cause a loss."""
         return None
 
 
 @dataclass(frozen=True)
 class Bounded(Response):
-    """A learning rate: beyond ``limit`` (particles, places) trainings diverge, as surely as ``width`` is small."""
+    """A learning rate: beyond ``limit`` (particles, places) trainings diverge; a small ``width`` is a sharp limit."""
 
     limit: Array
     width: Array
@@ -63,12 +63,12 @@ class Bounded(Response):
 
 @dataclass(frozen=True)
 class RateResponse(Bounded):
-    """The learning rate. Below the best one progress is proportional to the rate, so the cost tends to |miss|.
+    """The learning rate. Below the best rate progress is proportional to the rate, so the cost tends to |miss|.
 
-    Above it is quadratic at first, with a wall where noise keeps the training from its target,and beyond ``limit``
-    the training diverges. Arrays as in :class:`Response`; ``below`` is how far below the best rate the response is
-    round before it is a straight line, ``wall`` and ``width`` (of the divergence) are distances in log rate too. Both
-    sides shrink by ``room`` where a ceiling, and not noise, sets the best rate.
+    Above it the cost is quadratic at first, with a wall where noise keeps the training from its target, and beyond
+    ``limit`` the training diverges. Arrays are as in :class:`Response`; ``below`` is how far below the best rate the
+    response is round before it becomes a straight line; ``wall`` and ``width`` (of the divergence) are distances in log
+    rate too. Both sides shrink by ``room`` where a ceiling, not noise, limits the best rate.
     """
 
     below: Array
@@ -77,7 +77,7 @@ class RateResponse(Bounded):
     room: Array
 
     def at(self, index: Index) -> RateResponse:
-        """The response at some of the places, repeated or not."""
+        """Return the response at some of the places, which may repeat."""
         return RateResponse(
             self.best[:, index],
             self.curvature,

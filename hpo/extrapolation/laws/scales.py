@@ -1,24 +1,23 @@
-"""How the size of the model and the length of the training move what the laws of the batch say.
+"""How the size of the model and the length of the training change the predictions of the batch laws.
 
 Everything is relative to the full scale: ``away`` is log(value / value at full scale), 0 there and negative below it.
 
-    the batch          B counts as B exp(-sum c_d away_d), for the critical batch grows as the scale to the power c_d
+    the batch          B counts as B exp(-sum c_d away_d): the critical batch grows as the power c_d of the scale
     the best settings  log best += sum k_d away_d
     the epochs         log E    += -sum a_d away_d
     the best metric    log S    += log(f + sum s_d exp(-b_d u_d))             with f + sum s_d = 1
-                       u_d = away_d, but that its steps grow as exp(k_d (away_d - that of the largest seen))
+                       u_d = away_d, but with steps that grow as exp(k_d (away_d - that of the largest seen))
 
 The critical batch grows about as the square root of the samples, and hardly with the model (Zhang et al. 2024,
 arXiv:2410.21676; Bergsma et al. 2025, arXiv:2505.13738). In the standard parametrization the best learning rate falls
 with the model, by a power of its parameters from 0.5 (one over the width, Yang et al. 2022, arXiv:2203.03466) to 0.71
-(Step Law, arXiv:2503.04715), and stays in the maximal update parametrization. With longer trainings at one batch it
-falls too (Bjorck et al. 2024, arXiv:2409.19913), most of which the critical batch tells already. What a training
-lacks is a sum of powers of model and samples over a floor that neither takes away (Hoffmann et al. 2022,
-arXiv:2203.15556, equation 2). No power holds for ever: it falls where a floor is near, and grows where trainings are so
-short that they have only begun to learn (Alabdulmohsin et al. 2022, arXiv:2209.06640; Caballero et al. 2022,
-arXiv:2210.14891). So the exponent drifts with the scale, to either side, and what is told widens with the distance from
-what was seen. All of these are beliefs with a width: the exponents are unknowns of the fit, a
-published law one point among them.
+(Step Law, arXiv:2503.04715); in the maximal update parametrization it stays constant. With longer trainings at one
+batch it falls too (Bjorck et al. 2024, arXiv:2409.19913), mostly because the critical batch grows. The shortfall of a
+training is a sum of powers of model and samples plus an irreducible floor (Hoffmann et al. 2022, arXiv:2203.15556,
+equation 2). No power law holds for ever: the exponent falls near a floor, and is larger for trainings so short that
+they have only begun to learn (Alabdulmohsin et al. 2022, arXiv:2209.06640; Caballero et al. 2022, arXiv:2210.14891).
+So the exponent drifts with the scale, in either direction, and the forecast widens with the distance from the evidence.
+All of these are priors with a width: the exponents are unknowns of the fit, and a published law is one point of them.
 """
 
 from __future__ import annotations
@@ -53,20 +52,20 @@ BEST_ELSE = Normal(0.0, 0.1)
 EPOCHS = {"model": Normal(0.25, 0.35), "length": Normal(0.0, 0.3)}
 SHARE = Normal(float(np.log(0.3)), 1.0)  # log (s_d / f)
 POWER = Normal(float(np.log(0.3)), 0.5)  # log b_d
-# k_d, by how much the logarithm of the exponent grows, beyond what the floor does, while the parameters or the samples
-# grow e times. Over the samples the exponent of 20 published series of language models falls by 0.36, where the floor
-# alone makes it 0.24; that of bytes learnt in the first 256 updates grows by 0.5. Of sizes less is known
+# k_d, the growth of the log exponent, beyond the effect of the floor, while the parameters or the samples grow e times.
+# Over the samples the exponent of 20 published series of language models falls by 0.36, of which the floor alone
+# explains 0.24; that of bytes learnt in the first 256 updates grows by 0.5. Less is known about model sizes
 DRIFT = {"model": Normal(0.0, 0.25), "length": Normal(0.0, 0.5)}
 MOST_DRIFT = 5.0  # of the logarithm of the exponent
 
 
 @dataclass(frozen=True)
 class Scales:
-    """The directions besides the batch that a study grows in, and their values at ``full_scale``.
+    """The directions besides the batch in which a study scales, and their values at ``full_scale``.
 
-    ``reach`` (directions,) is how far below it the largest lie that were seen, 0 where it was seen. ``fixed_budget``
-    says that a metric is asked about and not the epochs; ``carried`` are the directions over which the parametrization
-    carries the learning rate.
+    ``reach`` (directions,) is how far the largest value seen lies below the full scale, 0 if that was seen.
+    ``fixed_budget`` says that the question is about a metric, not the epochs; ``carried`` are the directions over which
+    the parametrization transfers the learning rate.
     """
 
     full_scale: Mapping[str, float] = field(default_factory=dict)
@@ -97,7 +96,7 @@ class Scales:
         return np.stack(columns, axis=1) if columns else np.zeros((len(settings), 0))
 
     def growth(self) -> dict[str, float]:
-        """How many times the parameters, or the samples, of the largest seen the full scale has, by direction."""
+        """The ratio of the full scale to the largest seen, in parameters or samples, by direction."""
         return {
             name: float(np.exp(unit * far))
             for name, unit, far in zip(self.names, self._units, self.reach, strict=True)
@@ -109,7 +108,7 @@ class Scales:
         return np.asarray(away[:, lengths].sum(axis=1))
 
     def parameters(self, settings: Sequence[str], away: Array) -> list[Parameter]:
-        """The unknowns; ``settings`` have laws, ``away`` (seen, directions) is where there is evidence."""
+        """The unknowns; ``settings`` are those with laws, ``away`` (seen, directions) is where there is evidence."""
         found = []
         for index, name in enumerate(self.names):
             kind, unit = _kind(name), _unit(name)
@@ -129,7 +128,7 @@ class Scales:
         return found
 
     def log_batch(self, values: Values, log_batch: Array, away: Array) -> Array:
-        """The batch that would be at full scale what this one is here: (1 or particles, places)."""
+        """The equivalent batch at full scale: (1 or particles, places)."""
         if not self:
             return np.atleast_2d(log_batch)
         return np.asarray(np.asarray(log_batch)[None, :] - self._sum(values, "critical", away))
@@ -139,9 +138,9 @@ class Scales:
         return self._sum(values, setting, away)
 
     def level(self, values: Values, away: Array) -> Array:
-        """What the scale adds to the log epochs, or to the log of what a training lacks: (particles, places).
+        """What the scale adds to the log epochs, or to the log shortfall of a training: (particles, places).
 
-        It is relative to the largest values seen, where the evidence says most.
+        It is relative to the largest values seen, where the evidence is strongest.
         """
         return self._level(values, away) - self._level(values, -self.reach[None, :])
 
@@ -161,12 +160,12 @@ class Scales:
         return np.asarray(np.log(np.maximum(total, 1e-12)))
 
     def moves(self, setting: str) -> Normal:
-        """What the best coordinate of a setting is believed to move by from the largest seen to the full scale."""
+        """The belief on how far the best coordinate of a setting moves from the largest seen to the full scale."""
         beliefs = [self._best(setting, name) for name in self.names]
         return _total(beliefs, self._units * self.reach)
 
     def critical_moves(self) -> Normal:
-        """What the logarithm of the critical batch is believed to move by likewise."""
+        """The belief on how far the log critical batch moves from the largest seen to the full scale."""
         beliefs = [CRITICAL[_kind(name)] for name in self.names]
         return _total(beliefs, self._units * self.reach)
 
@@ -190,7 +189,7 @@ class Scales:
 
 
 def drifted(beyond: Array, drift: Array) -> Array:
-    """How far it is to ``beyond`` the largest seen in steps that grow as exp(drift beyond), 1 at 0."""
+    """The distance ``beyond`` the largest seen, in steps that grow as exp(drift beyond), 1 at 0."""
     grown = np.clip(drift * beyond, -MOST_DRIFT, MOST_DRIFT)
     return np.asarray(
         beyond

@@ -1,8 +1,8 @@
 """How the best value of each tuned setting moves with the batch, and what missing it costs.
 
-A law handles its setting in a coordinate: the logarithm of a setting on a log scale, -log(1 - m) for momentum (the
-logarithm of how many gradients it averages over), others as they are. Here is the law of every setting but the
-learning rate, a power law in the batch: p = 1 for warmup in epochs is LEGW. ``rate_law`` holds the learning rate's.
+A law handles its setting in a coordinate: the logarithm for a setting on a log scale, -log(1 - m) for momentum (the
+logarithm of how many gradients it averages over), the value itself for others. This module has the law of every setting
+but the learning rate (``rate_law``): a power law in the batch, of which p = 1 for warmup in epochs is LEGW.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Values: TypeAlias = Mapping[str, Array]
 
 RATE, MOMENTUM = "learning_rate", "momentum"
 MOST_MOMENTUM = 1 - 1e-4
-# p in value ~ B^p: for the warmup LEGW says 1 and Goyal et al. 0; others hardly move in published recipes
+# p in value ~ B^p: for the warmup LEGW says 1 and Goyal et al. 0; other settings hardly move in published recipes
 GROWTH = {"warmup_epochs": Normal(0.5, 0.4)}
 GROWTH_ELSE = Normal(0.0, 0.2)
 
 
 @dataclass(frozen=True)
 class SettingLaw:
-    """One tuned setting: the scale it is handled on, where it was tried, the batch its law is anchored at.
+    """One tuned setting: its scale, the range that was tried, and the batch at which its law is anchored.
 
-    ``slack`` is how much farther from what was tried the best one may lie at the full scale of model and training.
+    ``slack`` is how much farther from the tried range the best value may lie at the full scale of model and training.
     """
 
     setting: ScaledSetting
@@ -56,7 +56,7 @@ class SettingLaw:
         return is_log(self.setting)
 
     def coordinate(self, values: Array) -> Array:
-        """Values in the coordinate of the law; values that a log cannot take count as the smallest tried."""
+        """Convert values to the coordinate of the law; values without a logarithm count as the smallest tried."""
         if self.name == MOMENTUM:
             return lag(values)
         if not self.is_log:
@@ -64,7 +64,7 @@ class SettingLaw:
         return np.asarray(np.log(np.maximum(values, np.exp(self.tried[0]) * 1e-3)))
 
     def value(self, coordinate: Array) -> Array:
-        """Back from the coordinate to the setting's own unit, inside its bounds."""
+        """Convert the coordinate back to the setting's own unit, inside its bounds."""
         if self.name == MOMENTUM:
             return np.asarray(np.clip(-np.expm1(-np.asarray(coordinate)), 0.0, MOST_MOMENTUM))
         values = np.exp(coordinate) if self.is_log else np.asarray(coordinate)
@@ -75,7 +75,7 @@ class SettingLaw:
         return np.asarray(np.clip(values, legal.low, high))
 
     def parameters(self, *, response: bool) -> list[Parameter]:
-        """The unknowns of this law; with ``response`` also those of what a miss costs."""
+        """The unknowns of this law; with ``response`` also those of the cost of a miss."""
         growth = GROWTH.get(self.name, GROWTH_ELSE)
         found = [
             Parameter(f"{self.name}.anchor", self.centre, self.spread),
@@ -90,7 +90,7 @@ class SettingLaw:
         return Parameter(f"{self.name}.log_scatter", float(np.log(0.35)), 0.6)
 
     def has_scatter(self, values: Values) -> bool:
-        """Whether the values hold the scatter of tuned settings, and not what a miss costs."""
+        """Whether the values hold the scatter of tuned settings rather than the cost of a miss."""
         return f"{self.name}.log_scatter" in values
 
     def scatter(self, values: Values) -> Array:
@@ -99,7 +99,7 @@ class SettingLaw:
         return np.asarray(unit * np.exp(values[f"{self.name}.log_scatter"]))
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:  # noqa: ARG002
-        """Best coordinate at each batch: (particles, batches); ``momentum`` (batches,) matters to the rate alone.
+        """Best coordinate at each batch: (particles, batches); ``momentum`` (batches,) only affects the learning rate.
 
         ``log_batch`` is (batches,), or (particles, batches) where it differs by particle.
         """
@@ -109,14 +109,14 @@ class SettingLaw:
         return np.asarray(anchor + growth if self.is_log else anchor * np.exp(growth))
 
     def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Response:
-        """What a value other than the best one costs at each batch."""
+        """The cost of a value other than the best one at each batch."""
         unit = 1.0 if self.is_log else self.spread
         curvature = np.exp(values[f"{self.name}.log_curvature"])[:, None]
         return Response(self.best(values, log_batch, momentum), curvature, unit)
 
 
 def legal_range(name: str) -> Range:
-    """Where a setting may lie, that of a technique or of a workload's own with them."""
+    """Return the legal range of a setting, including settings of a technique and of a workload."""
     if name in names():
         return range_of(name) or Range()
     own = own_setting_named(name)
@@ -134,12 +134,12 @@ def lag(momentum: Array) -> Array:
 
 
 def coordinates(law: SettingLaw, settings: Sequence[Mapping[str, object]]) -> Array:
-    """Coordinates of one setting in many settings; NaN where it is not told."""
+    """Return the coordinates of one setting in many settings; NaN where it is missing."""
     return law.coordinate(told(law.name, settings))
 
 
 def told(name: str, settings: Sequence[Mapping[str, object]]) -> Array:
-    """Values of one setting in many settings; NaN where it is not told."""
+    """Return the values of one setting in many settings; NaN where it is missing."""
     values = [item.get(name) for item in settings]
     return np.array(
         [float(value) if isinstance(value, (int, float)) else np.nan for value in values]

@@ -1,20 +1,20 @@
-"""What warmup does: it lets a training start below the rate that its first updates would not bear, and it takes time.
+"""What warmup does: it keeps the first updates below a rate at which they would diverge, and it costs time.
 
     lowered(U) = D / (1 + U / U_0)                                            U = w N / B updates of warmup
     E = E_full + w k / (k + 1)          where the target is reached after the warmup of w epochs,
     E = ((k + 1) E_full w^k)^(1 / (k + 1))                                    where it is reached within it
 
-A network starts in a region of high curvature, where it bears less learning rate; with every update at a lower rate it
-moves to flatter ones (Gilmer et al. 2021, arXiv:2110.04369; Kalra and Barkeshli 2024, arXiv:2406.09405). The logarithm
-of the rate that a training bears is D lower without a warmup, and D / 2 lower with one of U_0 updates: updates and not
-epochs, so that a warmup that is kept in epochs does the less the larger the batch is.
+A network starts in a region of high curvature, where it tolerates a lower learning rate; updates at a low rate move it
+to flatter regions (Gilmer et al. 2021, arXiv:2110.04369; Kalra and Barkeshli 2024, arXiv:2406.09405). The logarithm
+of the rate that a training tolerates is D lower without a warmup, and D / 2 lower with one of U_0 updates. Updates
+matter, not epochs, so a warmup with a fixed number of epochs has less effect at a larger batch.
 
-The rate that a training bears and the rate above which it needs more epochs are two bounds; the second one comes down
-by the share h of D, 0 to 1.
+The rate that a training tolerates and the rate above which it needs more epochs are two limits; the second one is
+lowered by the share h (0 to 1) of D.
 
-During a linear warmup, progress is as the power k of the rate's share of its peak: with k = 1, where an update gets as
-far as its rate, a warmup costs half of itself, and with k = 0, where the noise limits the rate, nothing. E_full is what
-the same settings need at the full rate from the first update on.
+During a linear warmup, progress is proportional to (rate / peak rate)^k: with k = 1, progress proportional to the rate,
+a warmup costs half its length; with k = 0, where noise limits the rate, it costs nothing. E_full is the number of
+epochs that the same settings need at the full rate from the first update on.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HARDNESS = Normal(
     float(np.log(1.0)), 0.7
 )  # log D: with normalization nearly 0, without it a factor of 3 and more
 UPDATES = Normal(float(np.log(30.0)), 0.7)  # log U_0
-UPDATES_UNTOLD = 3.0  # sd of log U_0 where nobody tells how many updates an epoch has
+UPDATES_UNTOLD = 3.0  # sd of log U_0 if the number of updates per epoch is unknown
 DELAY = Normal(float(np.log(0.5)), 0.5)  # log k
 SLOWED = Normal(0.0, 1.5)  # logit of h
 
@@ -52,9 +52,9 @@ class Warmups:
 
 @dataclass(frozen=True)
 class WarmupLaw:
-    """The law of the warmup; ``samples_per_epoch`` is None where it is not known.
+    """The law of the warmup; ``samples_per_epoch`` is None if unknown.
 
-    ``tuned`` says whether studies may choose the warmup; else it is ``usual`` epochs at every batch.
+    ``tuned`` says whether studies may choose the warmup; otherwise it is ``usual`` epochs at every batch.
     """
 
     samples_per_epoch: float | None
@@ -73,7 +73,7 @@ class WarmupLaw:
         ]
 
     def updates_per_epoch(self, log_batch: Array | float) -> Array:
-        """Updates in an epoch at each batch; without the samples of an epoch 100 at the largest rung."""
+        """Updates per epoch at each batch; if the samples per epoch are unknown, 100 at the largest rung."""
         log_samples = (
             np.log(self.samples_per_epoch)
             if self.samples_per_epoch
@@ -82,28 +82,28 @@ class WarmupLaw:
         return np.asarray(np.exp(log_samples - np.asarray(log_batch)))
 
     def shortest(self, log_batch: float) -> float:
-        """Epochs of the shortest warmup at a batch: one update."""
+        """The shortest warmup at a batch, one update, in epochs."""
         return 1 / float(self.updates_per_epoch(log_batch))
 
     def warmups(self, epochs: Array, log_batch: Array | float) -> Warmups:
-        """Warmups of so many ``epochs`` (places,) at each batch; the usual one where none is given."""
+        """Return warmups of ``epochs`` (places,) at each batch; the usual one where that is NaN."""
         epochs = np.where(np.isfinite(epochs), epochs, self.usual)
         return Warmups(epochs, epochs * self.updates_per_epoch(log_batch))
 
     def lowered(self, values: Values, warmups: Warmups) -> Array:
-        """By how much the rate that a training bears is lower than with a long warmup, in its logarithm.
+        """How much lower the log of the tolerated rate is than with a long warmup: (particles, places).
 
-        (particles, places); D without a warmup, and ever less with a longer one.
+        It is D without a warmup, and smaller the longer the warmup.
         """
         share = warmups.updates[None, :] / np.exp(values["warmup.log_updates"])[:, None]
         return np.asarray(np.exp(values["warmup.log_hardness"])[:, None] / (1 + share))
 
     def slowed(self, values: Values, lowered: Array) -> Array:
-        """By how much the rate from which a training is slowed is lower: the share h of ``lowered``."""
+        """How much lower the log of the rate is above which a training slows down: the share h of ``lowered``."""
         return np.asarray(lowered / (1 + np.exp(-values["warmup.slowed"]))[:, None])
 
     def log_delayed(self, values: Values, log_epochs: Array, warmups: Warmups) -> Array:
-        """Log epochs with the warmup, from those at the full rate all along; both (particles, places)."""
+        """Log epochs with the warmup, from those at the full rate throughout; both (particles, places)."""
         delay = np.exp(values["warmup.log_delay"])[:, None]
         log_warmup = np.log(np.maximum(warmups.epochs, 1e-9))[None, :]
         after = np.logaddexp(log_epochs, log_warmup + np.log(delay / (1 + delay)))

@@ -1,4 +1,4 @@
-"""How a plan is started on a machine: a scheduler each, as functions from a plan to a script that a person can read."""
+"""How a plan is started on a machine: one module per scheduler, with functions from a plan to a readable script."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from search_spaces.plugins import PluginError, load_attribute
 
 
 def described(launcher: str) -> SchedulerDescription:
-    """The description of a launcher; :class:`PlanError` for one that there is not, or that cannot be used."""
+    """Return the description of a launcher; raise :class:`PlanError` if it does not exist or cannot be used."""
     try:
         return SCHEDULERS[launcher]
     except PluginError as error:
@@ -24,14 +24,14 @@ def described(launcher: str) -> SchedulerDescription:
 
 
 def script_name(launcher: str) -> str:
-    """The name of a launcher's script in the folder of a plan."""
+    """Return the name of a launcher's script in the folder of a plan."""
     return described(launcher).script
 
 
 def script_of(plan: Plan, machine: Machine | None, *, backend: str) -> tuple[str, str]:
-    """The name and the text of a plan's launch script; :class:`PlanError` for a launcher that there is not.
+    """Return the name and the text of a plan's launch script; raise :class:`PlanError` for an unknown launcher.
 
-    ``machine`` is None where nothing more is known of it than its name.
+    ``machine`` is None if only its name is known.
     """
     its, run = described(plan.launcher), run_of(plan, machine, backend)
     made = scheduler_of(plan.launcher, run)
@@ -39,7 +39,7 @@ def script_of(plan: Plan, machine: Machine | None, *, backend: str) -> tuple[str
 
 
 def scheduler_of(launcher: str, facts: Run | SlotFacts) -> Scheduler | str:
-    """What a scheduler adds to a script, or the whole of it; :class:`PlanError` where a plug-in's cannot be made."""
+    """Return what a scheduler adds to a script, or the whole script; raise :class:`PlanError` if a plug-in fails."""
     rule = described(launcher).rule
     try:
         make = load_attribute(rule)

@@ -1,4 +1,4 @@
-"""Settings of Horovod and NCCL that follow from a plan, each with a word on why."""
+"""Settings of Horovod and NCCL that follow from a plan, each with its reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpo.planning.plan import Plan
 MIB = 2**20
 MANY_NODES = 512
 BETWEEN_NODES = {"ring": "allreduce:ring", "tree": "allreduce:tree"}
-"""As NCCL takes it since 2.24: an algorithm alone would hold for every collective, and a tree cannot broadcast."""
+"""The syntax of NCCL since 2.24: an algorithm alone would apply to every collective, and a tree cannot broadcast."""
 WITHIN_THEN_BETWEEN = ("hierarchical", "hybrid")
 
 
@@ -52,13 +52,13 @@ def environment_variables(
 
 
 def time_options(plan: Plan) -> dict[str, Any]:
-    """The options of the time model (:class:`hpo.planning.timing.step_time.StepOptions`) that a plan was made with."""
+    """The options of the time model (:class:`hpo.planning.timing.step_time.StepOptions`) with which a plan was made."""
     stored = (plan.details or {}).get("options")
     return dict(stored) if stored else dataclasses.asdict(step_options(plan.job.settings))
 
 
 def all_reduce_argument(plan: Plan, backend: str) -> str:
-    """The trainer's ``--all-reduce`` for the all-reduce of the plan's time model; Horovod's come from its variables."""
+    """The trainer's ``--all-reduce`` for the all-reduce of the plan's time model; Horovod has environment variables."""
     chosen = time_options(plan)["all_reduce"]
     if backend != "torch" or plan.nodes == 1:
         return "default"

@@ -23,11 +23,11 @@ resubmit() {  # to the instance that runs this job; the new job waits for its en
 
 
 def scheduler(run: SlotFacts) -> Scheduler:
-    """Directives and functions for Flux; the script keeps the time itself."""
+    """Directives and functions for Flux; the script itself watches the time limit."""
 
     def array(agents: int) -> JobArray:
-        # Flux has none: one job, copied, that says itself what it asks for. See --cc in flux-submit(1); a script's own
-        # directives are for `flux batch` alone
+        # Flux has no job arrays: one job is copied, with its resources as options. See --cc in flux-submit(1); the
+        # directives of a script only apply to `flux batch`
         program = (
             *("flux", "submit", f"--cc=0-{agents - 1}", f"--job-name={run.name}"),
             *(f"--nodes={run.nodes}", "--ntasks=1", f"--time-limit={minutes(run.slot_seconds)}m"),

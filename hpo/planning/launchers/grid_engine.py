@@ -10,7 +10,7 @@ from hpo.planning.launchers.run import Run, clock
 from hpo.planning.launchers.script import Scheduler
 
 WHOLE_NODE = {"abci": "rt_F", "tsubame3": "f_node"}
-"""What the sites call a whole node among the resources that a job may ask for."""
+"""The sites' names of the resource that is a whole node."""
 
 FUNCTIONS = """\
 healthy_hosts() {  # of the hosts of this job, those that run a command

@@ -1,4 +1,4 @@
-"""The set-up of a job, its prolog: modules to load, a container, a command before each rank."""
+"""The set-up of a job, its prolog: modules to load, a container, a command prefix of each rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpo.errors import PlanError
 from hpo.planning.plan import Plan
 
 DETAIL, OLD_DETAIL = "job_setup", "surroundings"
-"""The key of a plan's details under which it is kept; plans of earlier releases have the old one."""
+"""The key of the set-up in a plan's details; plans of earlier releases have the old one."""
 _MODULE = re.compile(r"[A-Za-z0-9][\w.+/-]*")
 
 
@@ -20,7 +20,7 @@ _MODULE = re.compile(r"[A-Za-z0-9][\w.+/-]*")
 class JobSetup:
     """``modules`` are loaded in this order, ``container`` is an image of Apptainer, ``prefix`` the words of a command.
 
-    Raises :class:`PlanError` for a module or an image whose name no such thing can have.
+    Raises :class:`PlanError` for an invalid name of a module or an image.
     """
 
     modules: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class JobSetup:
 
     @classmethod
     def of(cls, modules: Sequence[str], container: str | None, prefix: str | None) -> JobSetup:
-        """From what a person types; ``prefix`` is split as a shell would."""
+        """Return the set-up of command line options; ``prefix`` is split as a shell would."""
         try:
             words = shlex.split(prefix or "")
         except ValueError as error:
@@ -51,7 +51,7 @@ class JobSetup:
 
     @classmethod
     def of_plan(cls, plan: Plan) -> JobSetup:
-        """The set-up of a plan; an empty one where it says nothing."""
+        """Return the set-up of a plan; an empty one if the plan has none."""
         details = plan.details or {}
         kept = details.get(DETAIL) or details.get(OLD_DETAIL) or {}
         return cls(
@@ -59,7 +59,7 @@ class JobSetup:
         )
 
     def put_into(self, plan: Plan) -> Plan:
-        """The plan, with this set-up in its script."""
+        """Return the plan with this set-up in its script."""
         if self == JobSetup():
             return plan
         return dataclasses.replace(
@@ -67,7 +67,7 @@ class JobSetup:
         )
 
     def lines(self, *, gpus: bool) -> str:
-        """The part of the script that loads the modules and defines ``inside``, the words before a rank's command."""
+        """The part of the script that loads the modules and defines ``inside``, the prefix of a rank's command."""
         prefix = " ".join(map(shlex.quote, self.prefix))
         image = shlex.quote(self.container) if self.container else ""
         return f"""\

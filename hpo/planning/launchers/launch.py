@@ -1,4 +1,4 @@
-"""Writes a plan's folder, runs a plan on this machine through lost workers, and reads back what happened."""
+"""Writes a plan's folder, runs a plan on this machine with restarts after lost workers, and reads its outcome."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from trainers.workloads.program.files import without_launcher
 
 POLL_SECONDS = 0.1
 MARK = "HPO_LAUNCH"
-"""A variable by which the workers of one start are known."""
+"""An environment variable that identifies the workers of one start."""
 LOCK = "launch.lock"
 LOCK_SECONDS = 15.0
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
@@ -47,10 +47,10 @@ KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 class Launched:
     """What one launch reported: how the training ended, and sample pictures of its model (None without any).
 
-    ``restarts`` counts how often it went on after an interruption; ``workers`` and ``nodes`` are those of its last
-    start, 0 where the report does not tell. ``samples_per_second`` is the median over the stretches between
-    evaluations of the last start, evaluation included; None where the batch size changed or none was timed.
-    ``machine`` is where it ran, "" where the report alone is known.
+    ``restarts`` counts how often it was resumed after an interruption; ``workers`` and ``nodes`` are those of its last
+    start, 0 if the report lacks them. ``samples_per_second`` is the median over the intervals between evaluations of
+    the last start, including the evaluation; None if the batch size changed or no interval was timed.
+    ``machine`` is where it ran, "" if only the report is known.
     """
 
     outcome: TrainingOutcome
@@ -63,16 +63,16 @@ class Launched:
 
     @property
     def references(self) -> dict[str, float]:
-        """The target's metric of what its model must beat, by name; empty where its workload tells none."""
+        """The target's metric of the baselines that its model must beat, by name; empty if its workload has none."""
         return dict((self.sample_images or {}).get("references", {}))
 
 
 def write_plan(
     plan: Plan, directory: Path, *, backend: str | None = None, machine: Machine | None = None
 ) -> None:
-    """Write ``plan.json``, ``job.json`` (what the trainer reads) and the launch script into a folder, made if missing.
+    """Write ``plan.json``, ``job.json`` (for the trainer) and the launch script to a folder, created if missing.
 
-    The script is ``launch.sh``, for Ray ``launch.py``; ``backend`` None stands for the machine's usual one.
+    The script is ``launch.sh``, for Ray ``launch.py``; ``backend`` None means the machine's default.
     """
     machine = machine or _machine_of(plan)
     name, text = script_of(
@@ -90,17 +90,16 @@ def write_plan(
 
 
 def check_script(plan: Plan, backend: str) -> None:
-    """Raise :class:`PlanError` where no launch script can be written for the plan with this backend."""
+    """Raise :class:`PlanError` if no launch script can be written for the plan with this backend."""
     script_of(plan, _machine_of(plan), backend=backend)
 
 
 def choose_backend(backend: str | None, launcher: str = "local", workload: str = "") -> str:
-    """The named backend, or the usual one.
+    """Return the named backend, or the default.
 
-    Here that is Horovod where it is installed, and was built for the GPUs where there are any, and torch.distributed
-    where not; with LSF Horovod, whose ranks
-    ``jsrun`` starts as it starts those of MPI; with every other scheduler torch.distributed under torchrun. A program
-    starts its own workers.
+    On this machine the default is Horovod if it is installed (and, with GPUs, was built for them), otherwise
+    torch.distributed; with LSF it is Horovod, whose ranks ``jsrun`` starts like those of MPI; with every other
+    scheduler it is torch.distributed under torchrun. A program starts its own workers.
     """
     if workload == PROGRAM:
         if backend not in (None, PROGRAM):
@@ -118,7 +117,7 @@ def choose_backend(backend: str | None, launcher: str = "local", workload: str =
 
 
 def backend_of(plan: Plan, backend: str | None) -> str:
-    """The named backend, or the usual one of the plan's launcher; what is not installed here may be elsewhere."""
+    """Return the named backend, or the default of the plan's launcher; a backend may be installed elsewhere only."""
     if backend is None or plan.job.workload == PROGRAM:
         return choose_backend(backend, plan.launcher, plan.job.workload)
     return backend
@@ -136,12 +135,12 @@ def run_plan(
     on_restart: Callable[[str], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
 ) -> Launched:
-    """Train the plan once with ``plan.workers`` processes of this machine; its files go to a folder of this seed.
+    """Train the plan once with ``plan.workers`` processes of this machine; its files go to a folder per seed.
 
-    Where workers are lost after the training began, or killed before, it goes on from its last checkpoint, at most
-    ``max_restarts`` times; ``on_restart`` is called at each. ``check`` is called several times a second: what it
-    raises ends the processes and the run. Raises :class:`LaunchError`, with the last words of the processes, where it
-    ends without an outcome.
+    If workers are lost after the training began, or killed before, it resumes from its last checkpoint, at most
+    ``max_restarts`` times; ``on_restart`` is called each time. ``check`` is called several times a second: an exception
+    from it ends the processes and the run. Raises :class:`LaunchError`, with the last output of the processes, if the
+    run ends without an outcome.
     """
     folder = directory / f"seed-{seed}"
     make_folder(folder)
@@ -195,7 +194,7 @@ def _run_in(
         if follower.outcome is not None:
             return dataclasses.replace(read_launched(folder / FILES.report), machine="local")
         if len(follower.starts) == begun and status not in KILLED:
-            break  # it failed on its way to the training: it would fail again
+            break  # it failed before the training began: it would fail again
         if restart < max_restarts:
             on_restart(
                 f"the workers ended with exit code {status} and no outcome; restart {restart + 1} of "
@@ -208,7 +207,7 @@ def _run_in(
 
 
 def read_launched(path: Path) -> Launched:
-    """What a launched plan reported in a file; :class:`LaunchError` where it holds no outcome."""
+    """Read the report of a launched plan; raise :class:`LaunchError` if it holds no outcome."""
     try:
         outcome, images = report.read_outcome(path), report.read_sample_images(path)
         images = None if images is None else check_sample_images(images)
@@ -231,7 +230,7 @@ def read_launched(path: Path) -> Launched:
 
 
 def throughput(points: Sequence[ConvergencePoint]) -> float | None:
-    """Samples per second between evaluations of one start: the median, without the stretch up to the first."""
+    """The median samples per second between evaluations of one start, without the interval before the first."""
     if len({point.global_batch_size for point in points}) != 1:
         return None
     rates = sorted(
@@ -250,7 +249,7 @@ def throughput(points: Sequence[ConvergencePoint]) -> float | None:
 
 
 class _Follower:
-    """Reads a report while it is written, through restarts that write it anew; each point is handed on once."""
+    """Reads a report while it is written, also when a restart rewrites it; each point is passed on once."""
 
     def __init__(self, path: Path, on_point: Callable[[ConvergencePoint], None]) -> None:
         self._path, self._on_point = path, on_point
@@ -259,7 +258,7 @@ class _Follower:
         self.outcome: TrainingOutcome | None = None
 
     def read(self) -> None:
-        """Take in what was written since the last call."""
+        """Read what was written since the last call."""
         if not self._path.exists():
             return
         with self._path.open("rb") as lines:
@@ -276,7 +275,7 @@ class _Follower:
     def _take(self, line: bytes) -> None:
         if report.is_point(line):
             point = ConvergencePoint.from_json(line.decode())
-            if point.step > self._last_step:  # one at or before it was handed on before the restart
+            if point.step > self._last_step:  # earlier points were passed on before the restart
                 self._last_step = point.step
                 self._on_point(point)
             return
@@ -294,7 +293,7 @@ def _attempt(
     check: Callable[[], None],
     lock: IO[bytes],
 ) -> int:
-    """Start the workers and follow their report until they have ended; their launcher's exit status."""
+    """Start the workers, follow their report until they end, and return their launcher's exit status."""
     mark = secrets.token_hex(8)
     with open(log, "a", encoding="utf-8", opener=open_private) as output:
         process = subprocess.Popen(
@@ -327,10 +326,10 @@ def _attempt(
 
 @contextlib.contextmanager
 def _only_run(folder: Path) -> Iterator[IO[bytes]]:
-    """Hold the lock of a run's folder; :class:`LaunchError` where another run holds it.
+    """Hold the lock of a run's folder; raise :class:`LaunchError` if another run holds it.
 
-    The processes of the run inherit the open file, and with it the lock: it is free when the last of them has ended,
-    whatever became of the launcher. Those of a launcher that was killed are given a moment to end.
+    The processes of the run inherit the open file and with it the lock, which is released when the last of them ends,
+    even if the launcher was killed before. The processes of a killed launcher get a moment to end.
     """
     with open(folder / LOCK, "ab", opener=open_private) as lock:
         try:
@@ -343,7 +342,7 @@ def _only_run(folder: Path) -> Iterator[IO[bytes]]:
 
 
 def _machine_of(plan: Plan) -> Machine | None:
-    """The plan's machine, or None where it was read from a file that is not here any more."""
+    """The plan's machine; None if it was read from a file that no longer exists."""
     try:
         return load_machine((plan.details or {}).get("machine_file") or plan.machine)
     except PlanError:
@@ -355,7 +354,7 @@ def _after(restarts: int) -> str:
 
 
 def _last_words(log: Path) -> str:
-    """What the workers said of the error, each once; the end of the log where they said nothing."""
+    """The error messages of the workers, each once; the end of the log if there are none."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     errors = [line[line.index("error: ") :] for line in lines if "error: " in line]
     said = list(without_launcher(lines)) or lines
@@ -363,15 +362,15 @@ def _last_words(log: Path) -> str:
 
 
 def _end_orphans(mark: str) -> None:
-    """Kill workers whose launcher was itself killed: two runs must not write one checkpoint. Linux shows them."""
+    """Kill workers whose launcher was killed (Linux only): two runs must not write one checkpoint."""
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
                 os.kill(int(folder.name), signal.SIGKILL)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the launcher, and so its workers."""
+    """End the launcher and with it its workers."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         try:

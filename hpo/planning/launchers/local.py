@@ -37,7 +37,7 @@ def has_horovod() -> bool:
 
 
 def carries_gpus() -> bool:
-    """Whether Horovod can sum what lies on this machine's GPUs: it was built with NCCL, or there are none."""
+    """Whether Horovod can all-reduce on this machine's GPUs: it was built with NCCL, or there are no GPUs."""
     if not gpus():
         return True
     asked = [
@@ -51,7 +51,7 @@ def carries_gpus() -> bool:
 def command(
     backend: str, workers: int, arguments: list[str], *, python: str = sys.executable
 ) -> list[str]:
-    """The command that runs ``python -m trainers ARGUMENTS`` on ``workers`` processes of this machine, once.
+    """The command that runs ``python -m trainers ARGUMENTS`` once on ``workers`` processes of this machine.
 
     A program starts its workers itself.
     """
@@ -77,7 +77,7 @@ def trainer_arguments(folder: Path, checkpoint_minutes: float = 0.0) -> list[str
 
 
 def scheduler(run: Run) -> Scheduler:  # noqa: ARG001  every launcher has the same shape
-    """Functions for this machine alone."""
+    """Functions for this machine, without a scheduler."""
     return Scheduler(
         submit="bash launch.sh",
         folder='$(dirname "$0")',

@@ -1,4 +1,4 @@
-"""Ranks by ``mpiexec`` (Open MPI, MPICH or HPE's PALS) or ``aprun``, for schedulers without a launcher of their own.
+"""Ranks by ``mpiexec`` (Open MPI, MPICH or HPE's PALS) or ``aprun``, for schedulers without their own launcher.
 
 See the manual pages of mpiexec of Open MPI (--host) and of MPICH and PALS (--ppn, --hosts), and of aprun (-n, -N, -L).
 """
@@ -37,7 +37,7 @@ resubmit() { echo "run it again to go on" && return 75; }  # nobody to ask for a
 
 
 def scheduler(run: Run) -> Scheduler:  # noqa: ARG001  every launcher has the same shape
-    """Functions for hosts without a scheduler, named in a file ``hosts`` beside the script."""
+    """Functions for hosts without a scheduler, listed in a file ``hosts`` next to the script."""
     return Scheduler(
         submit="write the names of the nodes into a file `hosts`, one a line, then bash launch.sh",
         folder='$(dirname "$0")',

@@ -19,7 +19,7 @@ resubmit() {  # the new job waits for the end of this one
 
 
 def scheduler(run: SlotFacts) -> Scheduler:
-    """Directives and functions for PBS; PBS gives no notice before the limit, so the script keeps the time itself."""
+    """Directives and functions for PBS, which gives no notice before the limit: the script itself watches the time."""
     gpus = f":ngpus={run.accelerators}" if run.accelerators else ""
     directives = (
         f"#PBS -N {run.name}",
@@ -35,7 +35,7 @@ def scheduler(run: SlotFacts) -> Scheduler:
     )
 
     def array(agents: int) -> JobArray:
-        several = (f"#PBS -J 0-{agents - 1}",) if agents > 1 else ()  # PBS takes no array of one
+        several = (f"#PBS -J 0-{agents - 1}",) if agents > 1 else ()  # PBS refuses an array of one
         tasks = {"#PBS -l place=": ("#PBS -l place=free", *several)}
         return JobArray(changed(directives, tasks), "${PBS_ARRAY_INDEX:-0}")
 

@@ -1,9 +1,9 @@
 """Ray Jobs: a Python script that places one agent on each node of a Ray cluster, and its submission as a job.
 
 A placement group of one bundle per node (STRICT_SPREAD) holds the accelerators; an agent in each runs torchrun
-(:mod:`trainers.agents`), all of which meet at the first agent's node. A lost node fails its agent; the script then
-places the agents anew, on as many nodes as are there. See the manual of ``ray job submit`` and of placement groups.
-Ray is imported by :func:`submit` and by the script, when they run.
+(:mod:`trainers.agents`), and all of them rendezvous at the first agent's node. A lost node fails its agent; the script
+then places the agents again, on as many nodes as are left. See the manual of ``ray job submit`` and of placement
+groups. Ray is imported by :func:`submit` and by the script, when they run.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ if __name__ == "__main__":
 
 
 def script(run: Run) -> str:
-    """``launch.py`` of a plan: a program that a Ray job runs; :class:`PlanError` for another backend than torch."""
+    """Return ``launch.py`` of a plan, which a Ray job runs; raise :class:`PlanError` for a backend other than torch."""
     if run.backend != "torch":
         raise PlanError(
             f"with Ray Jobs the ranks are started by torchrun; use --backend torch, not {run.backend} (for a program "
@@ -168,7 +168,7 @@ def script(run: Run) -> str:
 
 
 def submit(folder: Path, address: str | None = None) -> str:
-    """Submit the ``launch.py`` of a folder that every node sees to a Ray cluster; the job's number."""
+    """Submit the ``launch.py`` of a folder that every node sees to a Ray cluster; return the job's number."""
     try:
         from ray.job_submission import JobSubmissionClient
 
@@ -188,5 +188,5 @@ def submit(folder: Path, address: str | None = None) -> str:
 
 
 def _value(value: str) -> str:
-    """The value of a knob outside bash: ``${NAME:-default}`` stands for its default, as os.environ goes first."""
+    """The value of a variable outside bash: the default of ``${NAME:-default}``, as os.environ takes precedence."""
     return value.rpartition(":-")[2].rstrip("}") if value.startswith("${") else value

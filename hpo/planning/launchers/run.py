@@ -1,4 +1,4 @@
-"""What a launch script must know of a plan: who starts what where, for how long, and what its reader wants to know."""
+"""What a launch script must know about a plan: what to start where, for how long, and what its reader needs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ STARTUP_SECONDS = 300
 STAGING_SECONDS = 600
 """Assumed: to copy the training set to the nodes' disks."""
 UNKNOWN_SECONDS = 3600
-"""The slot that is asked for where nothing tells how long the run takes."""
+"""The slot that is requested if the time of the run is unknown."""
 LEAST_NOTICE_SECONDS = 120
 MOST_SLOTS = 20
 
 
 @dataclass(frozen=True)
 class Files:
-    """The names of the files in a plan's folder, that of a run here as well."""
+    """The names of the files in the folder of a plan or of a local run."""
 
     job: str = "job.json"
     report: str = "outcome.jsonl"
@@ -41,10 +41,10 @@ FILES = Files()
 class Run:
     """A plan as its launch script sees it.
 
-    ``accelerators`` counts those of a node, 0 where ranks run on processor cores. ``slot_seconds`` is the time limit,
-    ``notice_seconds`` how long before its end the training is asked to save and leave: two evaluations and a
-    minute. ``possible_nodes`` are the numbers of nodes over which the batch can be split, the most first.
-    ``data_path`` is the folder to be staged, None where there is nothing to stage or no disk to stage it to.
+    ``accelerators`` is the number per node, 0 if ranks run on processor cores. ``slot_seconds`` is the time limit,
+    ``notice_seconds`` how long before its end the training is asked to save and exit: two evaluations and a
+    minute. ``possible_nodes`` are the numbers of nodes over which the batch can be split, largest first.
+    ``data_path`` is the folder to be staged, None if there is nothing to stage or no disk to stage it to.
     """
 
     plan: Plan
@@ -77,7 +77,7 @@ class Run:
 
 
 def run_of(plan: Plan, machine: Machine | None, backend: str) -> Run:
-    """The facts of a plan; a ``machine`` of None is one that is known by its name alone."""
+    """Return the facts of a plan; ``machine`` is None if only its name is known."""
     on_cores = machine is None or machine.computes_on_cores
     described = SCHEDULERS.get(plan.launcher)
     here = described is not None and described.here
@@ -110,13 +110,13 @@ def possible_nodes(plan: Plan) -> tuple[int, ...]:
 
 
 def staged_path(plan: Plan) -> str | None:
-    """The folder of the plan's training data, None where the workload makes its own or reads a single file."""
+    """The folder of the plan's training data; None if the workload generates its own or reads a single file."""
     path = plan.job.data.get("path")
     return str(path) if isinstance(path, str) and path and not Path(path).is_file() else None
 
 
 def duration(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``1 h 05 min``."""
+    """Format seconds as ``45 s``, ``12 min``, ``1 h 05 min``."""
     if seconds < 120:
         return f"{seconds:.3g} s"
     minutes = round(seconds / 60)
@@ -124,17 +124,17 @@ def duration(seconds: float) -> str:
 
 
 def durations(interval: Interval) -> str:
-    """An interval of seconds in words."""
+    """Format an interval of seconds."""
     return f"{duration(interval.median)} ({duration(interval.low)} to {duration(interval.high)})"
 
 
 def clock(seconds: int) -> str:
-    """``HH:MM:SS``; hours may exceed 24."""
+    """Format seconds as ``HH:MM:SS``; hours may exceed 24."""
     return f"{seconds // 3600:02d}:{seconds % 3600 // 60:02d}:{seconds % 60:02d}"
 
 
 def _slot(plan: Plan, *, staged: bool) -> int:
-    """The time limit in seconds, in whole minutes: the plan's slot, or the upper end of its time and what is around."""
+    """The time limit in seconds, in whole minutes: the plan's slot, or the upper end of its time plus overheads."""
     if plan.slot_seconds is not None:
         return max(60, math.floor(plan.slot_seconds / 60) * 60)
     around = STARTUP_SECONDS + (STAGING_SECONDS if staged else 0)
@@ -151,7 +151,7 @@ def _notice(plan: Plan, slot: int) -> int:
 
 
 def _slots(plan: Plan, slot: int) -> int:
-    """How many slots the run may take in all: what the upper end of its time needs, and one more."""
+    """How many slots the run may take in total: as many as the upper end of its time needs, plus one."""
     if plan.seconds is None:
         return 3
     usable = max(60, slot - _notice(plan, slot) - STARTUP_SECONDS)

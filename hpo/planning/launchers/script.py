@@ -1,8 +1,8 @@
-"""The part of a launch script that every scheduler shares; a scheduler adds its directives and four functions of bash.
+"""The part of a launch script that all schedulers share; a scheduler adds its directives and bash functions.
 
-A script goes through these steps: it takes the hosts of its slot that answer, as many as the batch can be split
-over; copies the training data to their disks; trains, and after a lost rank or node trains again from the last
-checkpoint on the hosts that still answer; and asks for another slot where this one ends first or its hosts fail.
+A script takes these steps: it selects the responding hosts of its slot, as many as the batch can be split over; copies
+the training data to their disks; trains, and after a lost rank or node resumes from the last checkpoint on the hosts
+that still respond; and requests another slot if this one ends first or its hosts fail.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ MOST_LISTED = 24
 
 
 class SlotFacts(Protocol):
-    """What a scheduler's directives are made of: a plan's run has it, and a sweep's slot."""
+    """The inputs of a scheduler's directives, which a plan's run and a sweep's slot provide."""
 
     @property
     def name(self) -> str:
-        """The job's name, as every scheduler takes it."""
+        """The job's name, valid for every scheduler."""
 
     @property
     def nodes(self) -> int:
@@ -57,18 +57,18 @@ class SlotFacts(Protocol):
 
     @property
     def data_path(self) -> str | None:
-        """Training data that are copied to the nodes' disks; None where none are."""
+        """Training data that are copied to the nodes' disks; None if there are none."""
 
 
 @dataclass(frozen=True)
 class Scheduler:
     """What a scheduler adds to the script.
 
-    ``submit`` is how a person submits it, ``folder`` where bash finds its files, ``job`` the job's number for bash.
-    ``directives`` are whole lines. ``functions`` is bash that defines ``healthy_hosts`` (prints hosts, one a line),
+    ``submit`` is the command that submits it, ``folder`` where bash finds its files, ``job`` the job's number in bash.
+    ``directives`` are whole lines. ``functions`` is bash that defines ``healthy_hosts`` (prints one host per line),
     ``start PER_NODE COMMAND...`` (on the array ``hosts``) and ``resubmit``. ``notice`` says that the scheduler itself
-    sends SIGUSR1 before the slot ends. ``array`` gives the job array of so many tasks, where sweeps may run.
-    ``workers`` is bash that defines ``workers NUMBER MODULE ARGUMENTS...`` where ranks are not started by torchrun or
+    sends SIGUSR1 before the slot ends. ``array`` returns the job array of a number of tasks, if it can run sweeps.
+    ``workers`` is bash that defines ``workers NUMBER MODULE ARGUMENTS...`` if ranks are not started by torchrun or
     Horovod, with ``BACKEND`` for the backend; ``hidden`` is a variable that horovodrun must not see.
     """
 
@@ -86,10 +86,10 @@ class Scheduler:
 
 @dataclass(frozen=True)
 class JobArray:
-    """A job array, in which each task may share its node: its directives, and the number of a task for bash.
+    """A job array, whose tasks may share a node: its directives, and the index of a task in bash.
 
-    ``job`` is the job's number for bash, if other than that of a single job. ``program`` are the words that submit the
-    script, if other than usual.
+    ``job`` is the job's number in bash, if different from that of a single job. ``program`` are the words of the
+    command that submits the script, if not the usual one.
     """
 
     directives: tuple[str, ...]
@@ -99,7 +99,7 @@ class JobArray:
 
 
 def changed(directives: Sequence[str], instead: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The directives, with other lines in the place of each that begins with a key of ``instead``."""
+    """Return the directives, with each line that starts with a key of ``instead`` replaced by its value."""
     found: list[str] = []
     for line in directives:
         starts = [start for start in instead if line.startswith(start)]
@@ -108,7 +108,7 @@ def changed(directives: Sequence[str], instead: Mapping[str, tuple[str, ...]]) -
 
 
 def script(run: Run, scheduler: Scheduler) -> str:
-    """The whole script of a plan, for ``launch.sh``."""
+    """Return the whole ``launch.sh`` of a plan."""
     parts = [
         header(run, scheduler.submit),
         *scheduler.directives,
@@ -130,7 +130,7 @@ def script(run: Run, scheduler: Scheduler) -> str:
 
 
 def header(run: Run, submit: str) -> str:
-    """What the run is, for a person: comment lines, the first of them the shebang."""
+    """A description of the run for its reader: comment lines, after the shebang."""
     plan = run.plan
     on = (
         f"{run.nodes} node{'s' if run.nodes > 1 else ''} of {run.machine_title}, {run.ranks} rank"
@@ -153,12 +153,12 @@ def header(run: Run, submit: str) -> str:
 
 
 def section(title: str) -> str:
-    """A comment that begins a section."""
+    """Return a comment line that begins a section."""
     return f"# ---- {title} ".ljust(WIDTH, "-")
 
 
 def quoted(text: str) -> str:
-    """One word of bash."""
+    """Quote text as one word of bash."""
     return shlex.quote(text)
 
 
@@ -415,10 +415,10 @@ resubmit
 
 
 def _plain(text: str) -> str:
-    """One line; what a study's name or reason holds cannot end the comment."""
+    """Return text as one line, so that a study's name or reason cannot end the comment."""
     return " ".join(text.split())
 
 
 def minutes(seconds: float) -> int:
-    """Whole minutes, rounded up."""
+    """Convert seconds to whole minutes, rounded up."""
     return math.ceil(seconds / 60)

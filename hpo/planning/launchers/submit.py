@@ -1,4 +1,4 @@
-"""Hands a plan's folder to its scheduler, where the scheduler's command is there, and says how where it is not."""
+"""Submits a plan's folder to its scheduler, or says how to do so if the scheduler's command is not installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCRIPT = "launch.sh"
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job in a scheduler's hands: its number or what the scheduler said of it, and the folder it writes to."""
+    """A submitted job: its number or the scheduler's answer, and the folder that it writes to."""
 
     launcher: str
     job: str
@@ -34,11 +34,10 @@ def submit(
     partition: str | None = None,
     program: Sequence[str] = (),
 ) -> Submitted:
-    """Submit the script of ``folder``; :class:`LaunchError` where the scheduler is not there or refuses it.
+    """Submit the script of ``folder``; raise :class:`LaunchError` if the scheduler is missing or refuses it.
 
-    ``account`` and ``partition`` are what the scheduler calls so, or project and queue; further slots of the run are
-    asked for with them too. ``program`` is what submits the script as a
-    command, if other than usual.
+    ``account`` and ``partition`` are the scheduler's (also called project and queue); further slots of the run are
+    requested with them too. ``program`` is the command that submits the script, if not the usual one.
     """
     its = described(launcher)
     if its.submits:

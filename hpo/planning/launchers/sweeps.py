@@ -1,10 +1,9 @@
 """A sweep on a machine with a scheduler: Ray inside one allocation, or agents by a job array.
 
-Both write a folder with a script that a person can read, ``launch.sh``. The one of an allocation starts Ray on all
-hosts of the slot (`ray symmetric-run`) and `hpo run` on the first; it stops before the slot ends, asks for another
-slot, and goes on there from the database. The one of an array runs `hpo agent` in every task. Directives, and how
-hosts are found, ranks started and jobs submitted, are those of the launch scripts of plans
-(:mod:`hpo.planning.launchers.script`).
+Both write a folder with a readable script, ``launch.sh``. That of an allocation starts Ray on all hosts of the slot
+(`ray symmetric-run`) and `hpo run` on the first; it stops before the slot ends, requests another slot, and continues
+there from the database. That of an array runs `hpo agent` in every task. Directives, and the functions that find hosts,
+start ranks and submit jobs, are those of the launch scripts of plans (:mod:`hpo.planning.launchers.script`).
 """
 
 from __future__ import annotations
@@ -21,17 +20,18 @@ from hpo.planning.schedulers import SCHEDULERS
 
 SCRIPT, TOKEN = "launch.sh", "token"
 GOES_ON = 75
-"""What `hpo run --stop-after` leaves with where it stopped before its end: EX_TEMPFAIL, run it again."""
+"""The exit code of `hpo run --stop-after` if the study has not ended: EX_TEMPFAIL, run it again."""
 
 LEAST_SECONDS = 300
-"""The shortest slot: Ray starts, a trial writes its checkpoint, the next slot is asked for."""
+"""The shortest slot: Ray starts, a trial writes its checkpoint, the next slot is requested."""
 
 
 @dataclass(frozen=True)
 class SweepSlot:
-    """What is asked of a scheduler for one slot: the values that its directives are made of.
+    """The request to a scheduler for one slot: the values in its directives.
 
-    ``ranks`` are tasks a node: one, which starts Ray or an agent. ``notice_seconds`` before the end the sweep stops.
+    ``ranks`` are the tasks per node: one, which starts Ray or an agent. The sweep stops ``notice_seconds`` before the
+    end of the slot.
     """
 
     name: str
@@ -52,9 +52,9 @@ class SweepSlot:
 def write_allocation(
     folder: Path, scheduler: str, slot: SweepSlot, study: Path, *, storage: str, slots: int
 ) -> Path:
-    """Write the folder of a sweep in one allocation; ``study`` is its file. Returns the script.
+    """Write the folder of a sweep in one allocation and return its script; ``study`` is the study file.
 
-    ``storage`` is a database that every host of the machine reaches; ``slots`` is how many slots may be asked for.
+    ``storage`` is a database that every host of the machine reaches; ``slots`` is how many slots may be requested.
     """
     made = _scheduler(scheduler, slot)
     text = "\n".join(
@@ -96,10 +96,10 @@ def write_array(
 ) -> tuple[str, ...]:
     """Write the folder of an array of ``agents`` that train the study ``name`` of a server.
 
-    Returns the words that submit its script, none where they are the usual ones.
+    Returns the command that submits its script, empty if it is the usual one.
 
-    They run in the folder of ``study``, its file, where a workload of one's own is looked for. The token lies in a file
-    of its own that only its owner may read.
+    The agents run in the folder of the study file ``study``, where custom workloads are looked up. The token is in a
+    separate file that only its owner may read.
     """
     made = _scheduler(scheduler, slot)
     array = _array(made, scheduler, agents)

@@ -1,4 +1,4 @@
-"""Machines that a plan can be made for: this one, those described in the YAML files here, or a user's own file.
+"""Machines that a plan can be made for: this one, those described in the YAML files here, or one in a user's file.
 
 ::
 

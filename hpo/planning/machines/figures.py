@@ -1,4 +1,4 @@
-"""Reading a machine file strictly: each figure by its rule, with its source; every fault is kept, with its line."""
+"""Reads a machine file strictly: each figure by its rule, with its source; faults are collected with their lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OWN_FILE = FigureSource("given in the machine file without a source")
 
 
 class MachineFileReader:
-    """Takes values out of a document; what breaks a rule is noted in ``faults`` and stands in as a 1 or ""."""
+    """Reads values from a document; a value that breaks a rule is noted in ``faults`` and replaced by 1 or ""."""
 
     def __init__(self, document: Document, place: str) -> None:
         self.document = document
@@ -31,7 +31,7 @@ class MachineFileReader:
         self.known = self._read_sources()
 
     def fault(self, location: Location, message: str) -> None:
-        """Note what is wrong at a place; the keys of an empty location are those of the whole file."""
+        """Note a fault at a location; the empty location is the whole file."""
         line = self.document.line(location)
         where = self.place if line is None else f"{self.place}, line {line}"
         self.faults.append((line, f"{where}: {message}"))
@@ -39,7 +39,7 @@ class MachineFileReader:
     def mapping(
         self, location: Location, keys: Sequence[str], optional: Collection[str] = ()
     ) -> bool:
-        """Whether there is a mapping with these keys and no others; faults are noted."""
+        """Whether the location holds a mapping; missing and unknown keys are noted as faults."""
         value, name = self.at(location), dotted(location) or "a machine file"
         if not isinstance(value, dict):
             self.fault(
@@ -72,7 +72,7 @@ class MachineFileReader:
         return True
 
     def at(self, location: Location) -> Any:
-        """The value at a place; None where there is none."""
+        """Return the value at a location; None if there is none."""
         value = self.document.value
         for part in location:
             if not isinstance(value, dict) or part not in value:
@@ -86,7 +86,7 @@ class MachineFileReader:
         return isinstance(above, dict) and location[-1] in above
 
     def text(self, location: Location, among: Collection[str] = ()) -> str:
-        """A text, one of ``among`` where that is given."""
+        """Return a text, one of ``among`` if given."""
         value = self.at(location)
         if not self.has(location):
             return ""
@@ -101,7 +101,7 @@ class MachineFileReader:
         return str(value)
 
     def flag(self, location: Location) -> bool:
-        """True or false; false where it is left out."""
+        """Return true or false; false if it is missing."""
         value = self.at(location)
         if value not in (None, True, False):
             self.fault(
@@ -110,7 +110,7 @@ class MachineFileReader:
         return value is True
 
     def count(self, location: Location) -> int:
-        """A whole number of at least 1."""
+        """Return a whole number of at least 1."""
         value = self._sourced(location)
         if value is ABSENT:
             return 1
@@ -123,12 +123,12 @@ class MachineFileReader:
         return value
 
     def positive(self, location: Location) -> float:
-        """A finite number above 0, in the unit that the key names."""
+        """Return a finite number above 0, in the unit that the key names."""
         value = self._sourced(location)
         return 1.0 if value is ABSENT else self._number(location, value)
 
     def share(self, location: Location) -> Interval:
-        """Three shares, low <= median <= high, each above 0 and at most 1."""
+        """Return three shares, low <= median <= high, each above 0 and at most 1."""
         if not self.mapping(location, (*RANGE_KEYS, *REMARK_KEYS), optional=REMARK_KEYS):
             return Interval(1.0, 1.0, 1.0)
         self._note_source(location, self.at(location))
@@ -161,7 +161,7 @@ class MachineFileReader:
         return float(value)
 
     def _sourced(self, location: Location) -> Any:
-        """The value of a figure, which stands alone or as {value, source, note}; ABSENT where it is missing."""
+        """Return the value of a figure, given as a bare value or as {value, source, note}; ABSENT if missing."""
         if not self.has(location):
             return ABSENT
         value = self.at(location)

@@ -1,7 +1,7 @@
 """Machine files: those that come with the service, and a user's own.
 
 A figure is ``{value: 25e9, source: KEY}`` with KEY one of the file's ``sources``, or ``{value: 2e-6, source: assumed,
-note: why}``; in a file of one's own a bare number will do. See README.md beside the shipped files.
+note: why}``; a user's own file may have bare numbers. See README.md next to the shipped files.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LOCAL = "local"
 
 
 def machine_names() -> list[str]:
-    """The machines that come with the service, ``local`` first."""
+    """Return the machines that come with the service, ``local`` first."""
     shipped = sorted(
         entry.name.removesuffix(".yaml")
         for entry in files(__package__).iterdir()
@@ -61,10 +61,10 @@ def machine_names() -> list[str]:
 
 
 def load_machine(name: str | Path) -> Machine:
-    """``local``, one of :func:`machine_names`, or the machine in the YAML file of this path.
+    """Load ``local``, one of :func:`machine_names`, or the machine in the YAML file at this path.
 
     Raises :class:`PlanError` for a name that is neither, and for a file with a figure that is missing, not finite or
-    not above 0, or with a key that is not known: one line for each fault.
+    not above 0, or with an unknown key: one line for each fault.
     """
     if str(name) == LOCAL:
         return local_machine()
@@ -85,7 +85,7 @@ def load_machine(name: str | Path) -> Machine:
 
 
 def local_machine() -> Machine:
-    """This machine, as measured; where nothing was measured, or GPUs came or went since, with assumed figures."""
+    """Return this machine, as measured; with assumed figures if it was not measured or its GPUs changed since."""
     path = local.local_file()
     try:
         text = path.read_text(encoding="utf-8")
@@ -100,14 +100,14 @@ def local_machine() -> Machine:
 
 
 def machine_text(name: str) -> str:
-    """The file of a machine that comes with the service, as text; what one's own file may start from."""
+    """Return the text of a shipped machine file, a template for a user's own."""
     if name == LOCAL:
         return local.assumed()
     return (files(__package__) / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def parse_machine(text: str, place: str) -> Machine:
-    """The machine that a YAML text describes; ``place`` is the file that errors name."""
+    """Return the machine that a YAML text describes; errors name the file ``place``."""
     document = yaml_text.read(text)
     if document.faults:
         raise PlanError(
@@ -220,7 +220,7 @@ def _link(reader: MachineFileReader, name: str) -> Link:
 
 
 def _taper(reader: MachineFileReader, location: Location) -> tuple[int | None, float]:
-    """Nodes of a group and the oversubscription of what leads out of it; None and 1 where nothing is said."""
+    """Nodes per group and the oversubscription of the links out of a group; None and 1 if not given."""
     if reader.at(location) is None or not reader.mapping(location, TAPER_KEYS):
         return None, 1.0
     group = reader.count((*location, "group_nodes"))

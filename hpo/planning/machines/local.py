@@ -1,6 +1,6 @@
-"""This machine: its GPUs are its accelerators, or without any its cores, as measured, or assumed until they are.
+"""This machine: its accelerators are its GPUs, or its cores if it has none; figures are assumed until measured.
 
-``hpo machines local --measure`` writes them to a machine file like any other, ``HPO_LOCAL_MACHINE`` or
+``hpo machines local --measure`` writes a machine file like any other, ``HPO_LOCAL_MACHINE`` or
 ``~/.config/hpo/local-machine.yaml``.
 """
 
@@ -36,7 +36,7 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
     "V100": {"fp32": 1.57e13, "fp16": 1.25e14},
     "": {"fp32": 1.5e13, "tf32": 6e13, "bf16": 1.2e14, "fp16": 1.2e14},
 }
-"""Rated flop/s by what a GPU's name holds, without sparsity (NVIDIA's data sheets of the SXM cards); "": any other."""
+"""Rated flop/s without sparsity by a part of the GPU's name (NVIDIA's data sheets of the SXM cards); "": any other."""
 COUNTED = FigureSource("counted on this machine", checked=True)
 
 
@@ -49,9 +49,9 @@ class Gpu:
 
 
 def gpus() -> list[Gpu]:
-    """The GPUs that a training here may use, as ``nvidia-smi`` lists them; as many as CUDA_VISIBLE_DEVICES names.
+    """Return the GPUs that a local training may use, as listed by ``nvidia-smi``; as many as in CUDA_VISIBLE_DEVICES.
 
-    None where HPO_DEVICE says cpu, and where there is no ``nvidia-smi``, or it does not answer.
+    Empty if HPO_DEVICE is cpu, or if ``nvidia-smi`` is missing or does not answer.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible == "" or os.environ.get(DEVICE_VARIABLE) == "cpu" or not shutil.which("nvidia-smi"):
@@ -68,13 +68,13 @@ def gpus() -> list[Gpu]:
 
 
 def _pairs(told: str) -> list[tuple[str, str]]:
-    """Name and MiB of each line; lines without a number (a GPU whose memory is not told) are left out."""
+    """Name and MiB of each line; lines without a number (a GPU that does not report its memory) are left out."""
     lines = [line.rpartition(",") for line in told.splitlines()]
     return [(name, size) for name, _, size in lines if size.strip().isdigit()]
 
 
 def local_file() -> Path:
-    """Where the figures of this machine are kept."""
+    """The path of this machine's file."""
     given = os.environ.get(FILE_VARIABLE)
     return (
         Path(given)
@@ -98,7 +98,7 @@ def memory_bytes() -> float:
 def document(
     figures: dict[str, float], source: dict[str, str], sources: dict[str, Any]
 ) -> dict[str, Any]:
-    """A machine file of this machine: measured or assumed ``figures``, each with ``source``, beside what is counted."""
+    """A machine file of this machine: measured or assumed ``figures``, each with ``source``, and counted ones."""
 
     def figure(name: str) -> dict[str, Any]:
         return {"value": figures[name], **source}
@@ -150,7 +150,7 @@ def _of_core(flops: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_gpu(gpu: Gpu, figures: Mapping[str, float]) -> dict[str, Any]:
-    """Its rated peaks, or those that were measured of products of matrices."""
+    """The GPU with its rated peaks, or those measured with matrix products."""
     rated = next(peaks for name, peaks in PEAKS.items() if name in gpu.name)
     peaks = {}
     for precision, flops in rated.items():
@@ -181,7 +181,7 @@ def _unit(precision: str) -> str:
 
 
 def assumed() -> str:
-    """The machine file of this machine before anything was measured."""
+    """The machine file of this machine before any measurement."""
     return yaml_text.write(
         document(
             {"flops": 5e10, "bandwidth": 2e9, "latency": 3e-5, "disk": 5e8},
@@ -192,7 +192,7 @@ def assumed() -> str:
 
 
 def measure_local() -> Path:
-    """Measure this machine and keep its figures; returns the file."""
+    """Measure this machine, save its figures, and return the file."""
     from hpo.planning.machines.measure import measure
 
     found = measure(cores(), Path.cwd(), gpu=bool(gpus()))
@@ -221,9 +221,9 @@ def measure_local() -> Path:
 
 
 def as_now(machine: Machine) -> Machine | None:
-    """The machine with the GPUs and cores that may be used now, whatever they were when it was measured.
+    """Return the machine with the GPUs and cores available now, which may differ from when it was measured.
 
-    None where it was measured with GPUs and has none now, or the other way round.
+    None if it was measured with GPUs and has none now, or vice versa.
     """
     here = gpus()
     if machine.computes_on_cores == bool(here):

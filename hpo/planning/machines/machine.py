@@ -1,4 +1,4 @@
-"""What a plan knows of a machine: nodes, accelerators, links, storage and scheduler, each figure with its source."""
+"""What a plan knows about a machine: nodes, accelerators, links, storage and scheduler, each figure with its source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 class FigureSource:
     """Where a figure comes from. ``checked``: it was compared with the text at ``url`` when the file was written.
 
-    ``assumed`` marks a figure that was found nowhere; ``note`` then says why it is what it is.
+    ``assumed`` marks a figure without a published source; ``note`` then justifies it.
     """
 
     title: str
@@ -30,7 +30,7 @@ class Accelerator:
     """One device that a rank computes on: a GPU, one die of a GPU with two, a TPU chip, or a processor core.
 
     ``peak_flops`` are flop/s by precision; ``achieved_fraction`` is the share of it that trainings reach with large
-    micro batches, by precision, over workloads. ``power_watts`` is the rated power; None where it is not known.
+    micro batches, by precision, over workloads. ``power_watts`` is the rated power; None if unknown.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Accelerator:
     power_watts: float | None = None
 
     def computing_precision(self, precision: str) -> str:
-        """The precision at which work stored in ``precision`` is computed: fp32 where the device lacks it."""
+        """The precision at which work stored in ``precision`` is computed: fp32 if the device lacks it."""
         if precision in self.peak_flops:
             return precision
         return (
@@ -52,11 +52,11 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Link:
-    """A network: between nodes the bytes per second that one node sends, within a node those that one accelerator
-    sends; in one direction, at its rated speed. ``latency_seconds`` is that of one small message.
+    """A network, with its rated bandwidth in one direction: per node between nodes, per accelerator within a node.
+    ``latency_seconds`` is that of one small message.
 
-    Groups of ``group_nodes`` nodes (a rack, a cell, a pod) may have a tapered way out: all their nodes together send
-    ``group_nodes * bandwidth / oversubscription`` to other groups. Without groups nothing is tapered.
+    Groups of ``group_nodes`` nodes (a rack, a cell, a pod) may have a tapered uplink: all nodes of a group together
+    send ``group_nodes * bandwidth / oversubscription`` to other groups. Without groups there is no tapering.
     """
 
     name: str
@@ -69,9 +69,9 @@ class Link:
 
 @dataclass(frozen=True)
 class Processor:
-    """The cores of a node that read, decode and augment samples. ``computes``: the ranks compute on these very cores,
-    so that decoding takes them away from computation; else it goes on beside it. ``core_speed`` is the speed of one
-    while all of them decode, over that of one core alone where the cost of a sample is measured; None: not known.
+    """The cores of a node that read, decode and augment samples. ``computes``: the ranks compute on these same cores,
+    so decoding and computation compete; otherwise they overlap. ``core_speed`` is the speed of a core while all of
+    them decode, relative to that of one alone (at which the cost of a sample is measured); None if unknown.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Processor:
 
 @dataclass(frozen=True)
 class Storage:
-    """A file system: ``read_bytes_per_second`` in all for a shared one, of one node for a node's own disk."""
+    """A file system: ``read_bytes_per_second`` is the total of a shared one, or that of one node's own disk."""
 
     name: str
     read_bytes_per_second: float
@@ -91,9 +91,9 @@ class Storage:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine as a plan sees it. ``sources`` has, by the figure's dotted name, where each figure comes from.
+    """A machine as a plan sees it. ``sources`` holds the source of each figure, by its dotted name.
 
-    Where ``processor`` is None nothing is known of the cores, and decoding is not counted.
+    If ``processor`` is None, the cores are unknown and decoding is not counted.
     """
 
     name: str
@@ -111,16 +111,16 @@ class Machine:
 
     @property
     def accelerators(self) -> int:
-        """All accelerators of the machine; on a machine without any, its processor cores."""
+        """The number of accelerators of the machine; of processor cores if it has none."""
         return self.nodes * self.accelerators_per_node
 
     @property
     def computes_on_cores(self) -> bool:
-        """Whether its ranks compute on processor cores, and not on accelerators beside them."""
+        """Whether its ranks compute on processor cores rather than on accelerators."""
         if self.processor is not None:
             return self.processor.computes
         return "core" in self.accelerator.name.lower()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)

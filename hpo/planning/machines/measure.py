@@ -1,7 +1,7 @@
 """Measure this machine: arithmetic and decoding of all cores at once, the loopback between two processes, the disk.
 
-Each figure is the best of a few short tries, as other work can only slow a try down. Cores are measured in processes
-of their own with one thread each, so that a library that already started its threads here does not matter.
+Each figure is the best of a few short tries, as other work can only slow a try down. Cores are measured in separate
+processes with one thread each, so that thread pools already started in this process do not matter.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ while left:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured: flop/s in fp32 of one core while all work, bytes per second and seconds of a message over the
-    loopback, bytes per second of reading a file that is not in memory, and how fast a core decodes images while all do,
-    over one that does so alone; flop/s of a GPU by precision, empty where there is none.
+    """The measurements: flop/s in fp32 of one core while all compute, bytes per second and seconds per message over the
+    loopback, bytes per second of reading a file that is not cached, the speed of a core that decodes images while all
+    do, relative to one alone, and flop/s of a GPU by precision, empty if there is none.
     """
 
     flops_per_core: float
@@ -106,9 +106,9 @@ class Measured:
 
 
 def measure(cores: int, folder: Path, *, gpu: bool = False) -> Measured:
-    """Measure this machine, with ``gpu`` its first GPU too; ``folder`` lies on the disk that counts. Takes 15 seconds.
+    """Measure this machine, with ``gpu`` its first GPU too; ``folder`` is on the disk to measure. Takes 15 seconds.
 
-    Raises :class:`PlanError` where a process cannot be started or a file cannot be written.
+    Raises :class:`PlanError` if a process cannot be started or a file cannot be written.
     """
     try:
         seconds, bandwidth = loopback()
@@ -125,7 +125,7 @@ def measure(cores: int, folder: Path, *, gpu: bool = False) -> Measured:
 
 
 def matrix_flops(cores: int) -> float:
-    """flop/s in fp32 of one core while all of them multiply matrices."""
+    """flop/s in fp32 of one core while all ``cores`` multiply matrices."""
     return _rate_of_one(MULTIPLY, cores)
 
 
@@ -138,12 +138,12 @@ def gpu_flops() -> dict[str, float]:
 
 
 def images_per_second(cores: int) -> float:
-    """JPEGs of 500 x 375 that one core decodes and scales in a second while so many cores do."""
+    """JPEGs of 500 x 375 that one core decodes and scales per second while all ``cores`` do."""
     return _rate_of_one(DECODE, cores)
 
 
 def _rate_of_one(program: str, processes: int) -> float:
-    """The mean of what so many processes at once print, with one thread each."""
+    """The mean of the figures printed by concurrent ``processes`` with one thread each."""
     environment = {**os.environ, **ONE_THREAD}
     running = [
         subprocess.Popen(
@@ -171,7 +171,7 @@ def loopback() -> tuple[float, float]:
 
 
 def disk_bandwidth(folder: Path) -> float:
-    """Bytes per second of reading a new file whose pages were dropped from memory, where the system allows that."""
+    """Bytes per second of reading a new file whose pages were dropped from the cache, if the system allows that."""
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         block = os.urandom(CHUNK_BYTES)
         for _ in range(DISK_BYTES // CHUNK_BYTES):

@@ -1,1 +1,1 @@
-"""Which placements a machine allows, and which of them serves best."""
+"""Which placements a machine allows, and which of them is best."""

@@ -1,4 +1,4 @@
-"""What limits a plan, and what would change if it had more or less of it."""
+"""What limits a plan, and what would change with more or less of it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from hpo.planning.placement.rates import ModelledRates, Rate
 
 @dataclass(frozen=True)
 class Change:
-    """What a change does: factors on the expected time and accelerator hours, 1 for no difference."""
+    """The effect of a change: factors on the expected time and accelerator hours, 1 for no difference."""
 
     what: str
     time: float
     accelerator_hours: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return dataclasses.asdict(self)
 
 
 def shares(context: PlanningContext, candidate: Candidate) -> dict[str, float]:
-    """How the time to target is spent, by cause, of a sum of 1.
+    """The shares of the time to target by cause, which sum to 1.
 
-    ``statistics`` is the share of samples that a small batch would not need: 1 - E(smallest) / E(B). The rest is
-    spent as a step is: on compute, network, input and control, and on ``evaluation``. What a step would save if the
-    memory held the whole local batch at once is ``memory``.
+    ``statistics`` is the share of samples that a small batch would not need: 1 - E(smallest) / E(B). The rest is the
+    breakdown of a step into compute, network, input and control, and ``evaluation``. ``memory`` is what a step would
+    save if the memory held the whole local batch at once.
     """
     smallest = context.law.near(
         min(context.law.supported[0], candidate.placement.global_batch_size)
@@ -49,10 +49,10 @@ def shares(context: PlanningContext, candidate: Candidate) -> dict[str, float]:
 
 
 def limited_by(parts: dict[str, float], rate: Rate) -> str:
-    """The cause with the largest share; where the rate is limited by the input, the shares of a step stand behind it.
+    """Return the cause with the largest share; if the input limits the rate, it takes precedence over shares of a step.
 
-    Decoding goes on beside the computation, so that its share is only what it takes longer: a faster accelerator would
-    not make the step shorter.
+    Decoding overlaps with computation, so its share is only the time by which it takes longer: a faster accelerator
+    would not make the step shorter.
     """
     largest = max(parts, key=lambda name: parts[name])
     of_step = largest not in ("statistics", "evaluation")
@@ -97,7 +97,7 @@ def _change(what: str, candidate: Candidate, other: Candidate) -> Change:
 
 
 def _saved_by_memory(context: PlanningContext, candidate: Candidate) -> float:
-    """The share of a step that one pass over the whole local batch would save, at most what is spent on compute."""
+    """The share of a step that one pass over the whole local batch would save, at most the share of compute."""
     placement = candidate.placement
     if placement.accumulation_steps == 1 or not candidate.rate.shares:
         return 0.0

@@ -18,17 +18,17 @@ from hpo.planning.timing.failures import Failures
 
 Array: TypeAlias = NDArray[np.float64]
 
-RATE_VALUES = 31  # equally likely throughputs that stand for their distribution
+RATE_VALUES = 31  # equally likely throughputs that represent their distribution
 HOUR = 3600.0
 
 
 @dataclass(frozen=True)
 class PlanningContext:
-    """All that a choice depends on: the machine, the epochs, the rates, and what a batch must be made of.
+    """The inputs of a choice: the machine, the epochs, the rates, and the constraints on a batch.
 
-    ``unit`` is the normalization batch size in samples. ``memory`` is None where the workload's needs are not known.
-    ``overhead_seconds`` of a slot go by before the first update, for starting and staging. ``failures`` is None where
-    nothing is said of them, and none are counted with. ``evaluations_per_epoch`` are what a training makes.
+    ``unit`` is the normalization batch size in samples. ``memory`` is None if the workload's needs are unknown.
+    ``overhead_seconds`` of a slot pass before the first update, for starting and staging. If ``failures`` is None,
+    failures are ignored. ``evaluations_per_epoch`` is how often a training is evaluated.
     """
 
     machine: Machine
@@ -43,22 +43,22 @@ class PlanningContext:
 
     @property
     def power_watts(self) -> float | None:
-        """Of one accelerator; None where the machine's description does not say."""
+        """The power of one accelerator; None if the machine's description lacks it."""
         return self.machine.accelerator.power_watts if self.machine.accelerator else None
 
     @property
     def largest_micro_batch(self) -> int:
-        """The most samples per forward pass; where the memory needs are not known, no limit."""
+        """The most samples per forward pass; unlimited if the memory needs are unknown."""
         return self.memory.largest_micro_batch if self.memory else 10**9
 
     def accelerators(self, placement: Placement) -> int:
-        """How many are taken: all of each node, for nodes are allotted whole; on this machine one per worker."""
+        """The number of allocated accelerators: all of each node (nodes are exclusive); one per worker if local."""
         if self.machine.name == "local":
             return placement.workers
         return placement.nodes * self.machine.accelerators_per_node
 
     def candidate(self, placement: Placement, *, exact: bool = False) -> Candidate:
-        """A placement with what it would cost; ``exact`` looks up the epochs at this very batch size."""
+        """Return a placement with its cost; ``exact`` computes the epochs at exactly this batch size."""
         epochs, rate = self.law.at if exact else self.law.near, self.rates(placement)
         return Candidate(
             placement,
@@ -73,7 +73,7 @@ class PlanningContext:
         )
 
     def _evaluating(self, placement: Placement, rate: Rate) -> float:
-        """How many times longer an epoch takes with its evaluations; there is at most one after each update."""
+        """The factor by which evaluations lengthen an epoch; there is at most one after each update."""
         number = min(self.evaluations_per_epoch, self.train_samples / placement.global_batch_size)
         epoch = self.train_samples / rate.samples_per_second.median
         return 1.0 + number * rate.evaluation_seconds / epoch
@@ -84,7 +84,7 @@ class Candidate:
     """A placement with its rate and the epochs at its batch size; the two are independent of each other.
 
     seconds = epochs * train_samples / samples_per_second * evaluating * slowdown, of one training that reaches the
-    target; ``slowdown`` is what checkpoints and restarts after failures cost, ``evaluating`` what evaluations do.
+    target; ``slowdown`` is the factor of checkpoints and restarts after failures, ``evaluating`` that of evaluations.
     """
 
     placement: Placement
@@ -120,7 +120,7 @@ class Candidate:
 
     @property
     def expected_kwh(self) -> float | None:
-        """Mean energy of the accelerators at their rated power, in kWh; None where that is not known."""
+        """Mean energy of the accelerators at their rated power, in kWh; None if that is unknown."""
         return None if self.power_watts is None else self.expected_hours * self.power_watts / 1000
 
     @property
@@ -135,7 +135,7 @@ class Candidate:
 
     @property
     def energy_kwh(self) -> Interval | None:
-        """Median and 90 % interval; None where the power is not known."""
+        """Median and 90 % interval; None if the power is unknown."""
         return (
             None
             if self.power_watts is None
@@ -143,13 +143,13 @@ class Candidate:
         )
 
     def chance_within(self, seconds: float) -> float:
-        """The probability that one training, started and all, reaches the target within so many seconds."""
+        """The probability that one training, including its start, reaches the target within ``seconds``."""
         return float((self.seconds_values <= seconds - self.overhead_seconds).mean()) * (
             1 - self.epochs.divergence
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The row of a table of candidates."""
+        """Return the candidate as a row of a table."""
         place = self.placement
         return {
             "nodes": place.nodes,
@@ -165,5 +165,5 @@ class Candidate:
 
 
 def scaled(interval: Interval, factor: float) -> Interval:
-    """An interval in another unit."""
+    """Return the interval multiplied by ``factor``."""
     return Interval(interval.median * factor, interval.low * factor, interval.high * factor)

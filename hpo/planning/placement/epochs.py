@@ -1,4 +1,4 @@
-"""Epochs to target over global batch sizes, as a planner needs them: equally likely values of one training."""
+"""Epochs to target by global batch size, as a planner needs them: equally likely values for one training."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from hpo.planning.plan import BUDGET_FACTOR
 
 Array: TypeAlias = NDArray[np.float64]
 
-VALUES = 200  # equally likely epochs that stand for a distribution
-GRID = 33  # batch sizes at which constraints of the study are looked at
+VALUES = 200  # equally likely epochs that represent a distribution
+GRID = 33  # batch sizes at which the constraints of the study are checked
 FEW_PARTICLES = 600  # enough to compare batch sizes with one another
 END_OF_INTERVAL = (
     1.6448536  # standard deviations from the median of a normal to the end of its 90 % interval
@@ -56,30 +56,30 @@ class Epochs:
 
 
 class EpochsLaw(Protocol):
-    """What is known of the epochs to target, by global batch size."""
+    """The epochs to target, by global batch size."""
 
     @property
     def supported(self) -> tuple[int, int]:
-        """The smallest and the largest global batch size of which the evidence tells anything."""
+        """The smallest and the largest global batch size that the evidence supports."""
 
     @property
     def swept(self) -> int:
-        """The largest global batch size that was trained at."""
+        """The largest global batch size that was trained."""
 
     def at(self, global_batch_size: int) -> Epochs:
         """Epochs to target of one training with the recommended settings."""
 
     def near(self, global_batch_size: int) -> Epochs:
-        """About the same, fast enough for comparing many batch sizes."""
+        """An approximation of :meth:`at`, fast enough to compare many batch sizes."""
 
     def spread_after(self, seen: int, global_batch_size: int) -> float:
-        """Standard deviation of the log epochs at a batch size, once one training at ``seen`` has been watched."""
+        """Standard deviation of the log epochs at a batch size, after observing one training at ``seen``."""
 
 
 class PosteriorLaw:
-    """The fitted laws, over all that the trials leave open; ``scale`` spreads them as past outcomes ask for.
+    """The fitted laws, over the posterior; ``scale`` widens or narrows them by the calibration of past outcomes.
 
-    ``kept`` tells which settings keep the constraints of the study, where it has some.
+    ``kept`` predicts which settings keep the constraints of the study, if it has any.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class PosteriorLaw:
 
     @cached_property
     def supported(self) -> tuple[int, int]:
-        """From the smallest rung to where trust in the forecast ends, as far as the constraints are likely to be kept.
+        """From the smallest rung to where trust in the forecast ends, where the constraints are likely to be kept.
 
-        Where they are at no batch, all: what is planned says so.
+        If they are unlikely to be kept at any batch, the whole range: the plan then says so.
         """
         batches = self._posterior.evidence.batches
         low, high = int(batches[0]), int(VERY_FAR * batches[-1])
@@ -131,7 +131,7 @@ class PosteriorLaw:
         return self._known[global_batch_size]
 
     def near(self, global_batch_size: int) -> Epochs:
-        """Between powers of two: log epochs by the logarithm of the batch size."""
+        """Interpolate between powers of two: log epochs in the logarithm of the batch size."""
         if global_batch_size not in self._between:
             below = 2 ** (global_batch_size.bit_length() - 1)
             low, high, share = (
@@ -146,14 +146,14 @@ class PosteriorLaw:
         return self._between[global_batch_size]
 
     def spread_after(self, seen: int, global_batch_size: int) -> float:
-        """What linear regression of one batch size's log epochs on the other's leaves, scatter of runs included."""
+        """The residual of a linear regression of the log epochs on those at ``seen``, including the scatter of runs."""
         (x, x_scatter), (y, y_scatter) = self._log_epochs(seen), self._log_epochs(global_batch_size)
         spread = float(np.var(x)) + x_scatter
         explained = float(np.cov(x, y, bias=True)[0, 1]) ** 2 / spread if spread else 0.0
         return self._scale * math.sqrt(max(float(np.var(y)) - explained, 0.0) + y_scatter)
 
     def _log_epochs(self, global_batch_size: int) -> tuple[Array, float]:
-        """Each particle's expectation, (particles,), and the mean variance of one run about it."""
+        """The expectation of each particle, (particles,), and the mean variance of one run about it."""
         mean, sd = self._posterior.log_epochs(math.log(global_batch_size), 1)
         return mean + self._choices(global_batch_size).cost(self._posterior), float(np.mean(sd**2))
 
@@ -168,7 +168,7 @@ class PosteriorLaw:
         return self._chosen[global_batch_size]
 
     def at_rate(self, factor: float) -> PosteriorLaw:
-        """The law of the same settings but for the learning rate, which is so many times as high."""
+        """Return the law of the same settings with a learning rate ``factor`` times as high."""
         other = PosteriorLaw(
             self._posterior, self._scale, len(self._posterior.residuals), self._kept
         )
@@ -183,14 +183,14 @@ class PosteriorLaw:
 
 
 class IntervalLaw:
-    """A forecast at a single batch size of which only the interval is known: log-normal on each side of its median."""
+    """A forecast at a single batch size, given by its interval only: log-normal on each side of its median."""
 
     def __init__(self, global_batch_size: int, interval: Interval, divergence: float = 0.0) -> None:
         self.supported, self.swept = (global_batch_size, global_batch_size), global_batch_size
         self._epochs = Epochs(quantiles(interval, VALUES), divergence)
 
     def at(self, global_batch_size: int) -> Epochs:
-        """The epochs at the one batch size; :class:`PlanError` for another."""
+        """The epochs at the one batch size; raise :class:`PlanError` for another."""
         if global_batch_size != self.supported[0]:
             raise PlanError(
                 f"this forecast holds for global batch size {self.supported[0]} only, not for "
@@ -203,15 +203,15 @@ class IntervalLaw:
         """The same as :meth:`at`."""
         return self.at(global_batch_size)
 
-    def spread_after(self, seen: int, global_batch_size: int) -> float:  # noqa: ARG002 (one interval tells no more)
-        """Unchanged: a single interval does not tell how batch sizes hang together."""
+    def spread_after(self, seen: int, global_batch_size: int) -> float:  # noqa: ARG002 (one interval is all there is)
+        """Unchanged: a single interval has no correlation between batch sizes."""
         return float(np.std(np.log(self.at(global_batch_size).values)))
 
 
 class EvenLaw:
-    """As many epochs at every batch size, one if not given: for a fixed budget, and where the epochs do not matter.
+    """The same epochs at every batch size, 1 by default: for a fixed budget, or if the epochs do not matter.
 
-    ``supported`` and ``swept`` are the batch sizes of the evidence, where there is any.
+    ``supported`` and ``swept`` are the batch sizes of the evidence, if there is any.
     """
 
     def __init__(
@@ -226,18 +226,18 @@ class EvenLaw:
         self._epochs = Epochs(np.full(VALUES, epochs), divergence)
 
     def at(self, global_batch_size: int) -> Epochs:  # noqa: ARG002
-        """The epochs, for certain."""
+        """The epochs, without uncertainty."""
         return self._epochs
 
     near = at
 
     def spread_after(self, seen: int, global_batch_size: int) -> float:  # noqa: ARG002
-        """Nothing is uncertain."""
+        """Zero: nothing is uncertain."""
         return 0.0
 
 
 def quantiles(interval: Interval, count: int) -> Array:
-    """``count`` equally likely values with this median and 90 % interval, log-normal on each side; sorted."""
+    """Return ``count`` equally likely values with this median and 90 % interval, log-normal on each side; sorted."""
     normal = _normal(count) / END_OF_INTERVAL
     up, down = math.log(interval.high / interval.median), math.log(interval.median / interval.low)
     return np.asarray(interval.median * np.exp(np.where(normal > 0, up, down) * normal))
@@ -245,5 +245,5 @@ def quantiles(interval: Interval, count: int) -> Array:
 
 @functools.cache
 def _normal(count: int) -> Array:
-    """``count`` equally likely values of the standard normal distribution."""
+    """Return ``count`` equally likely values of the standard normal distribution."""
     return np.array([NormalDist().inv_cdf((k + 0.5) / count) for k in range(count)])

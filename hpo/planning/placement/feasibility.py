@@ -1,4 +1,4 @@
-"""Infeasible plans: the rule that one breaks, and the nearest feasible plan."""
+"""Infeasible plans: the violated rule, and the nearest feasible plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hpo.planning.plan import check_workers
 from trainers.job import TrainingJob
 
 LEAST_CHANCE = 0.05
-"""A slot in which the target is reached more seldom than this is too short."""
+"""A slot in which the chance to reach the target is below this is too short."""
 OPTIONS = {
     "nodes": "--nodes",
     "ranks_per_node": "--ranks-per-node",
@@ -37,7 +37,7 @@ OPTIONS = {
 
 
 def check_constraints(context: PlanningContext, constraints: PlanConstraints) -> None:
-    """Raise :class:`PlanError`, with the nearest possible plan, where no placement is what was asked for."""
+    """Raise :class:`PlanError`, with the nearest possible plan, if no placement meets the constraints."""
     _check_machine(context, constraints)
     _check_memory(context, constraints)
     unit, batch = context.unit, constraints.global_batch_size
@@ -65,7 +65,7 @@ def check_constraints(context: PlanningContext, constraints: PlanConstraints) ->
 def check_layout(
     job: TrainingJob, machine: Machine, nodes: int | None, workers: int | None
 ) -> None:
-    """Raise :class:`PlanError`, with what is nearest, where a job's batch cannot be laid out on a machine as asked."""
+    """Raise :class:`PlanError`, with the nearest option, if a job's batch cannot be laid out on a machine as asked."""
     if workers is not None and nodes is None:
         check_workers(job, workers, machine, min(workers, machine.nodes))
     context = PlanningContext(
@@ -78,7 +78,7 @@ def check_layout(
 
 
 def check_power(context: PlanningContext, constraints: PlanConstraints) -> None:
-    """Raise :class:`PlanError` where energy is to be minimised and the machine's description has no power."""
+    """Raise :class:`PlanError` if energy is to be minimised and the machine's description has no power."""
     if constraints.objective == "energy" and context.power_watts is None:
         raise PlanError(
             f"machine {context.machine.name} does not say how many watts an accelerator takes, so that "
@@ -91,7 +91,7 @@ def check_power(context: PlanningContext, constraints: PlanConstraints) -> None:
 def check_time(
     context: PlanningContext, constraints: PlanConstraints, selection: PlanSelection
 ) -> None:
-    """Raise :class:`PlanError` where a deadline is not met, or a slot is too short for what was asked."""
+    """Raise :class:`PlanError` if a deadline is not met or a slot is too short."""
     best = selection.best
     if constraints.deadline_seconds is not None:
         chance = best.chance_within(constraints.deadline_seconds)
@@ -180,7 +180,7 @@ def _check_memory(context: PlanningContext, constraints: PlanConstraints) -> Non
 
 
 def _relaxed(context: PlanningContext, constraints: PlanConstraints) -> Iterator[PlanConstraints]:
-    """Weaker constraints, the least weakened first: the most ranks on at most as many nodes, else the nearest batch."""
+    """Weaker constraints, the least relaxed first: the most ranks on at most as many nodes, else the nearest batch."""
     fewer = _fewer_ranks(context, constraints)
     if fewer:
         yield fewer
@@ -189,7 +189,7 @@ def _relaxed(context: PlanningContext, constraints: PlanConstraints) -> Iterator
 
 
 def _fewer_ranks(context: PlanningContext, constraints: PlanConstraints) -> PlanConstraints | None:
-    """The same batch on at most as many nodes and workers, on most of them; None where there is no such placement."""
+    """The same batch on as many workers as possible within the nodes and workers asked for; None if impossible."""
     anywhere = dataclasses.replace(constraints, ranks_per_node=None, workers=None, nodes=None)
     found = [
         each
@@ -206,7 +206,7 @@ def _fewer_ranks(context: PlanningContext, constraints: PlanConstraints) -> Plan
 def _other_batches(
     context: PlanningContext, constraints: PlanConstraints
 ) -> Iterator[PlanConstraints]:
-    """The batches that fill the nodes, ranks or workers asked for, the nearest first."""
+    """The batches that fill the requested nodes, ranks or workers, nearest first."""
     if constraints.global_batch_size is None or (constraints.nodes or 1) > context.machine.nodes:
         return
     for batch in _multiples(
@@ -221,7 +221,7 @@ def _workers(context: PlanningContext, constraints: PlanConstraints) -> int:
 
 
 def _multiples(number: int, unit: int) -> list[int]:
-    """The multiples of ``unit`` around ``number``, the nearest first, all of at least 1 unit."""
+    """The multiples of ``unit`` around ``number``, nearest first, all at least 1 unit."""
     around = {max(1, number // unit) * unit, -(-number // unit) * unit}
     return sorted(around, key=lambda each: abs(each - number))
 
@@ -246,7 +246,7 @@ def _error(
     alternatives: Iterable[PlanConstraints],
     others: Iterable[PlanConstraints] = (),
 ) -> PlanError:
-    """The message with the best placement for the first alternative that has one, and for the first of the others."""
+    """The error with the best placement of the first possible alternative, and of the first possible of the others."""
     near, other = _first_possible(context, alternatives), _first_possible(context, others)
     if near is None:
         return PlanError(f"{message}; there is no plan near it: give another machine or batch size")
@@ -266,7 +266,7 @@ def _first_possible(
                 if placement_space(context, constraints).possible
                 else None
             )
-        except PlanError:  # a batch of which a single forecast tells nothing
+        except PlanError:  # a batch that a single forecast does not cover
             continue
         if selection:
             return selection.best
@@ -281,7 +281,7 @@ def _time_error(
     name: str,
     message: str,
 ) -> PlanError:
-    """The cheapest plan that ends in time, with nodes and batch free; else the chosen one with the time it needs."""
+    """The error with the cheapest plan that ends in time, nodes and batch free; else the best with its needed time."""
     limit = constraints.limit_seconds or 0.0
     for free in (
         constraints.free(),
@@ -307,7 +307,7 @@ def _time_error(
 
 
 def time_for(candidate: Candidate, chance: float) -> float | None:
-    """Seconds within which a candidate reaches the target with this probability; None where it never does."""
+    """Seconds within which a candidate reaches the target with this probability; None if it never does."""
     import numpy as np
 
     level = chance / (1 - candidate.epochs.divergence) if candidate.epochs.divergence < 1 else 2.0
@@ -319,7 +319,7 @@ def time_for(candidate: Candidate, chance: float) -> float | None:
 
 
 def round_up(hours: float) -> float:
-    """Hours rounded up to three digits: the time that a message names must be enough."""
+    """Round hours up to three digits: the time in a message must suffice."""
     from decimal import ROUND_UP, Context
 
     return float(Context(prec=3, rounding=ROUND_UP).create_decimal_from_float(hours))

@@ -1,4 +1,4 @@
-"""The choice of a placement: the least expected time, accelerator hours or energy, within what was asked for."""
+"""The choice of a placement: the least expected time, accelerator hours or energy within the constraints."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ CLIMBS = 40  # steps of the search around the best of a grid
 
 @dataclass(frozen=True)
 class PlanConstraints:
-    """The constraints and the objective of a plan, in seconds; what is None may be chosen freely.
+    """The constraints and the objective of a plan, in seconds; a constraint of None is free.
 
     Within ``deadline_seconds`` the target must be reached with the probability ``chance``; within ``slot_seconds`` it
-    should. Without ``minimise`` a deadline asks for the fewest accelerator hours, and else the time counts.
+    should. The default of ``minimise`` is accelerator hours with a deadline, otherwise time.
     """
 
     minimise: Objective | None = None
@@ -34,7 +34,7 @@ class PlanConstraints:
 
     @property
     def objective(self) -> Objective:
-        """What is minimised."""
+        """The objective to minimise."""
         return self.minimise or ("time" if self.deadline_seconds is None else "accelerator_hours")
 
     @property
@@ -46,7 +46,7 @@ class PlanConstraints:
         )
 
     def free(self) -> PlanConstraints:
-        """The same, with nodes, ranks and micro batch left open: what else could be done at the batch size."""
+        """Return a copy with nodes, ranks and micro batch free: the alternatives at the batch size."""
         return dataclasses.replace(
             self, nodes=None, ranks_per_node=None, workers=None, micro_batch_size=None
         )
@@ -57,7 +57,7 @@ class PlanSelection:
     """The best candidate, and all that it was compared with.
 
     ``limited_by`` names the largest share of its time, and ``details`` explains it: see
-    :func:`hpo.planning.placement.planner.explained`. Both are empty where only placements were compared.
+    :func:`hpo.planning.placement.planner.explained`. Both are empty if only placements were compared.
     """
 
     best: Candidate
@@ -92,7 +92,7 @@ def placement_space(context: PlanningContext, constraints: PlanConstraints) -> P
 
 
 def candidates(context: PlanningContext, constraints: PlanConstraints) -> list[Candidate]:
-    """Every placement that is compared, with what it would cost; empty where there is none."""
+    """Return every placement that is compared, with its cost; empty if there is none."""
     return [
         context.candidate(placement)
         for placement in placements(placement_space(context, constraints))
@@ -100,9 +100,9 @@ def candidates(context: PlanningContext, constraints: PlanConstraints) -> list[C
 
 
 def choose(context: PlanningContext, constraints: PlanConstraints) -> PlanSelection | None:
-    """The best placement, or None where there is none; with a free batch the best of a grid, then of its neighbours.
+    """Return the best placement or None; with a free batch the best of a grid, then of its neighbours.
 
-    Where no placement is likely enough to end in time, the likeliest is the best.
+    If no placement is likely enough to end in time, the likeliest is the best.
     """
     space = placement_space(context, constraints)
     found = {placement: context.candidate(placement) for placement in placements(space)}
@@ -120,9 +120,9 @@ def choose(context: PlanningContext, constraints: PlanConstraints) -> PlanSelect
 
 
 def best_of(found: Sequence[Candidate], constraints: PlanConstraints) -> Candidate:
-    """The candidate with the least of what is minimised among those likely enough to end in time.
+    """Return the candidate with the least objective among those likely enough to end in time.
 
-    Where none is, the likeliest; of equals, as where none has a chance, the fastest.
+    If there is none, return the likeliest; among equals (such as no chance for all), the fastest.
     """
     limit = constraints.limit_seconds
     if limit is None:
@@ -139,7 +139,7 @@ def best_of(found: Sequence[Candidate], constraints: PlanConstraints) -> Candida
 
 
 def ranking(candidate: Candidate, constraints: PlanConstraints) -> tuple[float, float, Placement]:
-    """What is minimised; of equals the one with the fewer accelerator hours, then with the fewer nodes."""
+    """The sort key: the objective, then fewer accelerator hours, then fewer nodes."""
     values: Mapping[str, Any] = {
         "time": candidate.expected_seconds,
         "accelerator_hours": candidate.expected_hours,
@@ -151,7 +151,7 @@ def ranking(candidate: Candidate, constraints: PlanConstraints) -> tuple[float, 
 def _batches(
     context: PlanningContext, constraints: PlanConstraints, least_nodes: int, ranks: tuple[int, int]
 ) -> tuple[int, int]:
-    """The batch asked for, or all that the evidence supports; as many nodes as were asked for need a sample each."""
+    """The requested batch, or the range that the evidence supports, large enough for every requested worker."""
     if constraints.global_batch_size is not None:
         return constraints.global_batch_size, constraints.global_batch_size
     smallest, largest = context.law.supported
@@ -160,7 +160,7 @@ def _batches(
 
 
 def in_hours(seconds: float) -> str:
-    """``1.5 h``, or minutes and seconds where shorter."""
+    """Format seconds as ``1.5 h``, or as minutes or seconds if shorter."""
     if seconds >= HOUR:
         return f"{seconds / HOUR:.3g} h"
     return f"{seconds / 60:.3g} min" if seconds >= 60 else f"{seconds:.3g} s"

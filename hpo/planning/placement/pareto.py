@@ -1,4 +1,4 @@
-"""The Pareto front of time against accelerator hours: the candidates that no other beats in both."""
+"""The Pareto front of time against accelerator hours: the candidates that no other dominates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NEARLY_FASTEST = 1.1
 
 
 def front(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Those that are beaten by none in expected time and accelerator hours, the fastest first."""
+    """Return the candidates that none dominates in expected time and accelerator hours, fastest first."""
     found: list[Candidate] = []
     for each in sorted(
         candidates, key=lambda each: (each.expected_seconds, each.expected_hours, each.placement)
@@ -22,7 +22,7 @@ def front(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def knee(fastest_first: Sequence[Candidate]) -> Candidate:
-    """The member with the fewest accelerator hours of those that take at most NEARLY_FASTEST times the least time."""
+    """Return the member with the fewest accelerator hours among those within NEARLY_FASTEST times the least time."""
     limit = NEARLY_FASTEST * fastest_first[0].expected_seconds
     return [each for each in fastest_first if each.expected_seconds <= limit][-1]
 
@@ -30,7 +30,7 @@ def knee(fastest_first: Sequence[Candidate]) -> Candidate:
 def excerpt(
     fastest_first: Sequence[Candidate], always: Sequence[Candidate] = (), most: int = SHOWN
 ) -> list[Candidate]:
-    """At most ``most`` members of a front, even in the logarithm of time, the ends and ``always`` among them."""
+    """Return at most ``most`` members, evenly spaced in log time, including the ends and ``always``."""
     first, last = fastest_first[0].expected_seconds, fastest_first[-1].expected_seconds
     kept = {id(each) for each in (fastest_first[0], fastest_first[-1], *always)}
     slots = max(most - len(kept), 0)

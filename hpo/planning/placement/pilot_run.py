@@ -1,4 +1,4 @@
-"""Which short runs on fewer nodes would check what a plan's time depends on most."""
+"""Short runs on fewer nodes that check the assumptions on which a plan's time depends most."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from hpo.planning.placement.epochs import END_OF_INTERVAL, quantiles
 from hpo.planning.placement.placements import Placement, PlacementSpace
 
 MOST_RUNS = 3
-LEAST_SHARE = 0.05  # of the variance: below it a run is not worth its time
-STEPS = 200  # updates after which a throughput is known to a few per cent
+LEAST_SHARE = 0.05  # of the variance: a run with less is not worth its time
+STEPS = 200  # updates that measure a throughput to a few per cent
 
 
 @dataclass(frozen=True)
 class PilotRun:
-    """One run: what it checks, where and for how many steps, what should come out and what would overturn the plan.
+    """One run: what it checks, where and for how many steps, the expected result, and what would overturn the plan.
 
-    ``share`` is that of the variance of the plan's log time that depends on what is checked. ``quantity`` is
-    ``epochs to target`` or ``samples per second``; ``spread_after`` the factor between the ends of the plan's 90 %
-    interval of time once the run has come out as expected.
+    ``share`` is the part of the variance of the plan's log time that depends on what is checked. ``quantity`` is
+    ``epochs to target`` or ``samples per second``; ``spread_after`` is the factor between the ends of the plan's 90 %
+    interval of time if the run gives the expected result.
     """
 
     checks: str
@@ -40,7 +40,7 @@ class PilotRun:
     accelerator_hours: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         place = self.placement
         return {
             "checks": self.checks,
@@ -60,10 +60,10 @@ class PilotRun:
 
 
 def pilot_runs(context: PlanningContext, candidate: Candidate) -> list[PilotRun]:
-    """At most MOST_RUNS runs, that which checks the riskiest assumption first; always one, unless nothing is left open.
+    """Return at most MOST_RUNS runs, the riskiest assumption first; at least one, unless nothing is uncertain.
 
-    The variance of log time is that of the log epochs and of the log throughput, which are independent; of the
-    latter, the part of a single node is separate from the part that comes with scale.
+    The variance of log time is that of the log epochs plus that of the log throughput, which are independent; the
+    latter is split into the part of a single node and the part due to scale.
     """
     found = sorted(_runs(context, candidate), key=lambda run: -run.share)
     return [run for run in found if run.share >= LEAST_SHARE][:MOST_RUNS]
@@ -94,7 +94,7 @@ def _runs(context: PlanningContext, candidate: Candidate) -> Iterator[PilotRun]:
 def _of_rate(
     what: str, context: PlanningContext, placement: Placement, share: float, left: float
 ) -> PilotRun:
-    """STEPS updates with the plan's own share of each worker."""
+    """A run of STEPS updates with the plan's local batch size."""
     rate = context.rates(placement).samples_per_second
     seconds = STEPS * placement.global_batch_size / rate.median
     return PilotRun(
@@ -113,7 +113,7 @@ def _of_rate(
 def _of_epochs(
     context: PlanningContext, candidate: Candidate, epochs: float, rate: float
 ) -> PilotRun:
-    """One training to the target, at the batch size that tells most about the plan's per sample trained."""
+    """One training to the target, at the batch size that is most informative about the plan's per sample trained."""
     batch = candidate.placement.global_batch_size
     after = {
         tried: context.law.spread_after(tried, batch)
@@ -140,7 +140,7 @@ def _of_epochs(
 
 
 def _smaller_batches(context: PlanningContext, candidate: Candidate) -> list[int]:
-    """The plan's batch halved again and again, down to the largest that was swept; its own where none is between."""
+    """The plan's batch, repeatedly halved, down to the largest that was swept; itself if there is none between."""
     batch, unit, found = candidate.placement.global_batch_size, context.unit, []
     half = batch // 2
     while half > context.law.swept and half >= unit:
@@ -150,7 +150,7 @@ def _smaller_batches(context: PlanningContext, candidate: Candidate) -> list[int
 
 
 def _placement_of(batch: int, context: PlanningContext, plan: Placement) -> Placement:
-    """As many nodes as give a worker what it gets in the plan; fewer ranks where the batch has too few groups."""
+    """A placement with the plan's local batch size; with fewer ranks if the batch has too few groups."""
     groups = batch // context.unit
     nodes = max(1, round(plan.nodes * batch / plan.global_batch_size))
     if nodes == plan.nodes and nodes > 1:
@@ -170,7 +170,7 @@ def _placement_of(batch: int, context: PlanningContext, plan: Placement) -> Plac
 
 
 def _fewer(nodes: int) -> int:
-    """An eighth of the nodes, but at least two: on one node nothing crosses the network."""
+    """An eighth of the nodes, but at least two: a single node does not use the network."""
     return max(2, nodes // 8)
 
 
@@ -179,5 +179,5 @@ def _variance(rate: Interval) -> float:
 
 
 def _spread(variance: float) -> float:
-    """High over low of the 90 % interval of a log-normal quantity."""
+    """The ratio of high to low of the 90 % interval of a log-normal quantity."""
     return math.exp(2 * END_OF_INTERVAL * math.sqrt(max(variance, 0.0)))

@@ -14,15 +14,15 @@ from trainers.cost import WorkloadCost
 
 GIB = 2**30
 RESERVED_BYTES = 1.5 * GIB
-"""Assumed: what the accelerator's driver, the kernels' workspaces and the buffers of the all-reduces take."""
-EVERY_NODE_COUNT = 16  # up to here each number of nodes is tried, beyond four per octave
+"""Assumed memory of the accelerator's driver, the kernels' workspaces and the buffers of the all-reduces."""
+EVERY_NODE_COUNT = 16  # up to this, every number of nodes is tried; beyond, four per octave
 
 
 @dataclass(frozen=True, order=True)
 class Placement:
     """``nodes`` with ``ranks_per_node`` workers each, every worker with the same share of the global batch, in samples.
 
-    ``micro_batch_size`` is what one forward pass takes; the last of an update may be smaller.
+    ``micro_batch_size`` is the samples of one forward pass; the last of an update may be smaller.
     """
 
     nodes: int
@@ -48,19 +48,19 @@ class Placement:
 
 @dataclass(frozen=True)
 class Memory:
-    """What one accelerator holds: bytes of weights, gradients and optimizer state, and activations per sample."""
+    """Memory of one accelerator: bytes of weights, gradients and optimizer state, and of activations per sample."""
 
     capacity: float
     state: float
     per_sample: float
 
     def needed(self, micro_batch_size: int) -> float:
-        """Bytes that a micro batch takes, with all that is there besides it."""
+        """Bytes needed for a micro batch, including the state and the reserved memory."""
         return RESERVED_BYTES + self.state + self.per_sample * micro_batch_size
 
     @property
     def largest_micro_batch(self) -> int:
-        """The most samples per forward pass; 0 where not even one fits."""
+        """The most samples per forward pass; 0 if not even one fits."""
         left = self.capacity - RESERVED_BYTES - self.state
         return max(0, math.floor(left / self.per_sample)) if self.per_sample else 10**9
 
@@ -68,8 +68,8 @@ class Memory:
 def memory_needs(cost: WorkloadCost, settings: TrainingSettings, capacity: float) -> Memory:
     """The memory of a training with these settings on accelerators of ``capacity`` bytes.
 
-    Activations take half in fp16 and bf16; with reduced weights these and the gradients do too, beside fp32 masters.
-    A lagged gradient is kept as well.
+    Activations take half the memory in fp16 and bf16; with reduced weights so do weights and gradients, in addition to
+    fp32 master weights. A lagged gradient is kept as well.
     """
     half = settings.precision in ("fp16", "bf16")
     weights, gradients = (2 + 4, 2) if half and settings.reduced_weights else (4, 4)
@@ -83,9 +83,9 @@ def memory_needs(cost: WorkloadCost, settings: TrainingSettings, capacity: float
 
 @dataclass(frozen=True)
 class PlacementSpace:
-    """Within what placements are looked for; a range's ends belong to it.
+    """The search space of placements; ranges include both ends.
 
-    ``unit`` is the normalization batch size, which no worker and no micro batch may cut.
+    ``unit`` is the normalization batch size, which no worker and no micro batch may split.
     """
 
     nodes: tuple[int, int]
@@ -97,11 +97,11 @@ class PlacementSpace:
 
     @property
     def possible(self) -> bool:
-        """Whether the memory holds one normalization batch."""
+        """Whether one normalization batch fits in memory."""
         return self.largest_micro_batch >= self.unit
 
     def placement(self, nodes: int, ranks_per_node: int, local_batch_size: int) -> Placement:
-        """The placement with the fewest micro batches, of about one size."""
+        """Return the placement with the fewest micro batches, of about equal size."""
         groups = local_batch_size // self.unit
         passes = -(-groups // max(1, self.largest_micro_batch // self.unit))
         return Placement(nodes, ranks_per_node, local_batch_size, -(-groups // passes) * self.unit)
@@ -118,9 +118,9 @@ class PlacementSpace:
 
 
 def placements(space: PlacementSpace) -> list[Placement]:
-    """The placements to compare: all for one batch size, a grid over nodes and local batches where it is free.
+    """Return the placements to compare: all for one batch size, a grid over nodes and local batches if it is free.
 
-    With a free batch a rank is put on every accelerator, and fewer only where there is no other way.
+    With a free batch every accelerator gets a rank, unless that is impossible.
     """
     if not space.possible:
         return []
@@ -132,7 +132,7 @@ def placements(space: PlacementSpace) -> list[Placement]:
 
 
 def neighbours(placement: Placement, space: PlacementSpace) -> Iterator[Placement]:
-    """Placements like this one with a few nodes or normalization batches more or less, where the batch is free."""
+    """Placements with a few nodes or normalization batches more or less than this one, if the batch is free."""
     groups = placement.local_batch_size // space.unit
     for nodes, share in itertools.product(_around(placement.nodes), _around(groups)):
         found = space.placement(nodes, placement.ranks_per_node, share * space.unit)
@@ -141,7 +141,7 @@ def neighbours(placement: Placement, space: PlacementSpace) -> Iterator[Placemen
 
 
 def steps_between(low: int, high: int) -> list[int]:
-    """Whole numbers from ``low`` to ``high``: each of the first EVERY_NODE_COUNT, then four per octave, and the end."""
+    """Whole numbers from ``low`` to ``high``: all up to EVERY_NODE_COUNT, then four per octave, and the end."""
     numbers = {number for number in range(low, high + 1) if number <= EVERY_NODE_COUNT}
     octaves = range(max(low.bit_length() - 3, 0), high.bit_length())
     numbers |= {

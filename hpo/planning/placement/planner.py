@@ -1,4 +1,4 @@
-"""A placement, chosen and explained: what it costs, what limits it, the alternatives, and its pilot runs."""
+"""Chooses a placement and explains it: its cost, what limits it, the alternatives, and its pilot runs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from hpo.planning.placement.rates import Rate
 def plan_placement(
     context: PlanningContext, constraints: PlanConstraints, notes: Sequence[str] = ()
 ) -> PlanSelection:
-    """The best placement within the constraints, explained.
+    """Return the best placement within the constraints, with its explanation.
 
-    Raises :class:`PlanError`, with the nearest possible plan, where there is none.
+    Raises :class:`PlanError`, with the nearest possible plan, if there is none.
     """
     feasibility.check_power(context, constraints)
     feasibility.check_constraints(context, constraints)
@@ -49,10 +49,10 @@ def explained(
 ) -> dict[str, Any]:
     """The explanation of a plan, as plain values that JSON holds.
 
-    ``front`` is the Pareto front of time against accelerator hours over all nodes of the machine, the fastest first;
+    ``front`` is the Pareto front of time against accelerator hours over all nodes of the machine, fastest first;
     ``shares`` is how the time is spent; ``rate`` the throughput and its source; ``sensitivity`` and ``pilot_runs`` are
-    lists; ``supported_batches`` the ends of what the evidence supports; ``failures`` what they were taken to cost;
-    ``evaluation`` the seconds of one and the share of the training's time that all take, None where not counted.
+    lists; ``supported_batches`` is the range that the evidence supports; ``failures`` their assumed cost;
+    ``evaluation`` the seconds of one evaluation and the share of all in the time, None if not counted.
     """
     best, deadline = selection.best, constraints.deadline_seconds
     return {
@@ -80,9 +80,9 @@ def explained(
 
 
 def plan_untimed(context: PlanningContext, constraints: PlanConstraints) -> Placement:
-    """The placement with the least time if all ranks were equally fast, where nothing tells how fast they are.
+    """Return the placement with the least time if all ranks are equally fast, for an unknown throughput.
 
-    Raises :class:`PlanError` where there is none, and where a time or its cost is asked for.
+    Raises :class:`PlanError` if there is none, or if the constraints or the objective need a time.
     """
     if constraints.limit_seconds is not None or constraints.objective != "time":
         raise PlanError(

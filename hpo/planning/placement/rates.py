@@ -1,4 +1,4 @@
-"""How fast a placement trains: as measured there, as the machine's figures say, or as the sweep itself measured."""
+"""The throughput of a placement: measured there, modelled from the machine's figures, or measured by the sweep."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from storage.records import Throughput
 
 LEAST_EFFICIENCY = 0.25
-"""Assumed worst parallel efficiency of a few workers on one machine, where a small model waits for its all-reduces and
-others use the cores too; the best is 1."""
+"""Assumed worst parallel efficiency of a few workers on one machine, if a small model waits for its all-reduces and
+other processes use the cores too; the best is 1."""
 
 
 @dataclass(frozen=True)
 class Rate:
     """Samples per second of a whole placement, with its 90 % interval.
 
-    ``limited_by`` is compute, network, input or control, "" where that is not known; ``shares`` how the time of a step
-    is spent on each, of a sum of 1, empty where not known. ``source`` says in words where the figure comes from.
-    ``evaluation_seconds`` is what one evaluation takes; 0 where ``samples_per_second`` has evaluations in it, and where
-    nothing is known of them.
+    ``limited_by`` is compute, network, input or control, "" if unknown; ``shares`` are the shares of each in the time
+    of a step, which sum to 1, empty if unknown. ``source`` says in words where the figure comes from.
+    ``evaluation_seconds`` is the time of one evaluation; 0 if ``samples_per_second`` includes evaluations, or if it is
+    unknown.
     """
 
     samples_per_second: Interval
@@ -39,7 +39,7 @@ class Rate:
     evaluation_seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "samples_per_second": self.samples_per_second.to_dict(),
             "limited_by": self.limited_by,
@@ -50,7 +50,7 @@ class Rate:
 
 
 Rates: TypeAlias = Callable[[Placement], Rate]
-"""Source of the rate of any placement on one machine."""
+"""Returns the rate of any placement on one machine."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class ModelledRates:
         )
 
     def evaluation_seconds(self, placement: Placement) -> float:
-        """What one evaluation takes, at the median figures."""
+        """Seconds of one evaluation, at the median figures."""
         from hpo.planning.timing.step_time import evaluation_time
 
         return evaluation_time(
@@ -85,7 +85,7 @@ class ModelledRates:
         ).median
 
     def step(self, placement: Placement) -> StepTime:
-        """The time of one update, part by part, in seconds."""
+        """The time of one update by part, in seconds."""
         from hpo.planning.timing.step_time import step_time
 
         return step_time(
@@ -103,7 +103,7 @@ class ModelledRates:
 class MeasuredRates:
     """Rates from a law fitted to measured throughputs of this workload on this machine; see ``hpo throughput``.
 
-    ``modelled`` tells what an evaluation takes, where the throughputs are of training alone and the cost is known.
+    ``modelled`` gives the time of an evaluation, if the throughputs are of training alone and the cost is known.
     """
 
     model: ThroughputModel
@@ -119,10 +119,10 @@ class MeasuredRates:
 
 @dataclass(frozen=True)
 class SweepRates:
-    """Rates from what one worker of the sweep did alone, in samples per second; for this machine.
+    """Rates from the throughput of one worker of the sweep alone, in samples per second; for this machine.
 
-    ``host_seconds`` are those of a core for one sample, up to a ready batch, and ``cores`` what the worker had: what of
-    their time goes to the input is known, how the rest is spent is not.
+    ``host_seconds`` is the core time to read and prepare one sample, and ``cores`` the worker's number of cores: the
+    share of their time spent on input is known, the breakdown of the rest is not.
     """
 
     samples_per_second: float
@@ -144,16 +144,16 @@ class SweepRates:
 
     @property
     def input_share(self) -> float:
-        """Of the time of the worker's cores, what decoding and augmenting its samples took; at most 1."""
+        """The share of the time of the worker's cores spent on decoding and augmenting samples; at most 1."""
         return min(1.0, self.host_seconds * self.samples_per_second / self.cores)
 
 
 def measured_rates(
     rows: Sequence[Throughput], machine: Machine, modelled: ModelledRates | None = None
 ) -> MeasuredRates | None:
-    """A law through what was measured on a machine; None unless that was on different numbers of accelerators.
+    """Fit a law to throughputs measured on a machine; None unless they are on different numbers of accelerators.
 
-    Throughputs of outcomes have evaluations in them, published ones are of training alone: ``modelled`` adds them.
+    Throughputs of outcomes include evaluations, published ones are of training alone: ``modelled`` adds evaluations.
     """
     from hpo.planning.throughput import fit_throughput
 
@@ -166,7 +166,7 @@ def measured_rates(
 
 
 def step_options(settings: TrainingSettings) -> StepOptions:
-    """What of the settings decides the time of a step: precision, the bytes of a gradient that travel, its lag."""
+    """The settings that affect the time of a step: precision, the bytes of a communicated gradient, its lag."""
     from hpo.planning.timing.step_time import StepOptions
 
     return StepOptions(
@@ -177,9 +177,9 @@ def step_options(settings: TrainingSettings) -> StepOptions:
 
 
 def seconds_to_target(epochs: Interval, train_samples: int, rate: Interval) -> Interval:
-    """Seconds of training for ``epochs`` at ``rate`` samples a second, the ends of both intervals taken together.
+    """Seconds of training for ``epochs`` at ``rate`` samples a second, combining the ends of both intervals.
 
-    For a rate of which nothing but the ends is known: seconds = epochs * train_samples / rate.
+    For a rate of which only the interval is known: seconds = epochs * train_samples / rate.
     """
     return Interval(
         epochs.median * train_samples / rate.median,
@@ -189,7 +189,7 @@ def seconds_to_target(epochs: Interval, train_samples: int, rate: Interval) -> I
 
 
 def _shares(step: StepTime) -> dict[str, float]:
-    """Parts of a step: what waits for other ranks, stragglers among them, counts as network."""
+    """The shares of a step: waiting for other ranks, including stragglers, counts as network."""
     parts = {
         "compute": step.compute,
         "network": step.exposed_communication + step.straggler,

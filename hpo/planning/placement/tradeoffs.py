@@ -1,11 +1,11 @@
 """The Pareto front of time, accelerator hours and epochs over batch sizes, placements and settings.
 
-What is best depends on what is dear: a small batch needs the fewest epochs, a large one on many accelerators ends
-first, and few accelerators cost the least. Candidates are every placement of every batch size that the evidence
-supports, with the recommended settings there and with others about them; one is left out where another is at least as
-good in all three aims and better in one (Pareto; Miettinen, Nonlinear Multiobjective Optimization, 1999). Of a fixed
-budget of training the third aim is the metric after it. A run that may be lost counts with its repetitions: time and
-hours over the chance that it is not.
+The best choice depends on what is scarce: a small batch needs the fewest epochs, a large one on many accelerators ends
+first, and few accelerators cost the least. Candidates are all placements of all batch sizes that the evidence supports,
+with the recommended settings and with others around them; one is left out if another is at least as good in all three
+aims and better in one (Pareto; Miettinen, Nonlinear Multiobjective Optimization, 1999). With a fixed budget of training
+the third aim is the metric after it. A run that may be lost counts with its repetitions: time and hours are divided by
+the chance that it is not lost.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from trainers.job import Question
 Array: TypeAlias = NDArray[np.float64]
 
 SHOWN = 12
-"""Members of a front that are shown, of the hundreds that it may have."""
+"""The most members of a front that are shown, of possibly hundreds."""
 AIMS = ("fastest", "cheapest", "fewest epochs")
 BALANCED = "balanced"
 
 
 class SettingsLaw(EpochsLaw, Protocol):
-    """What settings need at each batch size: recommended ones, or others about them.
+    """The need of settings at each batch size (recommended ones, or others around them).
 
-    The epochs to the target, or what is lacking after a fixed budget.
+    It is the epochs to the target, or the shortfall after a fixed budget.
     """
 
     def settings(self, global_batch_size: int) -> Mapping[str, float]:
@@ -98,10 +98,10 @@ def trade_offs(
     told: Question | None = None,
     most: int = SHOWN,
 ) -> tuple[TradeOff, ...]:
-    """The front over all placements within the constraints, with the settings of each of ``laws``, the fastest first.
+    """Return the front over all placements within the constraints and the settings of each of ``laws``, fastest first.
 
-    ``told`` is the question of a fixed budget (:class:`trainers.job.Question`), whose law of the time is the context's
-    own; None where the epochs to a target are asked for. At most ``most`` members, those best in one aim among them.
+    ``told`` is the question of a fixed budget (:class:`trainers.job.Question`), whose time follows the context's own
+    law; None if the question is the epochs to a target. At most ``most`` members, including the best in each aim.
     """
     found: list[TradeOff] = []
     for law in laws:
@@ -129,13 +129,13 @@ def trade_offs(
 
 
 def nondominated(aims: Array) -> list[int]:
-    """Indices of the rows of ``aims`` (points, aims), all to be small, that no other dominates; of equals the first.
+    """Indices of the rows of ``aims`` (points, aims; all minimised) that no other dominates; of equals the first.
 
-    In the order of the first aim, then of the others.
+    They are ordered by the first aim, then by the others.
     """
     order = sorted(range(len(aims)), key=lambda index: (*aims[index].tolist(), index))
     kept: list[int] = []
-    for index in order:  # what dominates a row comes before it
+    for index in order:  # a row that dominates another precedes it
         best = aims[kept]
         if not kept or not bool((best <= aims[index]).all(axis=1).any()):
             kept.append(index)
@@ -152,7 +152,7 @@ def _aims(each: TradeOff) -> tuple[float, float, float]:
 
 
 def _excerpt(logs: Array, most: int) -> dict[int, tuple[str, ...]]:
-    """Members by index, with marks: the best in each aim, the balanced one, then what lies farthest from those."""
+    """Members by index, with marks: the best in each aim, the balanced one, then those farthest from the chosen."""
     low, span = logs.min(axis=0), np.ptp(logs, axis=0)
     unit = (logs - low) / np.where(span > 0, span, 1.0)
     marks: dict[int, tuple[str, ...]] = {}
@@ -171,7 +171,7 @@ def _excerpt(logs: Array, most: int) -> dict[int, tuple[str, ...]]:
 
 
 def _of_metric(each: TradeOff, question: Question) -> TradeOff:
-    """The member with what it lacks in the unit of the metric."""
+    """Return the member with its shortfall converted to the metric."""
     ends = sorted((question.told(each.need.low), question.told(each.need.high)))
     marks = tuple(f"best {question.unit}" if mark == AIMS[2] else mark for mark in each.marks)
     return dataclasses.replace(

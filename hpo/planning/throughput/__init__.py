@@ -1,4 +1,4 @@
-"""Samples per second on more accelerators than were measured, with intervals: a model fitted to a few measured rows."""
+"""Predicts samples per second, with intervals, on more accelerators than were measured, from a few measured rows."""
 
 from hpo.planning.throughput.forecast import ThroughputForecast, ThroughputModel, fit_throughput
 from hpo.planning.throughput.rows import Measurement

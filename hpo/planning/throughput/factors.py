@@ -1,10 +1,10 @@
-"""A log-linear factor model: samples per second of a pair of machine and workload that was never measured together.
+"""A log-linear factor model: samples per second of a machine and a workload that were never measured together.
 
     log y = mu + sum_f effect_f(level) + sum_k slope_k log x_k + pair + noise
 
-Every factor (machine, workload, architecture, precision ...) has one effect per level, normal around 0 with a spread
-of its own, so that levels with few rows are drawn towards the mean and a level never seen costs the spread. ``pair`` is
-the residual that rows with the same levels of all factors share: a machine suits one workload better than another.
+Every factor (machine, workload, architecture, precision ...) has one effect per level, normal around 0 with its own
+spread, so that levels with few rows shrink towards the mean and an unseen level widens the interval by the spread.
+``pair`` is the residual shared by rows with equal levels of all factors: a machine may suit one workload better.
 Numbers (accelerators, parameters, threads) enter by their logarithms. Random effects with spreads by marginal
 likelihood: Gelman and Hill 2007, chapters 12 and 13; the spreads' uncertainty by Laplace's method (MacKay 2003, chapter
 27), its draws weighted to the true posterior.
@@ -27,13 +27,13 @@ from hpo.planning.throughput.forecast import OFFSETS
 Array: TypeAlias = NDArray[np.float64]
 
 MEAN_SD = 20.0  # of the intercept: flat for any unit
-SLOPE_SD = 1.0  # throughput grows or falls with a number, seldom faster than in proportion
+SLOPE_SD = 1.0  # throughput grows or falls with a number, rarely faster than in proportion
 EFFECT_SD, PAIR_SD, NOISE_SD = (
     0.7,
     0.15,
     0.05,
-)  # medians of the spreads' beliefs, in log samples per second
-SPREAD_SD = 1.0  # and how sure they are, in log spread
+)  # prior medians of the spreads, in log samples per second
+SPREAD_SD = 1.0  # standard deviation of these priors, in log spread
 TRIED, DRAWS = 512, 64
 
 
@@ -59,7 +59,7 @@ class FactorModel:
     def at(
         self, factors: Mapping[str, str], numbers: Mapping[str, float] | None = None
     ) -> Interval:
-        """Samples per second of a new measurement with these levels and numbers, with the 90 % predictive interval.
+        """Predict the samples per second of a new measurement with these levels and numbers, with a 90 % interval.
 
         A level that was never measured is allowed, and widens the interval. Raises :class:`EvidenceError` unless the
         factors and numbers are those of the rows.
@@ -84,7 +84,7 @@ class FactorModel:
 def fit_factors(
     rows: Sequence[FactorRow], *, rng: np.random.Generator | None = None
 ) -> FactorModel:
-    """The model of ``rows``, all with the same factors and numbers; deterministic unless ``rng`` is given."""
+    """Fit the model to ``rows``, all with the same factors and numbers; deterministic unless ``rng`` is given."""
     if not rows:
         raise EvidenceError("a factor model needs at least one measured row")
     for position, row in enumerate(rows, start=1):
@@ -122,9 +122,7 @@ def _spreads(parts: Array, gaps: Array, rng: np.random.Generator) -> Array:
         ).x
     )
     precision, axes = np.linalg.eigh(_curvature(value, mode))
-    root = axes / np.sqrt(
-        np.maximum(precision, 1.0 / SPREAD_SD**2)
-    )  # never less sure than the belief
+    root = axes / np.sqrt(np.maximum(precision, 1.0 / SPREAD_SD**2))  # never wider than the prior
     white = rng.standard_normal((TRIED, len(mode)))
     tried = mode + white @ root.T
     log_weight = 0.5 * (white**2).sum(axis=1) - np.array([value(one) for one in tried])
@@ -147,7 +145,7 @@ def _curvature(value: Callable[[Array], float], at: Array, step: float = 0.05) -
 
 
 def _parts(here: Sequence[FactorRow], there: Sequence[FactorRow]) -> Array:
-    """Which rows share a level, factor by factor; then all levels; then mean and slopes, their variances in."""
+    """Whether rows share a level, by factor; then all levels; then mean and slopes, including their variances."""
     names = sorted(there[0].factors)
     same = [
         np.array([[float(a.factors[name] == b.factors[name]) for b in there] for a in here])

@@ -1,8 +1,8 @@
-"""Forecasts of samples per second: fit once, ask at any number of accelerators and any global batch.
+"""Forecasts of samples per second: fit once, evaluate at any number of accelerators and any global batch.
 
-A forecast is a mixture of two models of the same rows: the time of a step as a sum of terms, and linear scaling. Each
-counts by its marginal likelihood (Hoeting et al. 1999, Bayesian model averaging). Least squares in non-negative terms
-1, N and log N is a case of the step model with a vague belief.
+A forecast is a mixture of two models of the same rows: the time of a step as a sum of terms, and linear scaling, each
+weighted by its marginal likelihood (Hoeting et al. 1999, Bayesian model averaging). Least squares in non-negative terms
+1, N and log N is a case of the step model with a vague prior.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hpo.planning.throughput.rows import MeasuredThroughput, merged
 from hpo.planning.throughput.step_model import Limit
 from hpo.planning.throughput.trust import Trust, judge
 
-NOTABLE = 0.1  # less than a tenth of the step for all but computation: computation is what limits
+NOTABLE = 0.1  # if everything but computation takes less of the step, computation is the limit
 
 
 def _quantiles(count: int) -> np.ndarray:
@@ -39,8 +39,8 @@ OFFSETS, LINEAR_OFFSETS = _quantiles(20), _quantiles(200)
 class ThroughputForecast:
     """Samples per second of a new configuration, with its 90 % predictive interval, and what limits it.
 
-    ``limited_by`` is the largest term of the step beyond ideal computation; "compute" where all others together make
-    less than a tenth of the step. ``trust`` is high, medium or low, for the ``reason`` given in words.
+    ``limited_by`` is the largest term of the step beyond ideal computation; "compute" if all others together are less
+    than a tenth of the step. ``trust`` is high, medium or low; ``reason`` explains it in words.
     """
 
     accelerators: int
@@ -51,7 +51,7 @@ class ThroughputForecast:
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The forecast as plain values for JSON, as ``hpo throughput`` prints it."""
+        """Return the forecast as plain values for JSON, as printed by ``hpo throughput``."""
         return {
             "accelerators": self.accelerators,
             "global_batch_size": self.global_batch_size,
@@ -74,7 +74,7 @@ class ThroughputModel:
     linear_weight: float
 
     def at(self, accelerators: int, global_batch_size: int) -> ThroughputForecast:
-        """The forecast for one configuration; :class:`EvidenceError` unless both are 1 or more."""
+        """Return the forecast for one configuration; raise :class:`EvidenceError` unless both are 1 or more."""
         for name, value in (
             ("accelerators", accelerators),
             ("global_batch_size", global_batch_size),
@@ -118,10 +118,10 @@ def fit_throughput(
     priors: Beliefs = PRIORS,
     rng: np.random.Generator | None = None,
 ) -> ThroughputModel:
-    """The model fitted to measured ``rows`` of one workload on one kind of accelerator.
+    """Fit the model to measured ``rows`` of one workload on one kind of accelerator.
 
-    ``machine`` tells how many accelerators share a node where the rows do not. Deterministic unless ``rng`` is given.
-    Raises :class:`EvidenceError` without rows, or for a row whose figures cannot be.
+    ``machine`` gives the accelerators per node if the rows do not. Deterministic unless ``rng`` is given.
+    Raises :class:`EvidenceError` without rows, or for a row with invalid figures.
     """
     node_size = None if machine is None else float(machine.accelerators_per_node)
     steps = fit_steps(merged(rows), node_size, priors.step, rng or np.random.default_rng(0))

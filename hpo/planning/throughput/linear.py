@@ -1,10 +1,10 @@
-"""Linear scaling as a rival of the step model: samples per second per accelerator as a random walk without drift.
+"""Linear scaling as an alternative to the step model: samples per second per accelerator as a walk without drift.
 
-log(samples/s/N) = level + g(log N, log b) + own scatter, g a Brownian motion in the logarithms of the accelerators N
+log(samples/s/N) = level + g(log N, log b) + scatter, with g a Brownian motion in the logarithms of the accelerators N
 and of the local batch b: increments have mean 0 and a variance in proportion to |change of log N| and |change of
-log b|. Under a flat belief on the level, what it expects beyond the largest scale is linear scaling from there,
-smoothed by the scatter: ordinary kriging (Cressie 1993, section 3.2). It knows no batch effect and no
-network, so it is right where the step model is wrong about both; how right, the marginal likelihood of the rows says.
+log b|. With a flat prior on the level, its expectation beyond the largest scale is linear scaling from there,
+smoothed by the scatter: ordinary kriging (Cressie 1993, section 3.2). It models neither batch effects nor the network,
+so it is robust where the step model is wrong about both; the marginal likelihood of the rows decides its weight.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array: TypeAlias = NDArray[np.float64]
 
 START = WalkPriors(-3.0, -2.0, -3.5)
 DISTANT = (
-    1e3  # a variance at the origin, large beside all increments: the level takes up its square root
+    1e3  # the variance at the origin, large compared with all increments: the level absorbs it
 )
 
 
@@ -58,7 +58,7 @@ def log_throughput(
 
 
 def learn_walk(series: Sequence[Sequence[Measurement]]) -> WalkPriors:
-    """The standard deviations of greatest marginal likelihood over ``series``, START as a normal belief of sd 1."""
+    """Maximize the posterior of the standard deviations over ``series``, with a normal prior at START with sd 1."""
     from scipy.optimize import minimize
 
     start = np.array([START.log_accelerators, START.log_local_batch, START.log_scatter])
@@ -85,7 +85,7 @@ def _fit(rows: Sequence[Measurement], walk: WalkPriors) -> tuple[Array, Array, f
 
 
 def _covariance(here: Array, there: Array, walk: WalkPriors) -> Array:
-    """DISTANT less half the variance of the increment: with an unknown level only increments count."""
+    """DISTANT less half the variance of the increment: with an unknown level only increments matter."""
     rates = np.exp(2.0 * np.array([walk.log_accelerators, walk.log_local_batch]))
     return np.asarray(DISTANT - 0.5 * np.abs(here[:, None, :] - there[None, :, :]) @ rates)
 

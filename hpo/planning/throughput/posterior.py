@@ -1,12 +1,12 @@
-"""Fits the step model to measured rows: equally likely particles of its parameters, and what they say elsewhere.
+"""Fits the step model to measured rows: equally likely particles of its parameters, and their predictions elsewhere.
 
-A configuration's log throughput is the formula's plus a residual: software and batch are tuned anew at every scale.
-Part of the residual is shared by neighbouring configurations, so that it widens the interval the farther the
-extrapolation goes (Kennedy and O'Hagan 2001, the discrepancy of a computer model). The constant factor, the throughput
+A configuration's log throughput is that of the formula plus a residual: software and batch are retuned at every scale.
+Part of the residual is shared by neighbouring configurations, so the interval widens with the distance of the
+extrapolation (Kennedy and O'Hagan 2001, the discrepancy of a computer model). The constant factor, the throughput
 of the reference row, is integrated out in closed form under a flat prior of its logarithm.
 
-Rows under one name can be of systems that differ: another chassis, other links. One row may therefore be off by a
-normal offset of its own; which one, if any, is summed over in closed form (Box and Tiao 1968, Biometrika 55, a normal
+Rows under one name can be of different systems: another chassis, other links. One row may therefore have a normal
+offset; the posterior sums in closed form over which one does, if any (Box and Tiao 1968, Biometrika 55, a normal
 likelihood contaminated by one of larger variance, with at most one bad row).
 """
 
@@ -35,25 +35,23 @@ Array: TypeAlias = NDArray[np.float64]
 
 PARTICLES = 1500
 SHARED_VARIANCE = (
-    12.0  # variance of the shared part of the residual, over that of a configuration's own
+    12.0  # variance of the shared part of the residual, relative to that of its independent part
 )
 CORRELATION_LENGTH = np.log(64.0)  # in |log N/N'| + |log b/b'|
-RUN_VARIANCE = 0.25  # variance between runs of one configuration, over the same
-ONE_NODE_SPREAD = (
-    1.3  # the belief on the network between nodes is spread by this where no row has it
-)
-ODD_ODDS = 0.25  # odds of any one row being of an odd system against no row being
-ODD_SD = 0.1  # how far an odd system is off, in log samples per second
+RUN_VARIANCE = 0.25  # variance between runs of one configuration, relative to the same
+ONE_NODE_SPREAD = 1.3  # widens the prior on the network between nodes if no row uses it
+ODD_ODDS = 0.25  # prior odds that a given row is of an odd system, against no odd row
+ODD_SD = 0.1  # standard deviation of the offset of an odd system, in log samples per second
 
 
 @dataclass(frozen=True)
 class StepPosterior:
     """Particles of the parameters by name, shape (particles,), with the residuals of the measured rows.
 
-    ``level`` is the log throughput of the reference's ideal computation, (particles,); ``residuals`` what is left of
-    the rows, (particles, rows); ``gain`` the inverse of the residuals' correlation, (rows, rows). ``odd`` is the place
-    of the row that is of an odd system, the number of rows for none, ``offset`` and ``offset_variance`` how far its log
-    throughput is off and how sure that is, (particles,) each. ``log_evidence`` is the log marginal likelihood of the
+    ``level`` is the log throughput of the reference's ideal computation, (particles,); ``residuals`` are those of the
+    rows, (particles, rows); ``gain`` is the inverse of the residuals' correlation, (rows, rows). ``odd`` is the index
+    of the row of an odd system, or the number of rows for none; ``offset`` and ``offset_variance`` are mean and
+    variance of its offset in log throughput, (particles,) each. ``log_evidence`` is the log marginal likelihood of the
     rows' log samples per second, up to the constant of the flat level and of 2 pi.
     """
 
@@ -90,9 +88,9 @@ class StepPosterior:
         )
 
     def odd_row(self) -> tuple[Measurement, float, float] | None:
-        """The row most likely of an odd system, how likely, and its factor to what the others suggest.
+        """The row most likely of an odd system, its probability, and its ratio to what the others suggest.
 
-        None where no row is: with two rows or fewer nobody can tell which of them is odd.
+        None if there is no such row; with two rows or fewer it is unclear which of them is odd.
         """
         if len(self.rows) < 3:
             return None
@@ -123,9 +121,9 @@ def fit_steps(
     *,
     particles: int = PARTICLES,
 ) -> StepPosterior:
-    """The posterior given ``rows``, one per configuration.
+    """Return the posterior given ``rows``, one per configuration.
 
-    ``node_size`` is accelerators per node where a row does not tell its nodes; None where that is not known either.
+    ``node_size`` is accelerators per node for rows without nodes; None if unknown.
     """
     smallest = min(rows, key=lambda row: (row.accelerators, -row.global_batch_size))
     reference = Reference(smallest.accelerators, smallest.local_batch_size)
@@ -152,7 +150,7 @@ def fit_steps(
 
     precision = (
         gain - np.outer(gain.sum(axis=0), gain.sum(axis=0)) / gain.sum()
-    )  # of the rows, without the level
+    )  # of the rows, with the level integrated out
 
     def log_posterior(whitened: Array) -> Array:
         values = split(whitened)
@@ -230,7 +228,7 @@ def _log2_node_sizes(whitened: Array, least: float) -> Array:
 
 
 def within_one_node(row: Measurement, node_size: float | None) -> bool:
-    """Whether a row is known to lie within one node; ``node_size`` counts where the row does not tell."""
+    """Whether a row is known to lie within one node; ``node_size`` is the default for a row without one."""
     if row.nodes is not None:
         return row.nodes == 1
     size = row.node_size or node_size
@@ -248,7 +246,7 @@ def _points(rows: Sequence[Measurement], node_size: float | None) -> Points:
 
 
 def _asked_node_size(rows: Sequence[Measurement], node_size: float | None) -> float | None:
-    # rows on one node each say what a node holds at least, not where it ends
+    # rows on a single node only give a lower bound of the node size
     showing = [row for row in rows if row.shows_node_size]
     if node_size is not None or not showing:
         return node_size

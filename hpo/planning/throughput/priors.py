@@ -1,4 +1,4 @@
-"""What is believed of throughput before any measurement; learnt from published runs."""
+"""The priors on throughput, learnt from published runs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class StepPriors:
 class WalkPriors:
     """Natural logarithms of the standard deviations of :mod:`hpo.planning.throughput.linear`.
 
-    The first two are those of log samples per second per accelerator where log accelerators or log local batch change
-    by 1, the third that of a configuration's own scatter.
+    The first two are those of log samples per second per accelerator for a change of 1 in log accelerators or in log
+    local batch, the third that of a configuration's scatter.
     """
 
     log_accelerators: float
@@ -40,14 +40,14 @@ class WalkPriors:
 
 @dataclass(frozen=True)
 class Beliefs:
-    """Of the step model and of linear scaling, with the weight of the latter before any row is seen."""
+    """The priors of the step model and of linear scaling, with the prior weight of the latter."""
 
     step: StepPriors
     walk: WalkPriors
     linear_share: float = 0.12
 
 
-# what `python -m benchmarks.throughput.learn` makes of the shipped table of published runs
+# learnt by `python -m benchmarks.throughput.learn` from the shipped table of published runs
 PRIORS = Beliefs(
     StepPriors(
         log_fixed=Normal(-3.37, 1.64),
@@ -62,8 +62,8 @@ PRIORS = Beliefs(
     WalkPriors(-1.83, -1.61, -3.69),
 )
 
-# log2 of the accelerators of a node where nobody says: 8, as in most machines of the last years, give or take a factor
-# of 1.7; or, for a share of the machines, hundreds with one network among them (TPU pods, racks with one NVLink domain)
+# log2 of the accelerators per node if unknown: 8, as in most machines of recent years, within a factor of about 1.7;
+# or, for a share of the machines, hundreds in one network (TPU pods, racks with one NVLink domain)
 LOG2_NODE_SIZE = Normal(3.0, 0.75)
 LOG2_POD_SIZE = Normal(8.0, 3.0)
 POD_SHARE = 0.1

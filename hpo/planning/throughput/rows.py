@@ -1,4 +1,4 @@
-"""Measured throughput: what a fit takes, checked and with repeated rows made one."""
+"""Measured throughput: the rows of a fit, checked and with repeated rows merged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hpo.errors import EvidenceError
 
 
 class MeasuredThroughput(Protocol):
-    """What a fit reads of a measured row; a row of the database has these fields."""
+    """The fields of a measured row that a fit reads; a row of the database has them."""
 
     @property
     def accelerators(self) -> int: ...  # noqa: D102
@@ -28,8 +28,8 @@ class MeasuredThroughput(Protocol):
 class Measurement:
     """Training samples per second on ``accelerators`` at ``global_batch_size``, the mean or median of ``runs``.
 
-    ``nodes`` and ``accelerators_per_node``, those of the machine's nodes, are None where they are not known. Raises
-    :class:`EvidenceError` for figures that cannot be.
+    ``nodes`` and ``accelerators_per_node`` (of the machine's nodes) are None if unknown. Raises :class:`EvidenceError`
+    for invalid figures.
     """
 
     accelerators: int
@@ -59,19 +59,19 @@ class Measurement:
 
     @property
     def local_batch_size(self) -> float:
-        """Samples per accelerator and update; a mean where the batch does not divide."""
+        """Samples per accelerator and update; a mean if the batch does not divide evenly."""
         return self.global_batch_size / self.accelerators
 
     @property
     def node_size(self) -> float | None:
-        """Accelerators that share a node, a mean where they do not divide; None where nobody says."""
+        """Accelerators per node, a mean if they do not divide evenly; None if unknown."""
         if self.accelerators_per_node is not None:
             return self.accelerators_per_node
         return None if self.nodes is None else self.accelerators / self.nodes
 
     @property
     def shows_node_size(self) -> bool:
-        """Whether the row says where a node ends: a row on one node alone does not."""
+        """Whether the row determines the node size: a row on a single node does not."""
         return self.accelerators_per_node is not None or (self.nodes is not None and self.nodes > 1)
 
 
@@ -82,7 +82,7 @@ def check_count(name: str, value: int) -> None:
 
 
 def merged(rows: Sequence[MeasuredThroughput]) -> list[Measurement]:
-    """One measurement per configuration, by accelerators and batch: the median, with the runs of all its rows."""
+    """Return one measurement per configuration, by accelerators and batch: the median, with the total runs."""
     if not rows:
         raise EvidenceError(
             "a throughput fit needs at least one measured row of accelerators, global_batch_size and "

@@ -1,19 +1,19 @@
-"""The time of one step as a sum of terms, each with its way of growing with accelerators and local batch.
+"""The time of one step as a sum of terms that grow differently with accelerators and local batch.
 
-With N accelerators, m of them in a node, local batch b = B / N, and x = b / b_0, N_0 those of the smallest measured
-row, in units of that row's ideal computation::
+With N accelerators, m per node, local batch b = B / N and x = b / b_0, where N_0 and b_0 are those of the smallest
+measured row, in units of that row's ideal computation::
 
     ideal    x
-    compute  a x^q                          what a small local batch does not fill, launches, the update; 0 < q < 1
+    compute  a x^q                          underuse at a small local batch, launches, the update; 0 < q < 1
     network  i (1 - 1/min(N, m))            reduction inside a node: the volume of a ring, 2 (N-1)/N of the gradients
              + j (1 - m/N)     (N > m)      the same between nodes
-             + c log2 N                     latency of a tree, and what grows with it
-    control  s x log2(N/N_0)   (N > N_0)    stragglers: the slowest of N takes the longer the more there are
+             + c log2 N                     latency of a tree, and similar terms
+    control  s x log2(N/N_0)   (N > N_0)    stragglers: the slowest of N takes longer with larger N
     input    k x N/N_0                      a shared source of samples of finite rate: its time grows with B
 
 Samples per second are proportional to B over the sum. Rings, trees and their volumes: Thakur, Rabenseifner and Gropp
 2005; t = a + b x per step with the network added: Qiao et al. 2021 (Pollux), eq. 9-11, without their overlap exponent,
-which the published runs do not ask for: what the terms stand for is the exposed part.
+which the published runs do not need: the terms are the exposed parts.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ Limit = Literal["compute", "network", "input", "control"]
 
 @dataclass(frozen=True)
 class Points:
-    """Where throughput is asked for; every array has shape (points,).
+    """Configurations to predict; every array has shape (points,).
 
-    ``node_size`` is accelerators per node, NaN where it is not known; ``least_node_size`` is what a node holds at least
-    there.
+    ``node_size`` is accelerators per node, NaN if unknown; ``least_node_size`` is its lower bound.
     """
 
     accelerators: Array
@@ -67,7 +66,7 @@ class StepTerms:
         return self.ideal + self.compute + self.network + self.control + self.input
 
     def departures(self) -> dict[Limit, Array]:
-        """What makes a step longer than ideal, by cause."""
+        """The terms that make a step longer than ideal, by cause."""
         return {
             "compute": self.compute,
             "network": self.network,

@@ -1,7 +1,7 @@
 """Reads measured throughput from a CSV table, one row per configuration.
 
 Columns: ``accelerators``, ``global_batch_size``, ``samples_per_second``; optional ``nodes``, ``accelerators_per_node``
-and ``runs`` (how many runs the row averages). An empty cell of an optional column means "not told".
+and ``runs`` (the number of runs averaged in the row). An empty cell of an optional column means "unknown".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OPTIONAL = ("nodes", "accelerators_per_node", "runs")
 
 
 def read_throughputs(path: Path | str) -> list[Measurement]:
-    """The measurements in the CSV file at ``path``; an :class:`EvidenceError` names line, column and value."""
+    """Read the measurements in the CSV file at ``path``; an :class:`EvidenceError` names line, column and value."""
     path = Path(path)
     header, rows = read_lines(path, REQUIRED, "measured configuration")
     _check_header(path, header)

@@ -12,7 +12,7 @@ Trust: TypeAlias = Literal["high", "medium", "low"]
 
 FAR, VERY_FAR = 4.0, 16.0  # times the most accelerators that were measured
 WIDE, VERY_WIDE = 1.5, 2.0  # the interval's ends, high over low
-SMALL_BATCH = 0.5  # of the smallest local batch that was measured
+SMALL_BATCH = 0.5  # times the smallest local batch that was measured
 ODD = 0.5  # a row is called odd above this probability
 
 

@@ -1,6 +1,6 @@
-"""What no machine file says and a step time depends on: one set of figures for every machine, each with its range.
+"""Figures that a step time depends on and no machine file has: one set for all machines, each with its range.
 
-Each interval is median, low and high, the last two the ends of 90 %; on each side of the median the figure is
+Each interval is median, low and high, the ends of the 90 % interval; on each side of the median the figure is
 log-normal. None of them is fitted to the scaling that ``benchmarks/published_efficiency.py`` predicts.
 """
 
@@ -19,10 +19,10 @@ from hpo.extrapolation.inference.intervals import Interval
 
 DRAWS = 128
 BACKWARD_SHARE = 2 / 3
-"""The back-propagation is two matrix products for each one of the forward pass."""
+"""Back-propagation takes two matrix products for each one of the forward pass."""
 
 CYCLE_SECONDS = 1e-3
-"""How often Horovod looks for gradients that are ready (its default since 0.21; 5 ms before)."""
+"""Interval at which Horovod checks for ready gradients (its default since 0.21; 5 ms before)."""
 
 RADIX = 8
 """Children of a rank in the tree of the control plane; Kurth et al. found 2 to 8 equally good."""
@@ -31,43 +31,43 @@ TAIL = 1.6448536269514722  # the normal quantile of 95 %
 
 
 LINK_SHARE = Interval(0.7, 0.4, 0.9)
-"""Of a link's rated bandwidth that an all-reduce reaches: NCCL on InfiniBand the upper end, TCP the lower one."""
+"""Share of a link's rated bandwidth that an all-reduce reaches: NCCL on InfiniBand the upper end, TCP the lower one."""
 
 LATENCY_FACTOR = Interval(1.0, 0.4, 2.5)
-"""On the latency of a message: NCCL's protocols for small messages take a third, a busy network longer."""
+"""Factor on the latency of a message: NCCL's protocols for small messages take a third, a busy network longer."""
 
 SECONDS_PER_TENSOR = Interval(25e-6, 10e-6, 60e-6)
-"""Of launching the kernels of one gradient tensor, once per micro batch: about five of 2 to 12 microseconds each."""
+"""Time to launch the kernels of one gradient tensor, per micro batch: about five of 2 to 12 microseconds each."""
 
 MESSAGE_SECONDS = Interval(0.2e-6, 0.07e-6, 0.6e-6)
-"""Of a processor for one rank's word on one tensor: some hundred instructions to unpack, look up and count."""
+"""Processor time for one rank's message on one tensor: some hundred instructions to unpack, look up and count."""
 
 STEP_VARIATION = Interval(0.015, 0.005, 0.04)
 """Standard deviation of the step times of equal ranks over their mean: clocks, temperature, the operating system."""
 
 LOSS_PER_DOUBLING = Interval(0.008, 0.002, 0.035)
-"""Share of the speed that is lost with each doubling of the nodes for reasons that nothing here describes: congestion,
-noise of the system, other jobs. From eight families of MLPerf runs of one local batch and growing size (HPC v1.0,
-training v0.6 to v2.0), which lose 0.4 to 4.9 % a doubling in all, median 1.4 %, less what the rest of this model says
-of them; a ninth, which loses 17 %, is left out."""
+"""Share of the speed that is lost with each doubling of the nodes for reasons not modelled here: congestion, system
+noise, other jobs. From eight families of MLPerf runs of one local batch and growing size (HPC v1.0, training v0.6 to
+v2.0), which lose 0.4 to 4.9 % per doubling in total, median 1.4 %, less the loss that the rest of this model explains;
+a ninth, which loses 17 %, is left out."""
 
 STORAGE_SHARE = Interval(0.4, 0.15, 0.8)
-"""Of the rated bandwidth that reading samples in random order reaches."""
+"""Share of the rated bandwidth that reading samples in random order reaches."""
 
 CONTENTION = Interval(0.1, 0.03, 0.3)
-"""Slowdown of the computation that hides communication, as a share of the communication's time.
+"""Slowdown of the computation that overlaps with communication, as a share of the communication's time.
 
 Both need memory bandwidth and kernels.
 """
 
 CORE_SPEED = Interval(0.85, 0.5, 1.5)
-"""Of a core of the machine while all of them prepare samples, over the one that ``host_seconds_per_sample`` was
-measured on while it worked alone: clocks, generations, shared caches, two threads to a core."""
+"""Speed of a core of the machine while all of them prepare samples, relative to the single core on which
+``host_seconds_per_sample`` was measured: clocks, generations, shared caches, two threads per core."""
 
 
 @dataclass(frozen=True)
 class Assumptions:
-    """The uncertain figures, each with the meaning of the constant that is its default."""
+    """The uncertain figures; see the constants that are their defaults."""
 
     link_share: Interval = LINK_SHARE
     latency_factor: Interval = LATENCY_FACTOR
@@ -81,7 +81,7 @@ class Assumptions:
 
 
 FIGURES = 1 + len(dataclasses.fields(Assumptions))
-"""Uncertain figures of a step: these, and the share of the peak that the machine file gives."""
+"""Number of uncertain figures of a step: these, and the share of the peak from the machine file."""
 
 
 @functools.lru_cache(maxsize=1)

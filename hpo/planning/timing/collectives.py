@@ -1,10 +1,10 @@
-"""What an all-reduce costs: how many messages follow one another, and how many bytes pass the busiest links.
+"""The cost of an all-reduce: the number of consecutive messages, and the bytes that pass the busiest links.
 
-The alpha-beta model (Hockney 1994): a message of m bytes takes ``alpha + beta m`` seconds, and links carry both
-directions at once. For n bytes over p ranks, N nodes of L ranks each:
+The alpha-beta model (Hockney 1994): a message of m bytes takes ``alpha + beta m`` seconds, and links are full duplex.
+For n bytes over p ranks, N nodes of L ranks each:
 
 =================== ====================================== ==========================================================
-all_reduce          messages one after the other           source
+all_reduce          consecutive messages                   source
 =================== ====================================== ==========================================================
 ring                2 (p-1)                                Patarasuk and Yuan, JPDC 69, 2009; bytes 2 (p-1)/p n
 halving_doubling    2 (L-1) in a node, 2 log2 N between    Thakur et al., IJHPCA 19, 2005; Goyal et al., 1706.02677
@@ -17,19 +17,19 @@ hybrid              2 (L-1) in a node, 2 log2 N between    Kurth et al., arXiv:1
 parameter_server    2, and 2 (L-1) in a node               Chilimbi et al., OSDI 2014
 =================== ====================================== ==========================================================
 
-The time to add the numbers up is left out: on accelerators it is small beside that of the links.
+The time of the summation is neglected: on accelerators it is small compared with that of the links.
 
-Where the network is tapered (Leiserson, IEEE Trans. Comput. 34, 1985), groups of g nodes (a rack, a cell) have links to
-other groups for ``g / oversubscription`` nodes at once. The nodes are taken to be numbered group by group, as
-schedulers that know the topology number them. What then leaves a group:
+In a tapered network (Leiserson, IEEE Trans. Comput. 34, 1985), groups of g nodes (a rack, a cell) have uplinks with the
+bandwidth of ``g / oversubscription`` nodes. Nodes are assumed to be numbered group by group, as topology-aware
+schedulers do. The traffic that leaves a group is then:
 
 =================== ===============================================================================================
 ring, hierarchical  one node's traffic, as neighbours by number are neighbours in the ring
 tree                the edges of the two trees that cross: few, as a subtree's nodes are neighbours by number
 halving_doubling    the pieces of steps that cross, 1/g - 1/N of the bytes each way where g is a power of two
                     (vectors are halved while distances double: Rabenseifner, ICCS 2004)
-torus               the columns of the g nodes, and of a row that is longer than a group one node's traffic
-parameter_server    the traffic of every node, but for the share of servers in its own group
+torus               the columns of the g nodes, and one node's traffic for a row that is longer than a group
+parameter_server    the traffic of every node, except the share of servers in its own group
 =================== ===============================================================================================
 """
 
@@ -56,9 +56,9 @@ NODES_PER_SERVER = 4.5
 
 @dataclass(frozen=True)
 class RankLayout:
-    """Where the ranks are: ``nodes`` of ``ranks_per_node`` each, neighbours by number in one node.
+    """The layout of ranks: ``nodes`` of ``ranks_per_node`` each, with consecutive ranks in one node.
 
-    The nodes stand in groups of ``group_nodes``, neighbours by number in one group; None: all in one.
+    The nodes are in groups of ``group_nodes`` consecutive ones; None: all in one group.
     """
 
     nodes: int
@@ -76,15 +76,15 @@ class RankLayout:
         return min(self.group_nodes or self.nodes, self.nodes)
 
     def leaving(self, volume: float, nodes: float = 1.0) -> float:
-        """Bytes that leave a group, over its nodes, where ``nodes`` of them send ``volume`` to another group."""
+        """Bytes per node that leave a group if ``nodes`` of its nodes each send ``volume`` to another group."""
         return 0.0 if self.group == self.nodes else volume * min(1.0, nodes / self.group)
 
 
 @dataclass(frozen=True)
 class Links:
-    """Seconds of a message and of a byte, between two ranks of a node and between nodes (a node's links together).
+    """Seconds per message and per byte, between two ranks of a node and between nodes (all links of a node together).
 
-    ``oversubscription`` is the bandwidth of a group's nodes over that of its links to other groups; at least 1.
+    ``oversubscription`` is the ratio of the bandwidth of a group's nodes to that of its uplinks; at least 1.
     """
 
     message_in_node: Number
@@ -96,10 +96,10 @@ class Links:
 
 @dataclass(frozen=True)
 class AllReduceSchedule:
-    """An all-reduce of one byte, counted: messages in a row in a node and between nodes, and volumes.
+    """The counts of an all-reduce: consecutive messages within a node and between nodes, and volumes.
 
-    Volumes are bytes for each byte of the gradient: what the busiest rank sends to others of its node, and what the
-    busiest node sends to other nodes. ``at_once``: both travel at the same time, and the slower one counts.
+    Volumes are bytes per byte of the gradient: what the busiest rank sends to others of its node, and what the
+    busiest node sends to other nodes. ``at_once``: both are sent at the same time, and the slower one counts.
     ``volume_leaving`` is the part of ``volume_between`` that goes to other groups of nodes, as a mean over the nodes of
     the busiest group.
     """
@@ -112,7 +112,7 @@ class AllReduceSchedule:
     volume_leaving: float = 0.0
 
     def seconds(self, size: Number, links: Links) -> Number:
-        """The time of ``size`` bytes."""
+        """Seconds for ``size`` bytes."""
         latency = (
             self.messages_in_node * links.message_in_node
             + self.messages_between * links.message_between
@@ -146,7 +146,7 @@ def ring(layout: RankLayout) -> AllReduceSchedule:
 def halving_doubling(layout: RankLayout) -> AllReduceSchedule:
     """A reduction to one rank of each node, recursive halving and doubling between these, a broadcast in each node.
 
-    Where N is no power of two, binary blocks (Rabenseifner and Traeff 2004): two steps more, at most 2 n bytes.
+    If N is not a power of two, binary blocks (Rabenseifner and Traeff 2004): two more steps, at most 2 n bytes.
     """
     if layout.nodes == 1:
         return ring(layout)
@@ -163,9 +163,9 @@ def halving_doubling(layout: RankLayout) -> AllReduceSchedule:
 
 @functools.lru_cache(maxsize=4096)
 def _halved_leaving(nodes: int, group: int) -> float:
-    """What halving and doubling sends out of the busiest group, over its nodes; of the largest power of two of nodes.
+    """Volume per node that halving and doubling sends out of the busiest group, for the largest power of two of nodes.
 
-    Step k of the reduction exchanges 2^-(k+1) of the vector with the node 2^k away, and step k of the gathering alike.
+    Step k of the reduction exchanges 2^-(k+1) of the vector with the node 2^k away; so does step k of the gathering.
     """
     steps = nodes.bit_length() - 1
     ranks = np.arange(2**steps)
@@ -177,7 +177,7 @@ def _halved_leaving(nodes: int, group: int) -> float:
 
 
 def tree(layout: RankLayout) -> AllReduceSchedule:
-    """Two binary trees over the nodes, each for half of the bytes, and a chain in each node, all in small pieces."""
+    """Two binary trees over the nodes, each for half of the bytes, and a chain in each node, pipelined in pieces."""
     if layout.nodes == 1:
         return ring(layout)
     local = layout.ranks_per_node
@@ -195,10 +195,10 @@ def tree(layout: RankLayout) -> AllReduceSchedule:
 
 @functools.lru_cache(maxsize=4096)
 def _trees_leaving(nodes: int, group: int) -> float:
-    """What the two trees send out of the busiest group, over its nodes: half of the bytes along each edge, each way.
+    """Volume per node that the two trees send out of the busiest group: half of the bytes along each edge, each way.
 
-    In NCCL's first tree a node's parent follows from the lowest bit of its number; the second is its mirror image, or
-    for an odd number of nodes the first moved on by one.
+    In NCCL's first tree a node's parent follows from the lowest set bit of its number; the second is its mirror image,
+    or for an odd number of nodes the first shifted by one.
     """
     node = np.arange(1, nodes)
     bit = node & -node
@@ -218,7 +218,7 @@ def _trees_leaving(nodes: int, group: int) -> float:
 def torus(layout: RankLayout, nodes_per_row: int | None = None) -> AllReduceSchedule:
     """Reduce-scatter along rows, all-reduce of 1/X along columns, all-gather along rows.
 
-    A row has all ranks of ``nodes_per_row`` nodes; where not given, as many as make the torus most nearly a square.
+    A row has all ranks of ``nodes_per_row`` nodes; by default the number that makes the torus closest to a square.
     """
     local = layout.ranks_per_node
     wide = nodes_per_row or _squarest(layout)
@@ -266,7 +266,7 @@ def hierarchical(layout: RankLayout, group_size: int = GROUP_SIZE) -> AllReduceS
 def hybrid(layout: RankLayout) -> AllReduceSchedule:
     """NCCL reduces in the node, some ranks (four of Summit's six) all-reduce their parts by MPI, NCCL broadcasts.
 
-    Together these ranks fill all adapters of the node, whatever their number, so that it does not enter here.
+    Together these ranks saturate all adapters of the node, so their number does not matter here.
     """
     return halving_doubling(layout)
 

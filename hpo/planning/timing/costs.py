@@ -1,4 +1,4 @@
-"""What a sample of well-known workloads costs at their published sizes, for plans without a model at hand."""
+"""The cost per sample of well-known workloads at their published sizes, for plans without a model at hand."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from search_spaces.names import nearest
 from trainers.cost import FIGURES, NEEDED_FIGURES, WHOLE_FIGURES, WorkloadCost
 
 MAY_BE_0 = ("sample_bytes", "host_seconds_per_sample", "evaluation_samples")
-"""Samples may stay in memory, be ready as they are, and evaluations need not be counted."""
+"""Samples may stay in memory, need no preparation, and evaluations need not be counted."""
 
 
 def cost_names() -> list[str]:
-    """The workloads that :func:`home_cost` knows."""
+    """Return the names of the workloads that :func:`home_cost` knows."""
     return sorted(_table())
 
 
 def home_cost(name: str) -> WorkloadCost:
-    """The cost of a workload at its published size; ``costs.yaml`` has the source of each figure.
+    """Return the cost of a workload at its published size; ``costs.yaml`` has the source of each figure.
 
     Raises :class:`PlanError` for an unknown name.
     """
@@ -40,7 +40,7 @@ def home_cost(name: str) -> WorkloadCost:
 
 
 def cost_sources(name: str) -> dict[str, str]:
-    """Where each figure of a workload comes from."""
+    """Return the source of each figure of a workload."""
     home_cost(name)
     return {key: str(entry["source"]) for key, entry in _table()[name].items() if key != "title"}
 
@@ -54,9 +54,9 @@ def _table() -> dict[str, Any]:
 
 
 def cost_of(measured: WorkloadCost | None, given: str | WorkloadCost | None) -> WorkloadCost | None:
-    """The cost that is given, by name, file or value, or else what was measured; None where there is neither.
+    """Return the given cost (a name, a file or a value), or else the measured one; None if there is neither.
 
-    Raises :class:`PlanError` for a name that is not known, and for a file that is not one of costs.
+    Raises :class:`PlanError` for an unknown name, and for a file that does not hold costs.
     """
     if given is None:
         return measured
@@ -100,7 +100,7 @@ def _read(path: Path) -> WorkloadCost:
 
 
 def _checked(values: Mapping[str, Any], where: str) -> WorkloadCost:
-    """The cost of these figures; ``where`` they are from stands in the :class:`PlanError` for one that cannot be."""
+    """Return the cost with these figures; a :class:`PlanError` for an invalid one names ``where`` it is from."""
     for name, value in values.items():
         whole, enough = (
             name in WHOLE_FIGURES,

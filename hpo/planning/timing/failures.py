@@ -1,7 +1,7 @@
-"""What failures of nodes cost: how often to write a checkpoint, and how much longer a run takes.
+"""The cost of node failures: how often to write a checkpoint, and how much longer a run takes.
 
-A node fails at a constant rate, and the run with it: it starts again from its last checkpoint. With M the mean time
-between failures of all nodes together, D the time to write a checkpoint, R the time from a failure to training again
+Nodes fail at a constant rate, and a failure restarts the run from its last checkpoint. With M the mean time between
+failures of all nodes together, D the time to write a checkpoint, R the time from a failure until training resumes
 and t the training time between two checkpoints (J. T. Daly, Future Generation Computer Systems 22, 2006):
 
 - the best t is about ``sqrt(2 D M) - D`` (Young 1974; Daly's equation 37 adds terms for D near M);
@@ -20,7 +20,7 @@ SECONDS_PER_HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Failures:
-    """How often a node fails (mean hours between failures of one node; infinite: never), and what a restart takes."""
+    """Mean hours between failures of one node (infinite: never), and the seconds of a restart and a checkpoint."""
 
     node_hours: float = math.inf
     restart_seconds: float = 300.0
@@ -42,9 +42,9 @@ class Failures:
         return self.node_hours * SECONDS_PER_HOUR / nodes
 
     def checkpoint_interval(self, nodes: int) -> float:
-        """The training seconds between two checkpoints that make the expected time least (Daly 2006, eq. 37).
+        """The training seconds between two checkpoints that minimise the expected time (Daly 2006, eq. 37).
 
-        Infinite where nothing fails; M where a checkpoint takes longer than half the time between failures.
+        Infinite if nothing fails; M if a checkpoint takes at least twice the time between failures.
         """
         between, writing = self.seconds_between(nodes), self.checkpoint_seconds
         if math.isinf(between):
@@ -59,7 +59,7 @@ class Failures:
     ) -> float:
         """Expected seconds of a run that trains for ``training_seconds`` (Daly 2006, eq. 20).
 
-        ``interval`` is the training time between two checkpoints, the best one if not given.
+        ``interval`` is the training time between two checkpoints, by default the best one.
         """
         between = self.seconds_between(nodes)
         interval = self.checkpoint_interval(nodes) if interval is None else interval
@@ -83,7 +83,7 @@ class Failures:
         )
 
     def slowdown(self, nodes: int) -> float:
-        """How many times longer a run takes that is long against the interval between its checkpoints; at least 1."""
+        """The factor, at least 1, on the time of a run much longer than the interval between its checkpoints."""
         interval = self.checkpoint_interval(nodes)
         return (
             1.0

@@ -7,15 +7,15 @@
 - compute: each micro batch launches its kernels and does its arithmetic at the share of the peak that trainings reach,
   so that small micro batches are less efficient: ``m * seconds_per_tensor * tensors + b * flops / (peak * share)``.
 - exposed communication: gradients become ready evenly over the back-propagation of the last micro batch, t_b, and are
-  reduced in B buckets, each in T(n/B). The last bucket never hides: ``max(t_b / B + B T - t_b, T)``. B is what makes
-  it least between n / fusion_bytes and a bucket per cycle. With gradient lag all hides behind one whole step.
-- control plane: one rank hears of every tensor from all others (Horovod's coordinator, "flat") or from the r children
-  of a tree (Kurth et al., arXiv:1810.01993, section V-A3), and answers.
+  reduced in B buckets, each in T(n/B). The last bucket is always exposed: ``max(t_b / B + B T - t_b, T)``. B minimises
+  this between n / fusion_bytes and a bucket per cycle. With gradient lag, communication overlaps with a whole step.
+- control plane: one rank receives a message per tensor from all others (Horovod's coordinator, "flat") or from the r
+  children of a tree (Kurth et al., arXiv:1810.01993, section V-A3), and answers.
 - stragglers: all wait for the slowest of p ranks, ``E max`` of p normal times (Blom 1958; about sqrt(2 ln p)), and a
-  share of the speed is lost with each doubling of the nodes for reasons that no figure describes.
-- input stall: what making the samples ready takes longer than all of this, as it goes on beside it: reading them from
-  storage, and decoding and augmenting them on the cores of the node. Where the ranks compute on these cores too, both
-  take turns: the stall is what the cores' work in all, theirs and the ranks', takes longer than a step.
+  share of the speed is lost with each doubling of the nodes for reasons that are not modelled.
+- input stall: the time by which preparing the samples, which overlaps with the step, takes longer than it: reading
+  them from storage, and decoding and augmenting them on the cores of the node. If the ranks compute on the same cores,
+  both alternate: the stall is the time by which all work of the cores, preparation and ranks, exceeds a step.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ CHOICES: Mapping[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True)
 class StepOptions:
-    """What the time of a step is computed for: how a training computes and communicates.
+    """The options of the time model: how a training computes and communicates.
 
-    all_reduce: see :mod:`hpo.planning.timing.collectives`; "auto" is ring or tree, as NCCL chooses. gradient_bytes: of
-    each gradient on its way, 2 for fp16. fusion_bytes: the largest bucket (Horovod's threshold). overlap: reduce
+    all_reduce: see :mod:`hpo.planning.timing.collectives`; "auto" is ring or tree, as NCCL chooses. gradient_bytes: per
+    communicated gradient, 2 for fp16. fusion_bytes: the largest bucket (Horovod's threshold). overlap: reduce
     gradients during the back-propagation. control_plane: "flat" is Horovod's coordinator, "tree" that of Kurth et al.
     (Horovod's response cache, since 0.16, has the same order), "none" a fixed order of buckets as in
-    torch.distributed. staged: samples lie on the nodes' own storage, where there is one.
+    torch.distributed. staged: samples are on the nodes' own storage, if there is any.
     """
 
     all_reduce: str = "auto"
@@ -99,9 +99,9 @@ class StepOptions:
 class StepTime:
     """Seconds of one update: each part at the median figures, their sum ``total`` with its 90 % interval.
 
-    ``communication`` is what all all-reduces take, of which ``exposed_communication`` is waited for. ``limited_by``
-    is input where making the samples ready takes longer than everything else, for nothing else would then shorten the
-    step; otherwise the largest part: compute, network (stragglers among it) or control.
+    ``communication`` is the time of all all-reduces, of which ``exposed_communication`` is not overlapped.
+    ``limited_by`` is input if preparing the samples takes longer than everything else, as nothing else would then
+    shorten the step; otherwise the largest part: compute, network (including stragglers) or control.
     """
 
     compute: float
@@ -140,9 +140,9 @@ def step_time(
     options: StepOptions | None = None,
     assumptions: Assumptions | None = None,
 ) -> StepTime:
-    """The time of an update of ``local_batch_size`` samples a rank, in passes of at most ``micro_batch_size``.
+    """Return the time of an update of ``local_batch_size`` samples per rank, in passes of at most ``micro_batch_size``.
 
-    Raises :class:`PlanError` where the machine has fewer nodes or accelerators, or a size is below 1.
+    Raises :class:`PlanError` if the machine has fewer nodes or accelerators, or a size is below 1.
     """
     _check(machine, nodes, ranks_per_node, local_batch_size, micro_batch_size)
     parts = _parts(
@@ -178,10 +178,10 @@ def evaluation_time(
     options: StepOptions | None = None,
     assumptions: Assumptions | None = None,
 ) -> Interval:
-    """Seconds of one evaluation over ``cost.evaluation_samples``, shared by the ranks: forward passes, or their input.
+    """Seconds of one evaluation over ``cost.evaluation_samples``, split over the ranks: forward passes, or their input.
 
-    A forward pass is a third of the arithmetic of a training pass; the sums over the ranks are left out, as they are
-    some numbers. Zeros where evaluations are not counted. Raises :class:`PlanError` as :func:`step_time`.
+    A forward pass has a third of the arithmetic of a training pass; the all-reduce of a few numbers is neglected.
+    Zeros if evaluations are not counted. Raises :class:`PlanError` like :func:`step_time`.
     """
     _check(machine, nodes, ranks_per_node, 1, micro_batch_size)
     if not cost.evaluation_samples:
@@ -213,9 +213,9 @@ def scaling_efficiency(
     options: StepOptions | None = None,
     assumptions: Assumptions | None = None,
 ) -> Interval:
-    """Samples per second of a rank, over those of a rank of the smaller base, with the same local batch.
+    """Samples per second per rank, relative to those of the smaller base, with the same local batch.
 
-    Figures that are uncertain are the same for both, so that much of their spread cancels.
+    Both use the same values of the uncertain figures, so that much of their spread cancels.
     """
 
     def totals(layout: RankLayout) -> Array:
@@ -239,7 +239,7 @@ def scaling_efficiency(
 
 
 def expected_slowest(ranks: int) -> float:
-    """Expected largest of so many standard normal numbers (Blom 1958): ``Phi^-1((p - 0.375) / (p + 0.25))``.
+    """Expected maximum of ``ranks`` standard normal numbers (Blom 1958): ``Phi^-1((p - 0.375) / (p + 0.25))``.
 
     It is 0 for one rank, within 2 % of the exact value, and tends to sqrt(2 ln p).
     """
@@ -285,7 +285,7 @@ def _computing(cost: WorkloadCost, local: int, passes: int, figures: _Figures) -
 
 
 def _straggling(compute: Array, layout: RankLayout, figures: _Figures) -> Array:
-    """Seconds that all wait for the slowest rank, and that are lost as the nodes grow."""
+    """Seconds that all ranks wait for the slowest, plus the loss with growing nodes."""
     growth = np.exp2(-np.log2(1 - figures.loss_per_doubling) * math.log2(layout.nodes)) - 1
     waited: Array = (figures.step_variation * expected_slowest(layout.ranks) + growth) * compute
     return waited
@@ -301,7 +301,7 @@ def _input(
     options: StepOptions,
     figures: _Figures,
 ) -> tuple[Array, Array]:
-    """The stall, in seconds, behind ``busy`` seconds of a step, and 1 where it is the input that limits, else 0."""
+    """The stall in seconds after ``busy`` seconds of a step, and 1 if the input is the limit, else 0."""
     reading = _reading_seconds(machine, cost, layout, local, options) / figures.storage_share
     limits = reading > busy
     stall = np.maximum(reading - busy, 0.0)
@@ -323,7 +323,7 @@ def _communication(
     options: StepOptions,
     figures: _Figures,
 ) -> tuple[Array, Array]:
-    """Seconds of all buckets, and those that are waited for, with what the hidden ones cost the computation."""
+    """Seconds of all buckets, and the exposed seconds, including the slowdown of the computation by hidden ones."""
     if layout.ranks == 1:
         return np.zeros_like(hidden_by), np.zeros_like(hidden_by)
     size = float(cost.parameters * options.gradient_bytes)
@@ -355,7 +355,7 @@ def _control(
     options: StepOptions,
     figures: _Figures,
 ) -> Array:
-    """What the negotiation over ready tensors adds; it runs beside the back-propagation, in cycles."""
+    """Seconds added by the negotiation of ready tensors, which overlaps with the back-propagation, in cycles."""
     if options.control_plane == "none" or layout.ranks == 1:
         return np.zeros_like(hidden_by)
     others = layout.ranks - 1
@@ -375,7 +375,7 @@ def _control(
 def _waited(
     whole: Array, each: Array, number: Array, hidden_by: Array, options: StepOptions
 ) -> Array:
-    """Of ``number`` jobs that become ready evenly over ``hidden_by``, one after the other: the time after its end."""
+    """The time after ``hidden_by`` until ``number`` jobs, which become ready evenly over it, are done in order."""
     if options.gradient_lag:
         return np.maximum(whole - hidden_by, 0.0)
     if not options.overlap:
@@ -387,7 +387,7 @@ def _waited(
 def _reading_seconds(
     machine: Machine, cost: WorkloadCost, layout: RankLayout, local: int, options: StepOptions
 ) -> float:
-    """Seconds to read the samples of an update at the rated speed: each node its own, or all from the shared system."""
+    """Seconds to read the samples of an update at the rated speed, from each node's storage or from the shared one."""
     if options.staged and machine.node_storage is not None:
         return (
             local
@@ -436,7 +436,7 @@ def _total(parts: Mapping[str, Array]) -> Array:
 
 
 def _interval(values: Array) -> Interval:
-    """The value at the median figures, with the 5 % and 95 % quantiles of the draws, which it never leaves."""
+    """The value at the median figures, with the 5 % and 95 % quantiles of the draws, widened to contain it."""
     median, low, high = float(values[0]), *np.quantile(values[1:], (LEVELS[1], LEVELS[2]))
     return Interval(median, min(float(low), median), max(float(high), median))
 

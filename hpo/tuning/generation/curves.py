@@ -1,14 +1,14 @@
-"""What a learning curve says before it has reached the target: when it will, and how quick it is beside another.
+"""What a learning curve predicts before it reaches the target: when it will, and how fast it is relative to another.
 
 A learning curve beyond its first part follows a power law with a floor, metric = a + b t^-c, or an exponential
 approach, a + b exp(-t / tau) (Domhan, Springenberg and Hutter 2015; Viering and Loog 2021, arXiv:2103.10948). For
 each of a grid of shapes (c or tau) a and b are a linear fit; shapes are weighted by how well they fit. The crossing is
-then a distribution: its 10 % quantile is what a training must be given before it is called hopeless.
+then a distribution: a training is hopeless if even its 10 % quantile is beyond the limit.
 
-Two trainings of one workload pass the same levels of loss and metric; the quotient of the times at which they do is
-what an early look says of the quotient of their epochs to target. It says it with exaggeration, and is off by what
-lies ahead of it: over 2,100 trainings of seven workloads (benchmarks/search_economy) the log quotient of epochs to
-target is about half of that of an early look.
+Two trainings of one workload pass the same levels of loss and metric; the ratio of the times at which they do so is an
+early estimate of the ratio of their epochs to target. It exaggerates, and has an error from what lies ahead: over 2,100
+trainings of seven workloads (benchmarks/search_economy) the log ratio of epochs to target is about half of that of an
+early look.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from numpy.typing import ArrayLike, NDArray
 
 Array: TypeAlias = NDArray[np.float64]
 
-LEAST_POINTS = 6  # a curve of fewer evaluations tells nothing
+LEAST_POINTS = 6  # a curve with fewer evaluations is not fitted
 POWERS = np.geomspace(0.1, 4.0, 16)
 DECAYS = np.geomspace(0.1, 10.0, 12)  # tau over the epochs trained
-LEAST_NOISE = 0.01  # of the metric's span so far: no curve follows the formula better
-# the misfit of neighbouring evaluations is one and the same: a curve says as much as so many independent points. Chosen
-# on 250 curves of random noisy quadratics: with 3 the bands from 10 to 90 % held in 95 % of them, with 6 in 65 %
+LEAST_NOISE = 0.01  # share of the metric's span so far: no curve follows the formula more closely
+# neighbouring evaluations share their misfit: a curve is worth this many independent points. Chosen on 250 curves of
+# random noisy quadratics: with 3 the bands from 10 to 90 % held in 95 % of them, with 6 in 65 %
 WITNESSES = 3.0
 PATIENCE = 0.25
 LEVELS = (0.1, 0.5, 0.9)
@@ -36,7 +36,7 @@ LEVELS = (0.1, 0.5, 0.9)
 
 @dataclass(frozen=True)
 class Crossing:
-    """Epochs at which a curve is to cross its target: quantiles at 10, 50 and 90 %; inf where it never does."""
+    """Predicted epochs at which a curve crosses its target: quantiles at 10, 50 and 90 %; inf if it never does."""
 
     low: float
     median: float
@@ -44,16 +44,16 @@ class Crossing:
 
 
 def predict_crossing(epochs: ArrayLike, metric: ArrayLike, threshold: float) -> Crossing | None:
-    """The crossing of a curve that has not crossed; None where it is too short, or does not move, to tell.
+    """Predict the crossing of a curve that has not crossed; None if it is too short or does not move.
 
-    ``epochs`` (evaluations,) increase from above 0.
+    ``epochs`` (evaluations,) are positive and increasing.
     """
     t, y = np.asarray(epochs, dtype=float), np.asarray(metric, dtype=float)
     usable = np.isfinite(y) & (t > 0)
     t, y = t[usable], y[usable]
     if len(t) < LEAST_POINTS:
         return None
-    kept = t >= 0.2 * t[-1]  # how a training begins says little of how it goes on
+    kept = t >= 0.2 * t[-1]  # the start of a training says little about its continuation
     t, y = t[kept] / t[-1], y[kept]
     last, span = float(np.asarray(epochs, dtype=float)[usable][-1]), float(np.ptp(y))
     if len(t) < LEAST_POINTS - 1 or span == 0:
@@ -71,9 +71,9 @@ def predict_crossing(epochs: ArrayLike, metric: ArrayLike, threshold: float) -> 
 def hopeless(
     epochs: Sequence[float], metric: Sequence[float], threshold: float, limit_epochs: float
 ) -> bool:
-    """Whether a training that has come this far is to need more than ``limit_epochs``, with 90 % probability.
+    """Whether a training needs more than ``limit_epochs`` with 90 % probability, judged by its curve so far.
 
-    It is given ``PATIENCE`` of the limit first.
+    It may first train for a share ``PATIENCE`` of the limit.
     """
     if not epochs or epochs[-1] < PATIENCE * limit_epochs:
         return False
@@ -82,7 +82,7 @@ def hopeless(
 
 
 def _times(floor: Array, slope: Array, threshold: float) -> Array:
-    """When each shape is at the threshold, over the epochs trained; inf where its floor lies before it."""
+    """When each shape reaches the threshold, in units of the epochs trained; inf if its floor lies before it."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = (threshold - floor) / slope
         powers, decays = share[: len(POWERS)], share[len(POWERS) :]
@@ -102,27 +102,27 @@ def _quantiles(times: Array, weight: Array) -> Crossing:
 
 
 LAST = 2
-"""Evaluations over which the level of now is averaged: of one that has fallen back, this and not the best counts."""
+"""Evaluations over which the current level is averaged; it counts rather than the best, if a curve has fallen back."""
 
 SHRUNK = 0.55
-"""What the log quotient is to be multiplied by."""
+"""Factor that shrinks the log ratio of an early look."""
 
 LARGEST = 1e3
-"""Levels beyond it are cut: a loss that has exploded is no number to average."""
+"""Levels are clipped to it, as an exploded loss cannot be averaged."""
 
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """One training's evaluations after ``epochs``; ``signals`` are metric and loss, the higher the better.
+    """One training's evaluations after ``epochs``; ``signals`` are metric and loss, higher is better.
 
-    A signal that was not measured is left out, here or in the curve that it is compared with.
+    A signal that was not measured, here or in the curve that it is compared with, is ignored.
     """
 
     epochs: Sequence[float]
     signals: Sequence[Sequence[float] | None]
 
     def levels(self, signal: int) -> Array | None:
-        """The values of a signal; None where it was not measured at every evaluation."""
+        """The values of a signal; None if it was not measured at every evaluation."""
         values = self.signals[signal]
         if values is None or len(values) != len(self.epochs):
             return None
@@ -132,8 +132,8 @@ class LearningCurve:
 
 @dataclass(frozen=True)
 class Compared:
-    """Log epochs to target over those of the reference as the curves tell it, and the epochs at which the reference
-    stood where the training stands now.
+    """The log ratio of epochs to target to those of the reference, estimated by the curves, and the epochs at which the
+    reference had the training's current level.
     """
 
     log_quotient: float
@@ -141,7 +141,7 @@ class Compared:
 
 
 def compare(curve: LearningCurve, reference: LearningCurve) -> Compared | None:
-    """A training beside the reference; None where no signal tells."""
+    """Compare a training with the reference; None if no signal allows it."""
     quotients, stands = [], []
     for signal in range(len(curve.signals)):
         mine, theirs = curve.levels(signal), reference.levels(signal)
@@ -150,7 +150,7 @@ def compare(curve: LearningCurve, reference: LearningCurve) -> Compared | None:
         last = min(LAST, len(mine))
         level, now = float(mine[-last:].mean()), float(np.mean(curve.epochs[-last:]))
         there = _first_time(reference.epochs, theirs, level)
-        if there is None:  # it is further than the reference has come
+        if there is None:  # it is already beyond the reference
             now_there = _first_time(curve.epochs, mine, float(theirs.max()))
             if now_there is None:
                 continue
@@ -163,7 +163,7 @@ def compare(curve: LearningCurve, reference: LearningCurve) -> Compared | None:
 
 
 def _first_time(epochs: Sequence[float], levels: Array, level: float) -> float | None:
-    """When a level was first there, between evaluations by a straight line; None where it never was."""
+    """When a level was first reached, interpolated linearly between evaluations; None if it never was."""
     risen = np.maximum.accumulate(levels)
     at = int(np.searchsorted(risen, level))
     if at >= len(risen):

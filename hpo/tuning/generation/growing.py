@@ -1,14 +1,14 @@
-"""A sweep over sizes that ends by itself: which rungs it trains at, and when no training is worth its cost any more.
+"""A sweep over sizes that ends by itself: which rungs it trains, and when no further training is worth its cost.
 
-It begins with the cheapest size, a few trainings at each batch, and one at each batch of its neighbours, the next size
-in every direction. Then the laws are fitted to what has ended, and told what one more training at each rung would take
-off the regret at full scale (:mod:`hpo.extrapolation.inference.information`): the share by which the settings chosen
-now are expected to lengthen the training there. A training is worth its cost where
+It begins with a few trainings at each batch of the cheapest size, and one at each batch of its neighbours, the next
+size in every direction. Then the laws are fitted to the ended trials, and predict by how much one more training at each
+rung would lower the regret at full scale (:mod:`hpo.extrapolation.inference.information`): the share by which the
+currently best settings are expected to lengthen the training there. A training is worth its cost if
 
     (regret now - regret after it) x the training at full scale  >  what the training itself costs
 
-Those that save most for their cost are trained, as many as the ladder has batches, and the laws fitted again; where
-none is worth its cost the sweep ends. It never costs more than ``MOST_COST`` trainings at full scale in all.
+Those that save most for their cost are trained, as many as the ladder has batches, and the laws are fitted again; if
+none is worth its cost, the sweep ends. It never costs more than ``MOST_COST`` trainings at full scale in total.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from hpo.study.spec import StudySpec
 from hpo.tuning.generation.strategy import Done, Explore, Wait
 from storage.records import Trial, TrialState
 
-# trainings at each batch of the cheapest size, and of the next in every direction
+# trainings at each batch of the cheapest size, and of the next size in every direction
 FIRST, NEIGHBOUR = 4, 1
 MOST_COST = 2.0  # trainings at full scale
-LEAST_SHARE = 0.25  # of trainings that go to their end, where few have ended yet
+LEAST_SHARE = 0.25  # least assumed share of trainings that run to their end, while few have ended
 
 Rung = tuple[int, Point]
 
 
 @dataclass(frozen=True)
 class _Round:
-    """Rungs to train at, begun when there were ``before`` trials."""
+    """Rungs to train, for a round that began with ``before`` trials."""
 
     before: int
     rungs: tuple[Rung, ...]
 
 
 class GrowingStrategy:
-    """What a study's sweep over sizes trains next; each decision is told to ``say`` in a line.
+    """Decides what a study's sweep over sizes trains next; each decision is passed to ``say`` as a line.
 
-    It follows from the trials alone: one that is interrupted decides anew once what was in flight has ended.
+    It depends only on the trials: an interrupted sweep decides again once the trials in flight have ended.
     """
 
     def __init__(self, spec: StudySpec, say: Callable[[str], None] = lambda text: None) -> None:  # noqa: ARG005
@@ -61,11 +61,11 @@ class GrowingStrategy:
 
     @property
     def why_ended(self) -> str:
-        """Why nothing more is worth its cost; "" before it has ended."""
+        """Why no further training is worth its cost; "" before the sweep has ended."""
         return "" if self._why is None else self._why[1]
 
     def next(self, trials: Sequence[Trial]) -> Explore | Wait | Done:
-        """The next training of a sweep with these ``trials``, of every state."""
+        """Return the next training of a sweep with these ``trials`` (of every state)."""
         now = self._round
         if now is not None and now.before <= len(trials) < now.before + len(now.rungs):
             batch, point = now.rungs[len(trials) - now.before]
@@ -84,7 +84,7 @@ class GrowingStrategy:
         return Explore(*rungs[0])
 
     def _decide(self, trials: Sequence[Trial]) -> tuple[list[Rung], str]:
-        """The rungs of the next round and why they are; none, and why not."""
+        """Return the rungs of the next round and the reason; or no rungs and why not."""
         counts = Counter(self._rung(trial) for trial in trials)
         first = self._first(counts)
         if first:
@@ -103,7 +103,7 @@ class GrowingStrategy:
         return self._worthwhile(told, counts, spent, room, len(trials))
 
     def _first(self, counts: Counter[Rung]) -> list[Rung]:
-        """What is left of the beginning, the cheapest first."""
+        """The missing trainings of the beginning, cheapest first."""
         cheapest = self._points[0]
         asked = {cheapest: FIRST}
         for index, (name, size) in enumerate(cheapest):
@@ -121,7 +121,7 @@ class GrowingStrategy:
         ]
 
     def _unanswered(self, counts: Counter[Rung]) -> tuple[list[Rung], str]:
-        """The cheapest size that was not trained yet, where none so far has come to what is asked for."""
+        """The cheapest size that was not yet trained, if no training so far has answered the question."""
         for point in self._points:
             rungs = [(batch, point) for batch in self._spec.ladder if not counts[batch, point]]
             if rungs:
@@ -152,7 +152,7 @@ class GrowingStrategy:
     def _worthwhile(
         self, told: Information, counts: Counter[Rung], spent: float, room: int, trials: int
     ) -> tuple[list[Rung], str]:
-        """Up to a round of trainings that save more than they cost, the best for its cost first."""
+        """Up to a round of trainings that save more than they cost, chosen by saving over cost."""
         many = [float(counts[rung]) for rung in self._rungs]
         costs = [cost_share(self._spec, point) for _, point in self._rungs]
         begun, chosen, cost = told.regret(many), list[int](), 0.0
@@ -192,5 +192,5 @@ def _with_one(counts: Sequence[float], index: int) -> list[float]:
 
 
 def _named(rungs: Sequence[Rung]) -> str:
-    """``2 at 16, width 32; 1 at 32, width 32``."""
+    """Format rungs as ``2 at 16, width 32; 1 at 32, width 32``."""
     return "; ".join(f"{many} at {rung_name(*rung)}" for rung, many in Counter(rungs).items())

@@ -1,21 +1,20 @@
 """The race: a few configurations are trained at the full-scale batch itself, and the best two once more.
 
-A batch of any size is trained here by accumulation, at the price of its samples. The laws say where the best settings
-lie, but not exactly, and a training that is lost costs the slot on the full machine: so a few candidates about the
-forecast's settings are trained, those that are far behind are dropped, and the best two are repeated, for the scatter
-between seeds makes one of them look better than it is. Where the quickest has the highest rate of all, or the lowest,
-the best lies beyond: the race goes a step further.
+A batch of any size can be trained here by gradient accumulation, at the price of its samples. The laws predict the best
+settings only approximately, and a lost training costs the slot on the full machine. So a few candidates around the
+forecast's settings are trained, those that are far behind are dropped, and the best two are repeated, because the
+scatter between seeds makes one of them look better than it is. If the fastest has the highest rate of all, or the
+lowest, the best lies beyond: the race goes a step further.
 
 Candidates are the recommended settings with other learning rates and warmups. The laws are only roughly right, so each
-particle of the posterior is taken to be off by a factor of its own in both. Of such particles each holds one candidate
-to be the best: chosen are the recommended settings, where those are risky a candidate that is safe if the laws
-underrate the risk, and then, one by one, whatever lowers most what the best of those chosen is expected to lose. What
-all candidates lower it by is the expected value of perfect information among them (Raiffa and Schlaifer 1961): no race
-is worth more.
+particle of the posterior gets a random error factor in both. For each such particle one candidate is the best. Chosen
+are the recommended settings; if those are risky, a candidate that is safe even if the laws underestimate the risk; and
+then, one by one, the candidate that most lowers the expected loss of the best of those chosen. The reduction by all
+candidates is the expected value of perfect information among them (Raiffa and Schlaifer 1961): no race is worth more.
 
-What is to be trained next is a function of the race's trials alone, so that a race that was interrupted goes on. The
-first training of every configuration has the same seed, and so the same start weights and order of samples, the second
-ones have the next: what a seed adds to all of them decides nothing.
+The next training depends only on the race's trials, so an interrupted race can continue. The first training of every
+configuration has the same seed, and so the same initial weights and order of samples; the second ones have the next
+seed. The effect of a seed common to all therefore decides nothing.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ WARMUPS, WARMUP_STEP = 9, 0.35  # from a quarter to four times the recommended w
 RATE_OFF, WARMUP_OFF = (
     0.35,
     0.5,
-)  # by how much, in log units, a particle is taken to be off (standard deviation)
-APART = 2  # steps at least between two candidates, in rate or in warmup
-RISKY = 0.03  # the risk of the recommended settings from which on a safe candidate is raced
-SAFE = 20.0  # times more than the laws say is what the safe one is chosen for
+)  # standard deviation of a particle's error, in log units
+APART = 2  # least steps between two candidates, in rate or in warmup
+RISKY = 0.03  # a safe candidate is raced if the risk of the recommended settings is at least this
+SAFE = 20.0  # the safe candidate is chosen for a risk this many times that of the laws
 FEWEST, MOST = 3, 5  # candidates
-HOPELESS = 0.95  # quantile of the epochs expected: a training that needs more than LIMIT times it
+HOPELESS = 0.95  # quantile of the expected epochs: a training that needs more than LIMIT times it
 LIMIT = 1.25  # is given up
-# so many trainings here are worth the settings of a training at full scale: as many as a lost one costs
+# the settings of a training at full scale are worth this many trainings here: as many as a lost one costs
 TRAININGS = LOST
 
 
@@ -66,8 +65,7 @@ class RaceCandidates:
     """Settings to race, the recommended ones first, each with the tuned ``learning_rate`` and ``warmup_epochs``.
 
     ``gain`` is by how much knowing the best of them lowers the expected factor on the epochs of a training, with
-    a lost one counted in full; ``epochs`` is what a training is expected to need, ``limit_epochs`` where one is given
-    up.
+    a lost one counted in full; ``epochs`` is the expected need of a training; at ``limit_epochs`` it is given up.
     """
 
     settings: tuple[dict[str, float], ...]
@@ -77,16 +75,16 @@ class RaceCandidates:
 
     @property
     def worth_epochs(self) -> float:
-        """What the race may save at most, in epochs here."""
+        """The most that the race can save, in epochs here."""
         return TRAININGS * self.gain * self.epochs
 
 
 def choose_candidates(
     posterior: Posterior, global_batch_size: int, most_epochs: float
 ) -> RaceCandidates | None:
-    """The settings to race within ``most_epochs``, which all trainings together may take; the same every time.
+    """Choose the settings to race within ``most_epochs`` in total; deterministic.
 
-    None where the evidence does not tell what missing the best learning rate costs: then there is nothing to choose by.
+    None if the evidence does not give the cost of missing the best learning rate, as there is no basis for a choice.
     """
     if not any(law.name == RATE for law in posterior.model.laws) or not posterior.knows_cost(RATE):
         return None
@@ -139,7 +137,7 @@ def choose_candidates(
 
 
 def _safe(factor: Array, risk: Array, rates: int, warmups: Array) -> list[tuple[int, int]]:
-    """The best place if the risk were much larger: slower in its rate than the middle, or longer in its warmup."""
+    """The best place if the risk were much larger: with a lower rate than the middle, or a longer warmup."""
     loss = (factor + (LOST - factor) * np.minimum(SAFE * risk, 1.0)).mean(axis=0)
     middle = (rates // 2, len(warmups) // 2)
     safest = loss.reshape(rates, len(warmups))[: middle[0] + 1, middle[1] :]
@@ -154,7 +152,7 @@ def _safe(factor: Array, risk: Array, rates: int, warmups: Array) -> list[tuple[
 def _missed(
     posterior: Posterior, log_batch: float, settings: Sequence[Mapping[str, object]]
 ) -> tuple[Array, Array]:
-    """Log factor on the epochs of the best at the full rate, and risk of a loss: (particles, settings)."""
+    """Log factor on the epochs of the best settings at the full rate, and risk of a loss: (particles, settings)."""
     model, values = posterior.model, posterior.values
     here = make_configurations(
         np.array([log_batch]),
@@ -172,7 +170,7 @@ def _missed(
 
 
 def _off(loss: Array) -> Array:
-    """The loss (particles, rates, warmups) where every particle is off by whole steps of its own; evenly so."""
+    """The loss (particles, rates, warmups) with every particle shifted by its own random whole steps."""
     rng = np.random.default_rng(0)
     particles, rates, warmups = loss.shape
     of_rate = np.rint(rng.normal(0.0, RATE_OFF / RATE_STEP, particles)).astype(int)
@@ -185,7 +183,7 @@ def _off(loss: Array) -> Array:
 
 
 def _apart(place: tuple[int, int], taken: list[tuple[int, int]], warmups: Array) -> bool:
-    """Whether a place is far enough from all that are taken; the shortest warmup may fill several columns."""
+    """Whether a place is far enough from all chosen ones; the shortest warmup may fill several columns."""
     return all(
         abs(place[0] - row) >= APART
         or (abs(place[1] - column) >= APART and warmups[place[1]] != warmups[column])
@@ -193,22 +191,22 @@ def _apart(place: tuple[int, int], taken: list[tuple[int, int]], warmups: Array)
     )
 
 
-# the trainings of the sweep have the seeds from 0, those of plans the ones that follow; a race draws its own from here
+# the sweep's trainings have the seeds from 0, those of plans the following ones; a race draws its seeds from here
 FIRST_SEED, DRAWS = 100_000, 1_000_000
-# where the quickest, by a thirtieth at least, has the highest or lowest rate: so many further ones, this factor apart;
+# if the fastest, by at least 3 %, has the highest or lowest rate: the most further steps, and their factor in the rate;
 # the budget ends most races earlier
 STEPS, STEP, QUICKER = 6, 1.6, 0.03
-FINALISTS, SEEDS = 2, 2  # so many of the best are trained with so many seeds
-RESCUES = 2  # where nothing reached the target: so often a lower rate with a longer warmup is tried
+FINALISTS, SEEDS = 2, 2  # the best configurations, and the seeds of each
+RESCUES = 2  # if nothing reached the target: how often a lower rate with a longer warmup is tried
 LOWER_RATE, LONGER_WARMUP = 0.5, 2.0
 
 
 @dataclass(frozen=True)
 class Course:
-    """What a race is run by.
+    """The parameters of a race.
 
-    ``candidates`` holds complete settings, the forecast's first. ``limit_epochs`` are what a training may need before
-    it is given up, ``epochs`` what one is expected to need, ``most_epochs`` what all together may train.
+    ``candidates`` holds complete settings, the forecast's first. A training is given up after ``limit_epochs`` and is
+    expected to need ``epochs``; all together may train ``most_epochs``.
     """
 
     global_batch_size: int
@@ -219,7 +217,7 @@ class Course:
 
 
 def next_entry(course: Course, trials: Sequence[Trial]) -> Mapping[str, Any] | Wait | Done:
-    """The settings to train next in a race with these ``trials`` (of every state)."""
+    """Return the settings to train next in a race with these ``trials`` (of every state)."""
     trials, trained = counted_once(trials), defaultdict[str, list[Trial]](list)
     for trial in trials:
         trained[trial.settings_key].append(trial)
@@ -245,9 +243,9 @@ def next_entry(course: Course, trials: Sequence[Trial]) -> Mapping[str, Any] | W
 
 
 def epochs_left(course: Course, trials: Sequence[Trial], reserved: Mapping[int, float]) -> float:
-    """Epochs that a race may still train; ``reserved`` are those promised to the trials that run, by their id.
+    """Epochs that a race may still train; ``reserved`` are those promised to running trials, by id.
 
-    Trainings that repeat another to the seed, which an older race may hold, do not count, so that it can be mended.
+    Exact repetitions of a training, seed included, which an older race may hold, do not count.
     """
     return course.most_epochs - math.fsum(
         (trial.epochs or 0.0) if trial.state.finished else reserved.get(trial.id, 0.0)
@@ -256,17 +254,17 @@ def epochs_left(course: Course, trials: Sequence[Trial], reserved: Mapping[int, 
 
 
 def first_seed(study: str, global_batch_size: int) -> int:
-    """The seed that the race of a study begins with, the same every time.
+    """The first seed of a study's race; deterministic.
 
-    Others have others: a seed with which all trainings are slow would make every race of a workload slow.
+    Studies have different seeds: a single seed that slows all trainings would slow every race of a workload.
     """
     return FIRST_SEED + zlib.crc32(f"{study} at {global_batch_size}".encode()) % DRAWS
 
 
 def next_seed(settings: Mapping[str, Any], trials: Sequence[Trial], first: int) -> int:
-    """The seed of the next training of these settings: the first that they were not trained with.
+    """The seed of the next training of these settings: the first with which they were not trained.
 
-    A race that has begun goes on from the ``first`` seed that it has.
+    Seeds count from that of the race's earliest training, or from ``first`` if there is none.
     """
     begun, key = min((trial.seed for trial in trials), default=first), settings_key(settings)
     taken = {trial.seed for trial in trials if trial.settings_key == key}
@@ -274,9 +272,9 @@ def next_seed(settings: Mapping[str, Any], trials: Sequence[Trial], first: int) 
 
 
 def _further(tried: Sequence[Trial]) -> dict[str, Any] | None:
-    """The quickest settings a step up in the rate where theirs is the highest, a step down where it is the lowest.
+    """The fastest settings with the rate a step up if theirs is the highest, or a step down if it is the lowest.
 
-    None where it is neither, or not clearly the quickest: one that was dropped or lost is slower than any that was not.
+    None if it is neither, or if they are not clearly the fastest; dropped or lost trainings count as slower.
     """
     reached = sorted(
         (trial for trial in tried if trial.epochs_to_target),
@@ -300,7 +298,7 @@ def _further(tried: Sequence[Trial]) -> dict[str, Any] | None:
 
 
 def _rescue(tried: Sequence[Trial]) -> dict[str, Any]:
-    """The settings least likely to be lost of those tried, with a lower rate and a longer warmup."""
+    """The tried settings that are least likely to be lost, with a lower rate and a longer warmup."""
     rates = [float(trial.settings["learning_rate"]) for trial in tried]
     warmups = [float(trial.settings.get("warmup_epochs") or 0.0) for trial in tried]
     return {

@@ -1,10 +1,10 @@
 """Optuna's samplers over the whole ladder.
 
-Settings with the role ``scaled`` are sampled in a study of their own for every rung; settings with the role
-``shared`` in one study over the ladder, which is told by how much a training beat or missed the mean of its
-rung. The studies live in memory and are told every finished trial again when a sweep resumes; the database
-stays the only truth. Samplers minimise the logarithm of the epochs to target, or of what a training lacks after a fixed
-budget: settings act on both by factors.
+Settings with the role ``scaled`` are sampled in a separate Optuna study for every rung; settings with the role
+``shared`` in one study over the ladder, whose value is the difference of a training from the mean of its
+rung. The studies are in memory and are told every finished trial again when a sweep resumes; the database
+remains the only source of truth. Samplers minimise the logarithm of the epochs to target, or of the shortfall after a
+fixed budget: settings act on both as factors.
 """
 
 from __future__ import annotations
@@ -33,57 +33,57 @@ if TYPE_CHECKING:
 Chooser = Callable[[Mapping[str, Any]], tuple[int, Mapping[str, Any]]]
 
 EXPLORED_EVENLY = 4
-"""Trainings of the first rung that are spread evenly before the sampler decides."""
+"""Trainings of the first rung that are evenly spread before the sampler decides."""
 
 LOWER_FOR_LARGER, RATE = 0.5, "learning_rate"
-"""By what the best learning rate falls where the model is about twice as wide, and its name."""
+"""The factor on the best learning rate for a model about twice as wide, and the name of the setting."""
 
 WARM_START_RULES = ("sqrt", "linear")
-"""A rung starts with the best settings of the rung below, moved by each of these."""
+"""A rung starts with the best settings of the rung below, scaled by each of these rules."""
 
 
 Curve = Callable[[], Sequence[ConvergencePoint]]
 
 
 def no_curve() -> Sequence[ConvergencePoint]:
-    """The points of a trial that has none."""
+    """Return no points, for a trial that has none."""
     return ()
 
 
 class Sampler(Protocol):
-    """What a sweep asks: what to train next. It is rebuilt from the finished trials of a study."""
+    """Suggests what a sweep trains next. It is rebuilt from the finished trials of a study."""
 
     def suggest(
         self, global_batch_size: int | None, running: Iterable[Trial] = ()
     ) -> tuple[int, TrainingSettings, int]:
-        """Batch size and settings to train next, and a ticket to give back with the finished trial.
+        """Return batch size and settings to train next, and a ticket to return with the finished trial.
 
-        The batch size is the one given; None where the sampler picks it. ``running`` are the trials in flight.
+        The batch size is the given one; the sampler picks it if None. ``running`` are the trials in flight.
         """
 
     def began(self, trial: Trial) -> None:
-        """Know of a trial of an earlier run that has not ended."""
+        """Register a trial of an earlier run that has not ended."""
 
     def forget(self, ticket: int, global_batch_size: int) -> None:
-        """Know that nothing will come of a suggestion."""
+        """Discard a suggestion."""
 
     def tell(self, trial: Trial, ticket: int | None = None, curve: Curve = no_curve) -> None:
         """Learn from a finished trial; without a ticket it is one of an earlier run, or a repetition.
 
-        ``curve`` reads its convergence points, for those that learn from them.
+        ``curve`` reads its convergence points, for samplers that use them.
         """
 
     def limit_epochs(self, global_batch_size: int, ticket: int | None = None) -> float | None:
-        """Epochs after which a trial at this batch has told what it can; None for those of the study."""
+        """Epochs after which a trial at this batch may stop; None for the budget of the study."""
 
     def reason(self, ticket: int | None) -> str:
-        """Why a suggestion is trained for no longer than its limit, in one line; "" where its curve may say so.
+        """Why a suggestion is not trained beyond its limit, in one line; "" if its curve may give a reason.
 
-        Without a ticket: what there is to say at the end of the sweep, such as why it ended; "" for nothing.
+        Without a ticket: a message for the end of the sweep, such as why it ended; "" for none.
         """
 
     def ended(self, running: Sequence[Trial]) -> bool:
-        """Whether nothing is worth training any more, as far as that is known while ``running`` are in flight."""
+        """Whether nothing more is worth training, as far as known while ``running`` are in flight."""
 
 
 def make_sampler(
@@ -93,12 +93,12 @@ def make_sampler(
     sizes: Point = (),
     smaller: Sampler | None = None,
 ) -> Sampler:
-    """The sampler that a study names, over the batch sizes of its trials; ``earlier`` counts those of earlier runs.
+    """Return the sampler that a study names, over the batch sizes of its trials; ``earlier`` counts earlier trials.
 
-    Where model or length grow too there is one for each combination of ``sizes``, and it may start from what the next
-    ``smaller`` one has found.
+    If model or length grow too, there is one per combination of ``sizes``, which may start from the results of the next
+    ``smaller`` one.
 
-    Raises :class:`hpo.errors.SpecError` where a plug-in's cannot be imported or gives something else.
+    Raises :class:`hpo.errors.SpecError` if a plug-in cannot be imported or does not return a sampler.
     """
     if SAMPLERS[spec.sampler].chooses_rung:
         chooser: Sampler = _call(spec.sampler, spec, earlier)
@@ -119,9 +119,9 @@ class LadderSampler:
     """Suggests settings rung by rung and learns from finished trials.
 
     ``sampler`` is one of :data:`hpo.study.samplers.SAMPLERS` that does not choose the rung; the same ``name``, trials
-    and order give the same suggestions. ``earlier`` counts the trials of earlier runs: a sweep that goes on draws new
+    and order give the same suggestions. ``earlier`` counts the trials of earlier runs: a resumed sweep draws new
     random numbers instead of repeating those of its start. The first rung starts with the best settings of the same
-    rung of ``smaller``, the sampler of a smaller model or a shorter training, as they are and at half the rate.
+    rung of ``smaller``, the sampler of a smaller model or a shorter training, unchanged and at half the rate.
     """
 
     def __init__(
@@ -154,9 +154,9 @@ class LadderSampler:
     def suggest(
         self,
         global_batch_size: int | None,
-        running: Iterable[Trial] = (),  # noqa: ARG002  Optuna's samplers know what was asked and not told
+        running: Iterable[Trial] = (),  # noqa: ARG002  Optuna's samplers track trials that were asked and not yet told
     ) -> tuple[int, TrainingSettings, int]:
-        """The rung, settings to train next at it, and a ticket to give back with the finished trial."""
+        """Return the rung, settings to train next at it, and a ticket to return with the finished trial."""
         assert global_batch_size is not None, "only a sampler that chooses the rung picks it"
         if global_batch_size not in self._started:
             self._started.add(global_batch_size)
@@ -169,20 +169,20 @@ class LadderSampler:
         return global_batch_size, *self._ticket(scaled, scaled.params, shared)
 
     def limit_epochs(self, global_batch_size: int, ticket: int | None = None) -> None:
-        """None: trials have the epochs of the study."""
+        """Return None: trials have the budget of the study."""
 
     def reason(self, ticket: int | None) -> str:  # noqa: ARG002
-        """Nothing: there is no limit."""
+        """Return "": there is no limit."""
         return ""
 
     def ended(self, running: Sequence[Trial]) -> bool:  # noqa: ARG002
-        """Never: the budget of trainings ends it."""
+        """Return False: the budget of trainings ends the sweep."""
         return False
 
     def suggest_by(self, choose: Chooser) -> tuple[int, TrainingSettings, int]:
-        """A rung with settings and ticket, the rung and its scaled settings as ``choose`` says.
+        """Return a rung with settings and a ticket; ``choose`` picks the rung and its scaled settings.
 
-        It is given all other settings: the fixed ones, and the shared ones that are sampled here.
+        It gets all other settings: the fixed ones, and the shared ones that are sampled here.
         """
         shared = self._ladder.ask(self._shared)
         batch, values = choose({**self._space.fixed, **shared.params})
@@ -196,11 +196,11 @@ class LadderSampler:
         return self._space.settings({**values, **shared.params}), self._tickets
 
     def began(self, trial: Trial) -> None:
-        """Know of a trial of an earlier run that has not ended: its rung has had its first settings."""
+        """Register a trial of an earlier run that has not ended: its rung has had its first settings."""
         self._started.add(trial.global_batch_size)
 
     def forget(self, ticket: int, global_batch_size: int) -> None:
-        """Know that nothing will come of a suggestion."""
+        """Discard a suggestion."""
         import optuna
 
         scaled, shared = self._suggested.pop(ticket)
@@ -212,7 +212,7 @@ class LadderSampler:
         self,
         trial: Trial,
         ticket: int | None = None,
-        curve: Curve = no_curve,  # noqa: ARG002  the epochs are enough here
+        curve: Curve = no_curve,  # noqa: ARG002  the epochs suffice here
     ) -> None:
         """Learn from a finished trial; without a ticket it is one of an earlier run, or a repetition."""
         value, batch = self._value(trial), trial.global_batch_size
@@ -271,7 +271,7 @@ class LadderSampler:
         return found
 
     def _spread(self, count: int) -> list[dict[str, Any]]:
-        """``count`` points of a Halton sequence: even in every setting and in pairs of them."""
+        """Return ``count`` points of a Halton sequence: even in every setting and in pairs of them."""
         if not self._space.scaled:
             return []
         points = halton(count, len(self._space.scaled))
@@ -284,10 +284,10 @@ class LadderSampler:
         ]
 
     def _value(self, trial: Trial) -> float | None:
-        """What the samplers minimise: log epochs to target, or more than any reached trial for what missed it.
+        """The objective of the samplers: log epochs to target, or more than any reached trial for one that missed it.
 
-        After a fixed budget, the log of what a training lacks. One that was stopped counts by where it stood, but
-        behind the best; one that diverged as twice as bad as the worst.
+        With a fixed budget, the log shortfall. One that was stopped counts by its last value, but behind the best; one
+        that diverged as twice as bad as the worst.
         """
         if need := self._question.need(trial):
             return math.log(need)
@@ -325,12 +325,12 @@ class LadderSampler:
             study.add_trial(made)
 
     def _constrain(self, trial: Any, excess: Mapping[str, float]) -> None:
-        """Tell a trial of Optuna how far it is beyond each constraint, above 0 where it breaks one."""
+        """Set on an Optuna trial how far it is beyond each constraint, above 0 if violated."""
         for name, beyond in excess.items() if self._constrained else ():
             trial.set_constraint(name, beyond)
 
     def _excess(self, trial: Trial) -> dict[str, float]:
-        """How far a trial is beyond each constraint, over its bound; what is not told is beyond it by all of it."""
+        """How far a trial is beyond each constraint, relative to its bound; 1 for a missing figure."""
         found = {}
         for each in self._question.constraints:
             value, unit = each.value(trial), abs(each.bound) or 1.0
@@ -339,10 +339,10 @@ class LadderSampler:
 
 
 def halton(count: int, dimensions: int) -> list[list[float]]:
-    """The points of Halton's sequence after its first, the origin: ``count`` points of so many numbers in (0, 1).
+    """Return ``count`` points of Halton's sequence, each of ``dimensions`` numbers in (0, 1), without the origin.
 
-    Number i of a dimension has the digits of i in the dimension's prime base mirrored behind the point (J. H. Halton,
-    Numerische Mathematik 2, 1960). SciPy's are the same; its statistics take a second to import.
+    Number i of a dimension has the digits of i in the dimension's prime base mirrored at the radix point (J. H. Halton,
+    Numerische Mathematik 2, 1960). SciPy gives the same, but its statistics take a second to import.
     """
     primes: list[int] = []
     number = 2
@@ -363,7 +363,7 @@ def _mirrored(number: int, base: int) -> float:
 
 
 def tpe(seed: int) -> optuna.samplers.BaseSampler:
-    """Optuna's TPE, which takes trainings in flight for poor ones."""
+    """Optuna's TPE, which counts trainings in flight as poor ones (constant liar)."""
     from optuna.samplers import TPESampler
 
     return TPESampler(seed=seed, n_startup_trials=EXPLORED_EVENLY, constant_liar=True)
@@ -377,7 +377,7 @@ def gp(seed: int) -> optuna.samplers.BaseSampler:
 
 
 def cmaes(seed: int) -> optuna.samplers.BaseSampler:
-    """Optuna's CMA-ES; what it cannot sample, a choice or a single setting, is drawn independently."""
+    """Optuna's CMA-ES; what it cannot sample, such as a choice or a single setting, is drawn independently."""
     from optuna.samplers import CmaEsSampler
 
     return CmaEsSampler(
@@ -400,7 +400,7 @@ def random(seed: int) -> optuna.samplers.BaseSampler:
 
 
 def _takes_constraints(sampler: str) -> bool:
-    """Whether Optuna is told of constraints: releases before 5.0 are not, and see trainings that miss their target."""
+    """Whether Optuna gets the constraints: releases before 5.0 do not, and count violations as a missed target."""
     import optuna
 
     return SAMPLERS[sampler].takes_constraints and hasattr(optuna.trial.Trial, "set_constraint")

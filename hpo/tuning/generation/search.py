@@ -1,11 +1,11 @@
-"""What to train next: whatever tells most about the best settings at full scale, for the samples that it costs.
+"""What to train next: the training most informative about the best settings at full scale, for its cost in samples.
 
-A step trains settings for some time, at the full-scale batch where that may be trained, else at the largest batches
-that may. Many short looks come first: beside the curve of the quickest, a training's first evaluations say how quick it
-is (:mod:`hpo.tuning.generation.curves`), and all of them together where the best settings lie
-(:mod:`hpo.tuning.generation.surface`). Each step is the one that is expected to lower the epochs of what would be used
-by most for an epoch of its own. Short looks may deceive, all alike: after some of them only trainings to their end are
-allowed. The search ends where no step is worth its cost and what it recommends has been seen to arrive.
+A step trains settings for some time, at the full-scale batch if that may be trained, else at the largest batches that
+may. Many short looks come first: compared with the curve of the fastest, a training's first evaluations show how fast
+it is (:mod:`hpo.tuning.generation.curves`), and all of them together where the best settings lie
+(:mod:`hpo.tuning.generation.surface`). Each step is the one that is expected to most lower the epochs of the settings
+to use, per epoch that it costs. Short looks may all mislead in the same way: after some of them only trainings to their
+end are allowed. The search ends if no step is worth its cost and its recommendation has been seen to reach the target.
 """
 
 from __future__ import annotations
@@ -35,57 +35,56 @@ from hpo.tuning.generation.surface import (
 Array: TypeAlias = NDArray[np.float64]
 Settings: TypeAlias = Mapping[str, Any]
 
-# a training ends after such a share of the epochs of the quickest, as far as those are known
+# lengths of a training, as shares of the epochs of the fastest, as far as those are known
 LOOKS = (0.2, 0.3, 0.6, 1.0)
-STARTUP = 0.02  # what starting a training costs, as a share of them
-# trainings at full scale that the settings are for: a step is worth its cost where it takes so much off all
+STARTUP = 0.02  # cost of starting a training, as a share of the same
+# trainings at full scale that will use the settings: a step is worth its cost if it saves that much over all of them
 WORTH = 4.0
-# the first trainings: where in the range of the rate they lie, in that of the warmup, and how long they are at least
+# the first trainings: their places in the range of the rate and of the warmup, and their least length
 FIRST_PLACES, FIRST_WARMUP, FIRST = (0.5, 0.75, 0.25, 0.125, 0.875, 0.375), 0.05, 1 / 32
-# of the way to the target: a training that has gone less has not begun to learn, and after so many the next are twice
-# as long; of the way of the quickest by then: one that has gone less, at a higher rate, is lost
+# PROGRESS: a training below this share of the way to the target has not begun to learn. LONGER: after so many trainings
+# the next are twice as long. DEAD: a training below this share of the fastest's way, at a higher rate, is lost
 PROGRESS, LONGER, DEAD = 0.03, 3, 0.2
-LOWEST = 0.05  # where in its range a rate is too low to be what trainings are lost by
-BEGUN = 2  # trainings that have shown something before the surface is asked
-# what looks may take before something is trained to its end, and after each such training, in epochs of the quickest
+LOWEST = 0.05  # place in its range below which a rate is too low to be the cause of a loss
+BEGUN = 2  # least trainings with progress before the surface is used
+# budget of looks before the first training to its end, and after each such training, in epochs of the fastest
 ROOM, MORE, LEAST_LOOKS = 1.3, 1.3, 6
-# of the way to the target that a metric has gone, the share of the epochs is this power, while none has arrived
+# while none has reached the target, the share of the epochs is this power of the share of the metric's way to it
 AHEAD_POWER, MOST_AHEAD, LEAST_AHEAD = 1.7, 0.4, 0.1
-# log epochs over the quickest that a training counts with which was lost
+# log epochs, relative to the fastest, of a lost training
 LOST, LOST_ERROR = 1.6, 0.3
-# below a rate that is slower than the first, where quicker ones are higher, none is tried
+# no rate is tried below one with log epochs above the first, if all rates with log epochs below the second are higher
 TOO_SLOW, QUICK = 0.3, 0.15
-# of so many evaluations the second half has gained next to nothing, or, most of the way, a part of what is left
+# a training is stuck if, after so many evaluations, the second half has at most this share of the gain, or, after this
+# share of the way, if the remaining way is more than this many times the gain of the second half
 STUCK_AFTER, STILL, MOST_OF_IT, TOO_LITTLE = 8, 0.02, 0.75, 2.0
-UNARRIVED = 0.3  # while none has arrived, nobody knows the way: a look counts as one after so much of its share
-STRIDE = 4.0  # the next rate lies within such a factor of those that were tried
+UNARRIVED = 0.3  # while none has reached the target, the way is unknown: a look counts as this much of its share
+STRIDE = 4.0  # the next rate lies within this factor of those that were tried
 CANDIDATES, CHOICES = 90, 400
-# log units in which a rate and a warmup change the epochs; of other settings the share of their range
+# length scales of the epochs: in log rate, in log warmup, and for other settings as a share of their range
 RATE_LENGTH, WARMUP_LENGTH, OTHER_LENGTH = 0.75, 1.0, 0.8
-# warmups are told apart beyond such a share of the training; those that are tried
+# warmups below this share of a training are not distinguished; the range of those that are tried
 NO_WARMUP, WARMUPS = 0.05, (0.02, 0.9)
-# log units by which the shapes may be wrong, without and with other settings; and standard deviations that settings
-# not trained must be better by than the best of those that were
+# log error of the shapes, without and with other settings; and the standard deviations by which untrained settings must
+# be better than the best trained ones
 AMPLITUDES, CAREFUL = (0.4, 0.7), (0.0, 0.4)
-RISK = 1.0  # log epochs that a recommendation gives to be sure to arrive
-MARGIN = 0.1  # log epochs by which settings that were only looked at must be better than those that arrived
-LEAST_LEFT = 0.02  # of 1 - momentum, where that is tuned: closer to 1 the rate counts no higher
-ALIKE = 0.35  # rates apart by less, in their logarithm, confirm each other
-PATIENT = 1.7  # a training to its end has so many times the epochs that it is expected to need
-UNKNOWN = 0.5  # while none has arrived, at least so much of what it may train
-CONFIRMED = 2  # trainings that have arrived before the search ends
-TRIES = 2  # trainings to their end for which there is to be room at a batch where none has arrived
-DEPTH = 3  # where full scale may not be trained, so many of the largest batches are searched
-SHARED_EXPONENT = (
-    0.5  # by which the best rate grows with the batch, where nothing is known of the optimizer
-)
+RISK = 1.0  # log epochs that a certain loss costs a recommendation
+MARGIN = 0.1  # log epochs by which settings of a short look must be better than those that reached the target
+LEAST_LEFT = 0.02  # least 1 - momentum, if that is tuned: closer to 1 the rate counts no higher
+ALIKE = 0.35  # rates closer than this, in log, confirm each other
+PATIENT = 1.7  # a training to its end may take this many times its expected epochs
+UNKNOWN = 0.5  # while none has reached the target, at least this share of the most epochs
+CONFIRMED = 2  # trainings that must reach the target before the search ends
+TRIES = 2  # trainings to their end that are reserved for a batch where none has reached the target
+DEPTH = 3  # if full scale may not be trained, this many of the largest batches are searched
+SHARED_EXPONENT = 0.5  # growth of the best rate with the batch for an unknown optimizer
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One training so far: ``epochs``, ``metric`` and ``loss`` of its evaluations; no ``loss`` where none is told.
+    """One training so far: ``epochs``, ``metric`` and ``loss`` of its evaluations; ``loss`` is empty if unknown.
 
-    ``state`` is "reached" (after ``epochs_to_target``), "diverged", "censored" by what it may train at most, "paused"
+    ``state`` is "reached" (after ``epochs_to_target``), "diverged", "censored" by the most epochs, "paused"
     (or stopped), or "running".
     """
 
@@ -102,9 +101,9 @@ class Seen:
 
 @dataclass(frozen=True)
 class SearchStep:
-    """Train these settings at this batch until so many epochs; ``reason`` says why in one line.
+    """Train these settings at this batch up to ``until_epochs``; ``reason`` says why in one line.
 
-    A ``whole`` training is to come to its end, another one is stopped before.
+    A ``whole`` training runs to its end, others are stopped before.
     """
 
     global_batch_size: int
@@ -116,7 +115,7 @@ class SearchStep:
 
 @dataclass(frozen=True)
 class _Told:
-    """What one training tells: its log epochs to target over the quickest's at its batch, after a share of the way."""
+    """The estimate of one training after a share of its way: its log epochs relative to the fastest's at its batch."""
 
     seen: Seen
     log_epochs: float
@@ -127,7 +126,7 @@ class _Told:
 
 @dataclass(frozen=True)
 class _Knowledge:
-    """What is known about one batch: ``epochs`` of the quickest there, and the surface about it."""
+    """What is known about one batch: the ``epochs`` of the fastest there, and the surface around it."""
 
     global_batch_size: int
     epochs: float
@@ -135,17 +134,17 @@ class _Knowledge:
     surface: EpochsSurface
 
     def here(self) -> list[_Told]:
-        """What was trained at this batch."""
+        """The trainings at this batch."""
         return [each for each in self.told if each.seen.global_batch_size == self.global_batch_size]
 
 
 class Search:
-    """One study's search; every answer follows from the trainings alone.
+    """One study's search; every answer depends only on the trainings.
 
-    ``rungs`` are the batch sizes that may be trained at, ``target`` the one that the settings are for, among them or
-    not. ``tuned`` are the settings that are searched, each between its bounds; ``rate_exponent`` says how the best rate
-    is believed to grow with the batch. ``resolution`` are the epochs between evaluations, ``most_epochs`` what one
-    training may take, ``goal`` the metric to reach. ``worth`` counts the trainings that the settings are for.
+    ``rungs`` are the batch sizes that may be trained, ``target`` is the one that the settings are for, among them or
+    not. ``tuned`` are the settings that are searched, each between its bounds; ``rate_exponent`` is the assumed growth
+    of the best rate with the batch. ``resolution`` is the epochs between evaluations, ``most_epochs`` the limit of one
+    training, ``goal`` the metric to reach. ``worth`` is the number of trainings that will use the settings.
     """
 
     def __init__(
@@ -176,9 +175,9 @@ class Search:
         self._shapes = Shapes.between(*(rates[0] if rates else (0.0, 0.0)))
 
     def next(self, seen: Sequence[Seen], left: float = math.inf) -> SearchStep | None:
-        """The step that is worth most for its cost; None where none is, or where that depends on what runs.
+        """Return the step that is worth most for its cost; None if none is, or if that depends on running trainings.
 
-        So many trainings are ``left``: the last of them come to their end.
+        ``left`` is the number of trainings left: the last of them run to their end.
         """
         batches = self._searched(seen)
         if left <= TRIES * len(batches) and (step := self._last(batches, seen, left)) is not None:
@@ -190,9 +189,9 @@ class Search:
         return None
 
     def _searched(self, seen: Sequence[Seen]) -> list[int]:
-        """The batches that are searched: the full-scale batch, or the largest below where the target is too far there.
+        """The batches that are searched: the full-scale batch, or the largest below if the target is too far there.
 
-        It is too far where two whole trainings' worth was spent and none has arrived.
+        It is too far if two whole trainings' worth was spent and none has reached it.
         """
         arrived = any(
             each.state == "reached" for each in seen if each.global_batch_size == self._target
@@ -203,7 +202,7 @@ class Search:
         return self._below if too_far else self._batches
 
     def _last(self, batches: Sequence[int], seen: Sequence[Seen], left: float) -> SearchStep | None:
-        """To its end what looks best at a batch where nothing has arrived, or is on its way."""
+        """Train the best-looking settings to their end, at a batch where none has reached the target or is running."""
         waiting = []
         for batch in batches:
             states = [each.state for each in seen if each.global_batch_size == batch]
@@ -217,15 +216,16 @@ class Search:
         return None
 
     def _spent(self, seen: Sequence[Seen], batch: int) -> float:
-        """What was trained at a batch, so that several get as much each, in epochs; a training in flight as a look."""
+        """The epochs trained at a batch, to balance several batches; a training in flight counts as a look."""
         there = [each for each in seen if each.global_batch_size == batch]
         trained = math.fsum(each.epochs[-1] for each in there if len(each.epochs))
         return trained + self._resolution * sum(each.state == "running" for each in there)
 
     def recommendation(self, seen: Sequence[Seen]) -> dict[str, float]:
-        """The settings to use at full scale, by what is known now.
+        """Return the settings to use at full scale.
 
-        Once trainings have arrived there, those of one of them, or those of a look that is better by a margin.
+        Once trainings have reached the target there, they are those of one of them, or of a look that is better by a
+        margin.
         """
         known = self._known(seen, self._target)
         if known is None:
@@ -241,12 +241,12 @@ class Search:
         return settings[int(np.argmin(mean + margins + RISK * known.surface.lost(places)))]
 
     def forgone(self, seen: Sequence[Seen]) -> SearchStep | None:
-        """What would be trained next at the largest batch if its cost did not matter; None before anything is known."""
+        """The next training at the largest batch if its cost did not matter; None before anything is known."""
         known = self._known(seen, self._searched(seen)[0])
         return None if known is None else self._worthwhile(known, seen, at_any_price=True)
 
     def limit_epochs(self, seen: Sequence[Seen], global_batch_size: int) -> float:
-        """Epochs after which a training at a batch has told what it can."""
+        """Epochs after which a training at a batch gives no more information."""
         known = self._known(seen, global_batch_size)
         return self._most if known is None else min(2 * PATIENT * known.epochs, self._most)
 
@@ -261,10 +261,10 @@ class Search:
         return self._worthwhile(known, seen) or self._confirm(known, seen)
 
     def _first(self, seen: Sequence[Seen]) -> dict[str, float]:
-        """In the middle of the ranges, but for a short warmup and rates that are spread over their range.
+        """Settings in the middle of the ranges, except for a short warmup and rates that are spread over their range.
 
-        The second is above the first if that has begun to learn, else below. Rates were lost: half way down from the
-        lowest of them. Several trainings have shown nothing: anywhere.
+        The second rate is above the first if that has begun to learn, else below. After losses it is half way down from
+        the lowest lost rate. After several trainings without progress the settings are random.
         """
         rng = np.random.default_rng((self._seed, len(seen)))
         middle, *outer = FIRST_PLACES
@@ -283,7 +283,7 @@ class Search:
         return found
 
     def _begun(self, seen: Sequence[Seen]) -> dict[str, float]:
-        """What to use before two trainings have shown something: what has come furthest, else the lowest rate."""
+        """The settings to use before two trainings have shown progress: the furthest so far, else the lowest rate."""
         found = self._first(())
         progress = self._progress(seen)
         if progress and max(progress) >= PROGRESS:
@@ -299,9 +299,9 @@ class Search:
         return found
 
     def _progress(self, seen: Sequence[Seen]) -> list[float]:
-        """How far each has come, as a share of the way to the target from where the lowest began.
+        """The progress of each training, as a share of the way to the target from the lowest first value.
 
-        A metric may stand where it began while the loss falls: then by what share that has fallen.
+        A metric may not move while the loss falls: then it is the share by which the loss has fallen.
         """
         standing = [each for each in seen if _shows(each)]
         if not standing:
@@ -317,7 +317,7 @@ class Search:
     # what is known
 
     def _known(self, seen: Sequence[Seen], batch: int) -> _Knowledge | None:
-        """None before two trainings have shown something."""
+        """What is known about a batch; None before two trainings have shown progress."""
         ended = [each for each in seen if each.state != "running"]
         told: list[_Told] = []
         epochs: dict[int, float] = {}
@@ -334,7 +334,7 @@ class Search:
         nearest = min(epochs, key=lambda each: abs(math.log(each / batch)))
         usual = epochs[nearest]
         surface = self._surface(told, batch, usual)
-        # those that run are taken to tell what is expected of them, so that others look elsewhere
+        # running trainings count with their expected result, so that others look elsewhere
         for one in (each for each in seen if each.state == "running"):
             places = self._places([one.settings], [one.global_batch_size], batch, usual)
             mean, _ = surface.log_epochs(places)
@@ -343,7 +343,7 @@ class Search:
         return _Knowledge(batch, usual, tuple(told), surface)
 
     def _told(self, ended: Sequence[Seen]) -> tuple[float | None, list[_Told]]:
-        """The epochs of the quickest of one batch, None where all were lost, and what each training says beside it."""
+        """The epochs of the fastest of one batch, None if all were lost, and the estimate of each training."""
         lost = [
             _Told(each, LOST, 1.0, LOST_ERROR, ended=True)
             for each in ended
@@ -375,7 +375,7 @@ class Search:
         return epochs, [*lost, *told]
 
     def _dead(self, each: Seen, standing: Sequence[Seen], quickest: Seen, first: float) -> bool:
-        """Whether it has hardly begun to learn where the quickest has, at a higher rate than all that have."""
+        """Whether it has hardly begun to learn while the fastest has, at a higher rate than all that have."""
         way = self._way(quickest, each.epochs[-1], first)
         if each.settings.get(RATE) is None or way < PROGRESS * (self._goal - first):
             return False
@@ -384,7 +384,7 @@ class Search:
         return each not in begun and higher
 
     def _way(self, seen: Seen, until: float, first: float) -> float:
-        """How far a training had come from ``first`` after so many epochs, 0 where that was not seen."""
+        """How far a training had come from ``first`` within ``until`` epochs, 0 if it was not evaluated by then."""
         scores = zip(seen.epochs, self._scores(seen), strict=True)
         return max((score for at, score in scores if at <= until), default=first) - first
 
@@ -399,21 +399,21 @@ class Search:
         share = 1.0 if each.state == "censored" else min(share, 1.0)
         if quickest.state != "reached" and not failed:
             share *= UNARRIVED
-        if (
-            failed
-        ):  # one that was quick and comes no further is lost, where a slow one may be slow only
+        if failed:  # one that was fast and got stuck is lost, while a slow one may only be slow
             told = LOST if told < QUICK else max(told, LOST / 2)
-        else:  # it needs at least what it had
+        else:  # it needs at least the epochs that it has trained
             told = max(told, math.log(trained)) if found is not None else told
         error = float(own_error(share))
-        if each.settings.get(WARMUP, 0.0) > each.epochs[-1]:  # its rate has not been there yet
+        if (
+            each.settings.get(WARMUP, 0.0) > each.epochs[-1]
+        ):  # it has not yet trained at its full rate
             error = math.hypot(error, error)
         return _Told(each, float(np.clip(told, -LOST, LOST)), share, error, ended=failed)
 
     def _stuck(self, each: Seen, trained: float) -> bool:
-        """Whether its second half has added next to nothing to what the first had gained.
+        """Whether its second half has added almost nothing to the gain of the first.
 
-        Of one that has ``trained`` for most of the epochs of the quickest: too little for what is left to the target.
+        If it has ``trained`` most of the epochs of the fastest: whether it gains too little for the remaining way.
         """
         if len(each.metric) < STUCK_AFTER:
             return False
@@ -424,7 +424,7 @@ class Search:
         return bool(gained > 0 and late <= STILL * gained)
 
     def _ahead(self, best: Seen, standing: Sequence[Seen]) -> float:
-        """Epochs that the best is taken to need, by how far its metric has come: while none has arrived."""
+        """Estimate the epochs of the best training by its metric, while none has reached the target."""
         first = min(self._scores(each)[0] for each in standing)
         gone = (max(self._scores(best)) - first) / max(self._goal - first, 1e-12)
         now = float(best.epochs[-1])
@@ -455,7 +455,7 @@ class Search:
     def _places(
         self, settings: Sequence[Settings], batches: Sequence[int], batch: int, epochs: float
     ) -> Places:
-        """Settings at batches, as they would be at ``batch``, where a training takes such epochs."""
+        """Convert settings at batches to places at ``batch``, where the fastest training takes ``epochs``."""
         log_batch = np.log(np.asarray(batches, dtype=float))
         columns, rates, warmup = [], np.zeros(len(settings)), np.zeros(len(settings))
         for tuned in self._tuned:
@@ -473,7 +473,7 @@ class Search:
         return Places(np.stack(columns, axis=1), rates, warmup, log_batch)
 
     def _by_momentum(self, settings: Sequence[Settings]) -> Array:
-        """By how much the rate counts higher where the momentum is tuned: an update moves by rate / (1 - momentum)."""
+        """What a tuned momentum adds to the log rate: an update moves by rate / (1 - momentum)."""
         for tuned in self._tuned:
             if tuned.name == MOMENTUM:
                 left = 1 - np.array([float(each[MOMENTUM]) for each in settings])
@@ -491,7 +491,7 @@ class Search:
         at_any_price: bool = False,
         lengths: Sequence[float] = LOOKS,
     ) -> SearchStep | None:
-        """The training that lowers the epochs of what is used by most for its own; None where none is worth it."""
+        """The training that most lowers the epochs of the settings to use, for its cost; None if none is worth it."""
         rng = np.random.default_rng((self._seed, len(seen)))
         candidates = self._candidates(known, rng, CANDIDATES)
         tried = [each.seen.settings for each in known.here()]
@@ -528,7 +528,7 @@ class Search:
         return best[1] if worth >= 1 or not arrived or at_any_price else None
 
     def _may_look(self, known: _Knowledge) -> bool:
-        """Whether short looks have not taken yet what they may."""
+        """Whether the budget of short looks is not yet spent."""
         here = [each.seen for each in known.here() if each.seen.state != "running"]
         whole = [each.epochs[-1] for each in here if self._went_whole(known, each)]
         if len(here) - len(whole) < LEAST_LOOKS:
@@ -537,19 +537,19 @@ class Search:
         return spent < (ROOM + MORE * len(whole)) * known.epochs + math.fsum(whole)
 
     def _went_whole(self, known: _Knowledge, seen: Seen) -> bool:
-        """Whether a training came to its end, or has trained for as long as the quickest is sure to need."""
+        """Whether a training ran to its end, or as long as the fastest needs for certain."""
         return seen.state in ("reached", "censored") or (
             seen.state == "paused" and seen.epochs[-1] >= self._needed(known)
         )
 
     def _needed(self, known: _Knowledge) -> float:
-        """What the quickest needs; while none has arrived that is hardly known, and less than a look seems enough."""
+        """The epochs that the fastest needs; bounded below while none has reached the target, as they are uncertain."""
         if any(each.seen.state == "reached" for each in known.here()):
             return known.epochs
         return max(known.epochs, UNKNOWN * self._most)
 
     def _stood(self, known: _Knowledge, settings: Settings) -> bool:
-        """Whether a training with settings like these has come to its end, or is on its way."""
+        """Whether a training with similar settings has run to its end or is running."""
         return any(
             _alike(each.seen.settings, settings)
             for each in known.here()
@@ -557,7 +557,7 @@ class Search:
         )
 
     def _confirm(self, known: _Knowledge, seen: Sequence[Seen]) -> SearchStep | None:
-        """What is recommended, to its end, until that has been seen to arrive."""
+        """Train the recommendation to its end, until it has been seen to reach the target."""
         arrived = [each.seen for each in known.here() if each.seen.state in ("reached", "running")]
         enough = len(arrived) >= CONFIRMED and self._stood(known, self._best(known))
         if enough or len(arrived) >= 2 * CONFIRMED:
@@ -574,17 +574,17 @@ class Search:
         )
 
     def _patient(self, known: _Knowledge, slower: float = 0.0) -> float:
-        """Epochs that a training to its end has, whose log epochs are expected to be so much above the lowest."""
+        """The limit in epochs of a training to its end; ``slower`` is its expected log epochs above the lowest."""
         epochs = PATIENT * known.epochs * math.exp(max(slower, 0.0))
         if not any(each.seen.state == "reached" for each in known.here()):
             epochs = max(epochs, UNKNOWN * self._most)
         return float(min(epochs, self._most))
 
     def _best(self, known: _Knowledge, risk: float = 0.0) -> dict[str, float]:
-        """What looks best: the fewest epochs by the surface.
+        """The settings with the fewest epochs by the surface.
 
-        Where other settings than rate and warmup are tuned, what was trained stands until others are better by some
-        of their error.
+        If settings besides rate and warmup are tuned, trained ones are kept until others are better by a part of their
+        error.
         """
         stood = [
             self._moved(each.seen, known)
@@ -603,7 +603,7 @@ class Search:
         return candidates[int(np.argmin(mean + self._careful * apart))]
 
     def _moved(self, seen: Seen, known: _Knowledge) -> dict[str, float]:
-        """The settings of a training, at the batch that is looked at."""
+        """The settings of a training, scaled to the batch in question."""
         found = {}
         for tuned in self._tuned:
             value = float(seen.settings[tuned.name])
@@ -644,7 +644,7 @@ class Search:
         return kept or found
 
     def _rates(self, known: _Knowledge) -> tuple[float, float]:
-        """Between which rates to look: a step beyond those that were tried, and none below one that was too slow."""
+        """The range of rates to search: a step beyond those that were tried, and none below one that was too slow."""
         here = [each for each in known.here() or known.told if each.seen.settings.get(RATE)]
         if not here:
             return 0.0, math.inf
@@ -662,26 +662,26 @@ class Search:
 
 
 def _shows(seen: Seen) -> bool:
-    """Whether it was evaluated, and to numbers."""
+    """Whether a training was evaluated, with finite metrics."""
     return len(seen.metric) > 0 and bool(np.isfinite(np.asarray(seen.metric, dtype=float)).all())
 
 
 def _below_lost(seen: Sequence[Seen], rate: ScaledSetting) -> float:
-    """Half way down from the lowest rate that was lost, as a place in its range; its upper end where none was."""
+    """Half way down from the lowest lost rate, as a place in its range; 1, the upper end, if none was lost."""
     lost = [float(each.settings[RATE]) for each in seen if each.state == "diverged"]
     lowest = float(_unit(rate, np.array(lost)).min()) if lost else 1.0
     return lowest / 2 if lost and lowest > LOWEST else 1.0
 
 
 def _ramp(seen: Seen) -> float:
-    """The part of its rate that a training has come to, by a linear warmup."""
+    """The share of its rate that a training has reached in a linear warmup."""
     warmup = float(seen.settings.get(WARMUP, 0.0))
     trained = seen.epochs[-1] if len(seen.epochs) else math.inf
     return max(min(trained / warmup, 1.0), LEAST_RAMP) if warmup > 0 else 1.0
 
 
 def _bolder(one: Settings, other: Settings) -> bool:
-    """Whether a rate is at least as high after a warmup at most as long: what was lost there is lost here."""
+    """Whether a rate is at least as high after a warmup at most as long: if the other is lost, so is this one."""
     if one.get(RATE) is None or other.get(RATE) is None:
         return False
     return bool(one[RATE] >= other[RATE] and one.get(WARMUP, 0.0) <= other.get(WARMUP, 0.0))

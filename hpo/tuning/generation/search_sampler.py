@@ -1,9 +1,9 @@
-"""``sampler: forecast``: trials by what they tell about the full-scale batch, for the samples that they cost.
+"""``sampler: forecast``: picks trials by their information about the full-scale batch, for their cost in samples.
 
-The search (:mod:`hpo.tuning.generation.search`) trains at the full-scale batch itself, or at the largest rungs where
+The search (:mod:`hpo.tuning.generation.search`) trains at the full-scale batch itself, or at the largest rungs if
 the study says ``budget: {race: 0}`` or the target is too far at full scale. It chooses the scaled settings and how long
-they are trained, and ends by itself. Settings with the role ``shared`` stay with Optuna's TPE over all batches. A study
-that scales a choice, which the laws cannot move, is searched by TPE throughout, rung after rung.
+they are trained, and ends by itself. Settings with the role ``shared`` are left to Optuna's TPE over all batches. A
+study that scales a choice, which the laws cannot extrapolate, is searched by TPE throughout, rung after rung.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from search_spaces.techniques import described_optimizer
 from storage.records import ConvergencePoint, Trial, TrialPurpose, TrialState
 
 BEYOND = 8
-"""Where a study names no full-scale batch: so many times its largest rung."""
+"""If a study names no full-scale batch, this many times its largest rung."""
 
 TURN = 3
-"""Trials after which a study that is searched by TPE goes on to the next rung."""
+"""Trials after which a study that is searched by TPE moves to the next rung."""
 
 IN_THE_LOSS = {"label_smoothing", "class_weighting"}
-"""Settings that change what the loss is: where one is tuned, losses of different trainings are not comparable."""
+"""Settings that change the loss function: if one is tuned, losses of different trainings are not comparable."""
 
 STATES = {
     TrialState.REACHED: "reached",
@@ -38,7 +38,7 @@ STATES = {
 
 
 class ForecastSampler:
-    """Suggests batch and settings together; rebuilt from the trials of a study, like any sampler here."""
+    """Suggests batch and settings together; rebuilt from the trials of a study, like every sampler here."""
 
     def __init__(self, spec: StudySpec, earlier: int = 0) -> None:
         self._ladder, self._space = spec.ladder, spec.search
@@ -77,7 +77,7 @@ class ForecastSampler:
         self._step: tuple[object, SearchStep | None] | None = None
 
     def ended(self, running: Sequence[Trial]) -> bool:
-        """Whether nothing is worth its cost any more, as far as that is known while ``running`` are in flight."""
+        """Whether nothing more is worth its cost, as far as known while ``running`` are in flight."""
         return self._by_laws and self._next(running) is None
 
     def suggest(
@@ -85,9 +85,9 @@ class ForecastSampler:
         global_batch_size: int | None = None,  # noqa: ARG002  it is chosen here
         running: Iterable[Trial] = (),
     ) -> tuple[int, TrainingSettings, int]:
-        """Batch size and settings to train next, with a ticket; ``running`` are the trials in flight.
+        """Return batch size and settings to train next, with a ticket; ``running`` are the trials in flight.
 
-        Only where the search has not :meth:`ended`.
+        Only call this while the search has not :meth:`ended`.
         """
         step = self._next(tuple(running)) if self._by_laws else None
         if step is None:
@@ -103,15 +103,15 @@ class ForecastSampler:
         return batch, settings, ticket
 
     def began(self, trial: Trial) -> None:
-        """Know of a trial of an earlier run that has not ended."""
+        """Register a trial of an earlier run that has not ended."""
         self._inner.began(trial)
 
     def forget(self, ticket: int, global_batch_size: int) -> None:
-        """Know that nothing will come of a suggestion."""
+        """Discard a suggestion."""
         self._inner.forget(ticket, global_batch_size)
 
     def tell(self, trial: Trial, ticket: int | None = None, curve: Curve = no_curve) -> None:
-        """Learn from a finished trial and its curve; one of a batch that the study no longer has is the laws' alone."""
+        """Learn from a finished trial and its curve; TPE ignores one at a batch that the study no longer has."""
         self._told += 1
         self._own += trial.purpose != TrialPurpose.IMPORTED
         if trial.global_batch_size in self._trained:
@@ -120,7 +120,7 @@ class ForecastSampler:
             self._seen[trial.number] = self._as_seen(trial, curve())
 
     def limit_epochs(self, global_batch_size: int, ticket: int | None = None) -> float:
-        """Epochs after which a trial has told what it can; those of a suggestion are its step's."""
+        """Epochs after which a trial may stop; for a suggestion those of its step."""
         if ticket in self._steps:
             return min(self._steps[ticket].until_epochs, self._epochs)
         if not self._by_laws:
@@ -128,14 +128,14 @@ class ForecastSampler:
         return min(self._search.limit_epochs(self._in_order(), global_batch_size), self._epochs)
 
     def reason(self, ticket: int | None) -> str:
-        """Why a suggestion was made, where it is a short look; without one, why the search has ended."""
+        """Why a suggestion was made, if it is a short look; without a ticket, why the search has ended."""
         if ticket is None:
             return self._why_ended()
         step = self._steps.get(ticket)
         return step.reason if step is not None and not step.whole else ""
 
     def _why_ended(self) -> str:
-        """Why it ended by itself, what one more training would bring, and what looks best where nothing arrived."""
+        """Why it ended by itself, the gain of one more training, and the best choice if nothing reached the target."""
         if not self._by_laws:
             return ""
         said, seen = [], self._in_order()
@@ -189,7 +189,7 @@ class ForecastSampler:
 
 
 def _rate_exponent(spec: StudySpec) -> float:
-    """How the best rate of the study's optimizer is believed to grow with the batch."""
+    """The assumed growth of the best rate of the study's optimizer with the batch."""
     described = described_optimizer(str(spec.search.fixed.get("optimizer", "")))
     known = described.rate_exponent if described is not None else None
     return known[0] if known else SHARED_EXPONENT

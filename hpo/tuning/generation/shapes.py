@@ -1,9 +1,9 @@
-"""How the epochs to target move with learning rate and warmup: the shape of real trainings, wherever its edge lies.
+"""How the epochs to target depend on learning rate and warmup: the shape of real trainings, with an unknown edge.
 
-Log epochs fall with the log rate, ever less, up to the edge of what is stable; beyond it trainings are lost, and a long
-warmup moves the edge upwards for a small price. A training's first evaluations show another shape: they hardly tell
-slow rates apart, and show the edge late. Both shapes are averages over the trainings of benchmarks/search_economy, ten
-workloads with SGD, Adam and layer-wise optimizers. Where the edge of a workload lies is not known: each place is a
+Log epochs fall with the log rate, ever more slowly, up to the edge of stability; beyond it trainings are lost. A long
+warmup moves the edge upwards at a small cost. A training's first evaluations show another shape: they hardly separate
+slow rates, and show the edge late. Both shapes are averages over the trainings of benchmarks/search_economy, ten
+workloads with SGD, Adam and layer-wise optimizers. The position of the edge of a workload is unknown: each place is a
 hypothesis that its trainings make more or less likely.
 """
 
@@ -21,36 +21,35 @@ SLOW, POWER = 0.066, 1.15
 """At u e-foldings of the rate below the edge, log epochs are log(1 + SLOW exp(-POWER u)) above the lowest."""
 
 SLOPES = (0.0, 0.25)
-"""What they fall further with each e-folding, all the way: flat or falling, as two hypotheses."""
+"""The further fall per e-folding, throughout: flat or falling, as two hypotheses."""
 
 STEEP, FROM, ROUND = 2.8, -0.3, 0.25
-"""Beyond the edge they rise so much with each; from there, rounded over so much."""
+"""The rise per e-folding beyond the edge; where it starts relative to the edge, and the width of its rounding."""
 
 RELIEF, RELIEF_WIDTH, WARMUP_COST = 0.75, 0.5, 0.25
-"""The e-foldings by which a long warmup moves the edge, the share of the training over which it does, and what it costs
-in log epochs where it takes all of it."""
+"""The e-foldings by which a long warmup moves the edge, the share of the training over which it does, and its cost in
+log epochs if it takes the whole training."""
 
 MOST = 1.8
-"""Log epochs that a training counts at most: it is lost."""
+"""The most log epochs that a training counts: it is lost."""
 
 SLOW_SHOWN, EDGE_SHOWN, EDGE_POWER, EARLY_SLOPE = 0.1, 0.45, 0.45, 0.08
-"""After a share s of the way, what is slow shows with 0.1 (1 + s) of it, what is beyond the edge with 0.45 s^0.45, and
-a higher rate looks quicker than it is, by 0.08 (1 - s) for each e-folding."""
+"""After a share s of the way, slowness shows with 0.1 (1 + s) of its effect, the rise beyond the edge with 0.45 s^0.45,
+and a higher rate looks faster than it is, by 0.08 (1 - s) per e-folding."""
 
 USUAL = (1.8, 1.4)
-"""Where the edge is believed to be above the middle of the rates that are searched, in e-foldings, and how far off."""
+"""Prior mean of the edge above the middle of the searched rates, in e-foldings, and its standard deviation."""
 
 LOST_AT, LOST_OVER = 1.0, 0.5
-"""Log epochs beyond the edge with which every second training is lost, and over how many more nearly all are."""
+"""Log epochs beyond the edge at which half of the trainings are lost, and the width over which nearly all become so."""
 
 STEP, INSIDE, BEYOND, FLAT = 0.25, 0.5, 1.5, (-3.0, 0.5)
-"""The distance of two edges, how far they go inside the range and beyond it; the slopes end so far from the edge."""
+"""The spacing of the edges, their margins inside the range and beyond it; the ends of the slopes about the edge."""
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """Hypotheses: the log rate of the edge, the slope below it, and how likely each is before any training: each
-    (hypotheses,)."""
+    """Hypotheses: the log rate of the edge, the slope below it, and the prior probability, each (hypotheses,)."""
 
     edges: Array
     slopes: Array
@@ -58,7 +57,7 @@ class Shapes:
 
     @classmethod
     def between(cls, low: float, high: float) -> Shapes:
-        """Those for log rates that are searched between ``low`` and ``high``."""
+        """Return the hypotheses for log rates that are searched between ``low`` and ``high``."""
         places = np.arange(low + INSIDE, high + BEYOND + STEP / 2, STEP)
         edges, slopes = (each.ravel() for each in np.meshgrid(places, SLOPES, indexing="ij"))
         above, error = USUAL
@@ -66,15 +65,15 @@ class Shapes:
         return cls(edges, slopes, weights / weights.sum())
 
     def epochs(self, rates: Array, warmup: Array) -> Array:
-        """Log epochs to target but for their level: (hypotheses, places).
+        """Log epochs to target up to their level: (hypotheses, places).
 
-        ``rates`` (places,) are log rates, ``warmup`` (places,) as a share of the epochs of the quickest.
+        ``rates`` (places,) are log rates, ``warmup`` (places,) is a share of the epochs of the fastest.
         """
         slow, lost = self._parts(rates, warmup)
         return np.asarray(np.minimum(slow + lost, MOST) + WARMUP_COST * warmup)
 
     def shown(self, rates: Array, warmup: Array, share: Array) -> Array:
-        """What trainings are expected to tell of it after a ``share`` (places,) of their way: (hypotheses, places)."""
+        """The expected estimate of log epochs after a ``share`` (places,) of a training: (hypotheses, places)."""
         slow, lost = self._parts(rates, warmup)
         told = SLOW_SHOWN * (1 + share) * slow + EDGE_SHOWN * share**EDGE_POWER * lost
         told = told - EARLY_SLOPE * (1 - share) * np.clip(self._above(rates), *FLAT)
@@ -89,7 +88,7 @@ class Shapes:
         return np.asarray(rates - self.edges[:, None])
 
     def _parts(self, rates: Array, warmup: Array) -> tuple[Array, Array]:
-        """What is slow below the edge, and what is lost beyond it."""
+        """The log epochs due to slowness below the edge, and to the rise beyond it."""
         above = self._above(rates)
         slow = np.log1p(SLOW * np.exp(-POWER * np.clip(above, -8.0, 3.0)))
         slow = slow - self.slopes[:, None] * np.clip(above, *FLAT)

@@ -1,10 +1,10 @@
-"""What a sweep does next: a pure function of its trials so far, so that a resumed sweep goes on where it was.
+"""What a sweep does next: a pure function of its trials so far, so that a resumed sweep continues where it was.
 
 Every rung of the ladder gets its share of the trainings. Most of a rung explores; the rest trains the rung's best
-settings again, because the scatter between seeds is what tells a lucky training from a good setting. The rungs are
-taken from small to large, so that each starts from what the one below has found. Every training has a seed of its own,
-so that no initialization and no order of the samples counts more than once; which trainings repeat others is told by
-their settings.
+settings again, because the scatter between seeds distinguishes a lucky training from a good setting. The rungs are
+taken from small to large, so that each starts from the results of the one below. Every training has its own seed,
+so that no initialization and no order of the samples counts more than once; repetitions are recognized by their
+settings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainers.job import HOW_SOON, Question
 
 @dataclass(frozen=True)
 class Explore:
-    """Train settings that the sampler picks, at this batch size and these sizes."""
+    """Train settings picked by the sampler, at this batch size and these sizes."""
 
     global_batch_size: int
     sizes: Point = ()
@@ -39,29 +39,29 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to start before a running training has ended."""
+    """Start nothing before a running training has ended."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """Every training of the budget has been started."""
+    """Start nothing more: every training of the budget has been started."""
 
 
 @dataclass(frozen=True)
 class Choose:
-    """Train what the sampler picks, at the batch that it picks."""
+    """Train settings at a batch, both picked by the sampler."""
 
 
 Task = Explore | Choose | Repeat | Wait | Done
 
 
 def next_seed(trials: Sequence[Trial]) -> int:
-    """A seed that none of the trials has."""
+    """Return a seed that none of the trials has."""
     return max((trial.seed for trial in trials), default=-1) + 1
 
 
 def explorations(trials: Sequence[Trial]) -> list[Trial]:
-    """The first training of each settings at each batch size; the others repeat one of them."""
+    """Return the first training of each configuration at each batch size; the others are repetitions."""
     first: dict[tuple[int, str], Trial] = {}
     for trial in sorted(trials, key=lambda trial: trial.number):
         first.setdefault(_key(trial), trial)
@@ -71,9 +71,9 @@ def explorations(trials: Sequence[Trial]) -> list[Trial]:
 def next_task(
     budgets: Mapping[int, RungBudget], trials: Sequence[Trial], question: Question = HOW_SOON
 ) -> Task:
-    """The next training of a sweep with these ``trials`` (of every state), the smallest open rung first.
+    """Return the next training of a sweep with these ``trials`` (of every state), the smallest open rung first.
 
-    ``question`` says which settings are the best: those that need the fewest epochs, or get the furthest in them.
+    ``question`` says which settings are best: those that need the fewest epochs, or get furthest within a budget.
     """
     waiting = False
     for batch in sorted(budgets):
@@ -94,9 +94,9 @@ def next_of_all(
     trials: Mapping[Point, Sequence[Trial]],
     question: Question = HOW_SOON,
 ) -> Task:
-    """The next training of a sweep over several sizes, the cheapest that is open first.
+    """Return the next training of a sweep over several sizes, the cheapest open one first.
 
-    ``trials`` are those of each combination of sizes.
+    ``trials`` holds the trials of each combination of sizes.
     """
     waiting = False
     for sizes, of_batches in budgets.items():
@@ -123,7 +123,7 @@ def _next_in_rung(
         for _, _, best in sorted(answered)[: budget.repeated_settings]:
             if trained[_key(best)] <= seeds:
                 return Repeat(batch, best.settings)
-    # Too few settings came to what is asked for to be worth repeating: look for better ones instead.
+    # Too few settings reached the target (or the end of the budget) to repeat: look for better ones instead.
     return Explore(batch)
 
 

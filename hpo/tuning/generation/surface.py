@@ -1,11 +1,11 @@
-"""Log epochs to target over settings: one of several shapes and a Gaussian process; what one more training would tell.
+"""Log epochs to target over settings: a shape plus a Gaussian process, and the expected gain of one more training.
 
-The mean is the shape of real trainings (:mod:`hpo.tuning.generation.shapes`), each place of its edge with the weight
-that the trainings give it; the process is what it is off by. A training that was looked at early tells it with an error
-that trainings of neighbouring settings share: what is quick at first may be lost later, and what is next to it then is
-so too. So many short looks say where to look further, and only longer trainings which of them lasts. By how much a
-training is expected to lower the surface's lowest mean is the knowledge gradient (Frazier, Powell and Dayanik, INFORMS
-J. Computing 21, 2009), here over what it costs.
+The mean is the shape of real trainings (:mod:`hpo.tuning.generation.shapes`), averaged over the positions of its edge
+with posterior weights; the process is its error. An early look at a training has an error that trainings of
+neighbouring settings share: settings that are fast at first may be lost later, and then so are their neighbours. So
+many short looks show where to look further, and only longer trainings show which settings last. The expected decrease
+of the surface's lowest mean by a training is the knowledge gradient (Frazier, Powell and Dayanik, INFORMS J. Computing
+21, 2009), here divided by its cost.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from hpo.tuning.generation.shapes import Shapes
 Array: TypeAlias = NDArray[np.float64]
 
 LEVEL_SD = 2.0  # standard deviation of the log epochs of a batch
-# the error that looks at neighbouring settings share, over how much longer lengths, and how it ends with the way
+# the error shared by looks at neighbouring settings, the factor on its length scale, and its power of the remaining way
 EARLY_ERROR, EARLY_LENGTH, EARLY_POWER = 0.35, 1.6, 1.5
-# what one training is off by at its end (its seed), and what a look adds
+# standard deviation between seeds at the end of a training, and the addition for a look
 SEED_SD, LOOK_SD = 0.13, 0.1
 LEAST_RAMP = (
-    0.05  # of its rate that a training has at least, however early in its warmup it is looked at
+    0.05  # least share of its rate that a training counts with, however early in its warmup
 )
-OTHER_BATCH = 2.0  # e-foldings of the batch size over which surfaces stay alike
+OTHER_BATCH = 2.0  # e-foldings of the batch size over which surfaces are correlated
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
@@ -37,8 +37,8 @@ WEIGHTS = WEIGHTS / WEIGHTS.sum()
 @dataclass(frozen=True)
 class Places:
     """Settings as places: ``coordinates`` (places, settings) in units over which log epochs change by about their
-    amplitude; ``rates`` (places,) is the log rate, 0 where none is tuned; ``warmup`` as a share of the epochs of the
-    quickest; ``log_batch`` (places,).
+    amplitude; ``rates`` (places,) is the log rate, 0 if none is tuned; ``warmup`` (places,) is a share of the epochs of
+    the fastest; ``log_batch`` is (places,).
     """
 
     coordinates: Array
@@ -55,7 +55,7 @@ class Places:
         )
 
     def with_more(self, other: Places) -> Places:
-        """These, then the others."""
+        """Return these places followed by the others."""
         return Places(
             np.vstack([self.coordinates, other.coordinates]),
             np.concatenate([self.rates, other.rates]),
@@ -66,11 +66,11 @@ class Places:
 
 @dataclass(frozen=True)
 class Trained:
-    """What trainings tell: log epochs to target, ``told`` after a ``share`` of their way, each (trainings,).
+    """The estimates of trainings: log epochs to target, ``told`` after a ``share`` of their way, each (trainings,).
 
-    ``own_error`` is the standard deviation of what no other shares. One that has ``ended`` tells of the epochs
-    themselves, another what it shows so far, of a rate that its warmup has brought to a part of it, whose logarithm is
-    ``ramp``.
+    ``own_error`` is the standard deviation of the independent error. For a training that has ``ended`` it is the log
+    epochs themselves, for others an early estimate; ``ramp`` is the log of the share of its rate that the warmup has
+    reached.
     """
 
     places: Places
@@ -82,7 +82,7 @@ class Trained:
 
 
 class EpochsSurface:
-    """The process given trainings; its mean is one of ``shapes``, off by ``amplitude`` (log epochs)."""
+    """The process given trainings; its mean is one of ``shapes``, with an error of ``amplitude`` (log epochs)."""
 
     def __init__(self, shapes: Shapes, amplitude: float, seen: Trained) -> None:
         self._shapes, self._amplitude, self._places = shapes, amplitude, seen.places
@@ -98,7 +98,7 @@ class EpochsSurface:
         likely = np.log(shapes.weights) - 0.5 * (self._white**2).sum(axis=0)
         likely = np.exp(likely - likely.max())
         self.weights = likely / likely.sum()
-        """How likely each shape is (hypotheses,)."""
+        """The posterior probability of each shape, (hypotheses,)."""
 
     def log_epochs(self, places: Places) -> tuple[Array, Array]:
         """Mean (places,) and covariance (places, places) of the log epochs to target."""
@@ -108,13 +108,13 @@ class EpochsSurface:
         return mean, self._covariance(places, places) - across.T @ across + between
 
     def lost(self, places: Places) -> Array:
-        """The probability that a training is lost (places,), as far as the shapes know."""
+        """The probability that a training is lost, according to the shapes: (places,)."""
         return np.asarray(self.weights @ self._shapes.lost(places.rates, places.warmup))
 
     def after(self, places: Places, looks: Places, share: float, own_error: float) -> Array:
         """How the means at ``places`` (rows) move with one more training of each of ``looks`` (columns).
 
-        In log epochs for one standard deviation of what it may tell.
+        It is in log epochs, for one standard deviation of the training's predicted result.
         """
         whole = np.full(len(looks), share >= 1)
         ramp = ramp_of(looks.warmup, share)
@@ -134,7 +134,7 @@ class EpochsSurface:
         return np.asarray(shared / np.sqrt(np.maximum(variance, 1e-8)))
 
     def _expected(self, places: Places, share: Array, ended: Array, ramp: Array) -> Array:
-        """What trainings are expected to tell under each hypothesis: (hypotheses, trainings)."""
+        """The expected estimates of trainings under each hypothesis: (hypotheses, trainings)."""
         whole = self._shapes.epochs(places.rates, places.warmup)
         shown = self._shapes.shown(places.rates + ramp, places.warmup, share)
         return np.where(ended, whole, shown)
@@ -146,7 +146,7 @@ class EpochsSurface:
         )
 
     def _mixed(self, each: Array) -> tuple[Array, Array]:
-        """The mean over the hypotheses, and what each is off it."""
+        """The mean over the hypotheses, and the deviation of each."""
         mean = self.weights @ each
         return mean, each - mean
 
@@ -160,21 +160,21 @@ class EpochsSurface:
 
 
 def expected_fall(mean: Array, moved: Array) -> Array:
-    """By how much the lowest of the means is expected to fall with one more training: (trainings,).
+    """The expected decrease of the lowest mean with one more training: (trainings,).
 
-    ``moved`` (places, trainings) says how they move with it, for one standard deviation.
+    ``moved`` (places, trainings) is how the means move with it, per standard deviation.
     """
     lowest = (mean[:, None, None] + moved[:, :, None] * NODES).min(axis=0)
     return np.asarray(mean.min() - lowest @ WEIGHTS)
 
 
 def own_error(share: Array | float) -> Array:
-    """The error of one training that no other shares, after a share of its way."""
+    """The independent error of one training after a share of its way."""
     return np.asarray(SEED_SD + LOOK_SD * (1 - np.asarray(share)))
 
 
 def ramp_of(warmup: Array, share: Array | float) -> Array:
-    """The log of the part of its rate that a training has come to after a ``share``, by a linear warmup."""
+    """The log of the share of its rate that a training has reached after a ``share`` of its way, in a linear warmup."""
     return np.log(np.clip(np.asarray(share) / np.maximum(warmup, 1e-6), LEAST_RAMP, 1.0))
 
 
