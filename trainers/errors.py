@@ -1,12 +1,12 @@
 """Errors of a training, before it starts or while it runs.
 
 TrainerError
-├── WorkloadError       the workload cannot be found, or is no Workload, or lacks the metric
+├── WorkloadError       the workload cannot be found, is not a Workload, or lacks the metric
 ├── DataError           the data are missing, too few, or have the wrong shape
 ├── JobError            the job contradicts itself, its settings, or the number of workers
 ├── CheckpointError     a checkpoint cannot be read, or belongs to another job
 ├── CommunicationError  the workers cannot find each other, or a backend is missing
-└── DeviceError         there is no such device, or more workers than there are devices
+└── DeviceError         there is no such device, or there are more workers than devices
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class TrainerError(Exception):
 
 
 class WorkloadError(TrainerError):
-    """An unknown workload, a class that is no :class:`~trainers.workloads.Workload`, or an unknown metric."""
+    """An unknown workload, a class that is not a :class:`~trainers.workloads.Workload`, or an unknown metric."""
 
 
 class DataError(TrainerError):
@@ -37,4 +37,4 @@ class CommunicationError(TrainerError):
 
 
 class DeviceError(TrainerError):
-    """A device that there is not, or more workers than there are devices."""
+    """A device that does not exist, or more workers than devices."""
