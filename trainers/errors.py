@@ -17,7 +17,7 @@ class TrainerError(Exception):
 
 
 class WorkloadError(TrainerError):
-    """An unknown workload, a class that is not a :class:`~trainers.workloads.Workload`, or an unknown metric."""
+    """An unknown workload, a class that is no :class:`~trainers.workloads.Workload`, or an unknown metric."""
 
 
 class DataError(TrainerError):
@@ -37,4 +37,4 @@ class CommunicationError(TrainerError):
 
 
 class DeviceError(TrainerError):
-    """A device that does not exist, or more workers than devices."""
+    """A device that there is not, or more workers than there are devices."""
