@@ -3,8 +3,8 @@
 This package knows nothing of studies or databases. Importing it does not import torch; ``trainers.loop.synchronous``,
 ``trainers.distributed`` and the workloads that train a model do.
 
-The names in ``__all__`` are public, with the base classes of ``trainers.workloads`` for a workload of one's own; every
-other module is internal and may change.
+The names in ``__all__`` are public, as are the base classes in ``trainers.workloads`` for writing your own workload;
+every other module is internal and may change.
 """
 
 from trainers.errors import (

@@ -4,14 +4,14 @@
     horovodrun -np 4 python -m trainers JOB.json --backend horovod --report OUT.jsonl
     torchrun --nproc-per-node 4 -m trainers JOB.json --backend torch --report OUT.jsonl
 
-Worker 0 writes one JSON line per evaluation and at the end {"outcome": {...}}, then
-{"sample_images": {...}} where the workload shows its model. With --checkpoint a training goes on from where it was, and
-SIGUSR1, SIGTERM (but not under torchrun or horovodrun) or the file of --stop-file ask it to save at its next
-evaluation and to leave; it also writes {"started": {...}} each time.
+Worker 0 writes one JSON line per evaluation and at the end {"outcome": {...}}, then {"sample_images": {...}} if the
+workload shows sample images of its model. With --checkpoint, a training resumes from where it stopped; SIGUSR1, SIGTERM
+(except under torchrun and horovodrun) or the file of --stop-file ask it to save at its next evaluation and exit; and
+each start writes {"started": {...}}.
 
-Exit status: 0 the training ended (reached, censored or diverged: see the outcome), 2 the job, the data or the set-up
-is wrong, 75 it was asked to stop and saved (0 under torchrun and horovodrun, to which any other is a crash), 1 any
-other failure.
+Exit status: 0 if the training ended (reached, censored or diverged: see the outcome), 2 if the job, the data or the
+set-up is wrong, 75 if it was asked to stop and saved (0 under torchrun and horovodrun, which treat any other status as
+a crash), 1 for any other failure.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _run_program(job: TrainingJob, options: argparse.Namespace) -> int | None:
 def _train(
     job: TrainingJob, communicator: Communicator, report: ReportFile, options: argparse.Namespace
 ) -> bool:
-    """Whether the training came to its end; False where it was stopped on the way."""
+    """Return whether the training ran to its end; False if it was stopped on the way."""
     training = _begin(job, communicator, options.data_path)
     if options.checkpoint is None:
         from trainers.loop.restarts import finish
@@ -215,7 +215,7 @@ def _train(
 
 
 def _begin(job: TrainingJob, communicator: Communicator, data_path: Path | None) -> AnyTraining:
-    """The training at its first update; where the data lie is no part of the job, so a checkpoint fits any place."""
+    """Return the training at its first update; the data path is not part of the job, so checkpoints can be moved."""
     from trainers.begin import begin_training
     from trainers.workloads import load_workload
 
@@ -252,7 +252,7 @@ def _go_on(
 
 
 def _show(training: AnyTraining, report: ReportFile) -> None:
-    """Report what the workload shows of its model; where that fails, the outcome stands and standard error says why."""
+    """Report the workload's sample images; if that fails, the outcome stands and the error goes to standard error."""
     from trainers.loop.sample_images import check_sample_images
 
     try:

@@ -1,12 +1,12 @@
-"""torchrun for the nodes of a job, whose agents believe only each other.
+"""torchrun for multi-node jobs, with authenticated messages between its agents.
 
     python -m trainers.agents SECRET_FILE --nnodes 2 --nproc-per-node 4 --rdzv-endpoint HOST:PORT -m trainers ...
 
-The agents of torchrun meet in a store at the first node, which listens on every interface, and unpickle what they find
-there: anybody who can write to the store can run code as its user. Here the store listens on the interface of the job's
-network alone, and what an agent leaves in it carries a code (HMAC-SHA256, RFC 2104) made with the job's secret, a file
-that only its user can read on a folder that all nodes see. A message without such a code is not unpickled: the agent
-ends. All options but the first argument are those of torchrun, with ``--rdzv-backend`` given already.
+torchrun's agents meet in a store on the first node, which listens on every interface, and unpickle what they find
+there: anybody who can write to the store can run code as the job's user. Here the store listens only on the interface
+of the job's network, and each entry carries a code (HMAC-SHA256, RFC 2104) made with the job's secret: a file in a
+folder that all nodes see, readable only by the user. An agent that finds an entry without a valid code does not
+unpickle it, and exits. All options but the first argument are those of torchrun, with ``--rdzv-backend`` already set.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STORE_SECONDS = 60.0
 
 
 class SignedBackend(C10dRendezvousBackend):
-    """torchrun's state of a meeting, with a code before it that shows who wrote it."""
+    """torchrun's rendezvous state, prefixed with a code that authenticates its writer."""
 
     def __init__(self, store: Any, run_id: str, secret: bytes) -> None:
         self._secret, self._meeting = secret, run_id.encode()
@@ -56,11 +56,11 @@ class SignedBackend(C10dRendezvousBackend):
         return BACKEND
 
     def get_state(self) -> tuple[bytes, Any] | None:
-        """The state and its token; RendezvousStateError where it was not written by an agent of this job."""
+        """Return the state and its token; RendezvousStateError if no agent of this job wrote it."""
         return self._checked(super().get_state())
 
     def set_state(self, state: bytes, token: Any | None = None) -> tuple[bytes, Any, bool] | None:
-        """See the base class; RendezvousStateError where another state is there that no agent of this job wrote."""
+        """See the base class; RendezvousStateError if the store holds a state that no agent of this job wrote."""
         found = super().set_state(self._code(state) + state, token)
         checked = self._checked(None if found is None else (found[0], found[1]))
         return None if checked is None or found is None else (*checked, found[2])
@@ -81,7 +81,7 @@ class SignedBackend(C10dRendezvousBackend):
 
 
 def read_secret(path: Path) -> bytes:
-    """The job's secret; ValueError for a file that others may read, or that is too short to be one."""
+    """Return the job's secret; ValueError if others may read the file, or it is too short to be a secret."""
     if path.stat().st_mode & 0o077:
         raise ValueError(f"{path} must be readable by its user alone: chmod 600 {path}")
     secret = path.read_bytes().strip()
@@ -93,7 +93,7 @@ def read_secret(path: Path) -> bytes:
 
 
 def join(parameters: RendezvousParameters) -> RendezvousHandler:
-    """The meeting of a job's agents, for torchrun."""
+    """Create the rendezvous of a job's agents, for torchrun."""
     secret = read_secret(Path(str(parameters.get("secret"))))
     host, port = parse_rendezvous_endpoint(parameters.endpoint, default_port=DEFAULT_PORT)
     own = _own_address(host)
@@ -110,7 +110,7 @@ def _serve_workers(master_addr: str, master_port: int) -> Any:
 
 
 def _store(host: str, port: int, is_host: bool | None, own: str) -> Any:
-    """The store at ``host``, held by the node that has its address."""
+    """Return the store at ``host``, served by the node that has this address."""
     here = is_host if is_host is not None else address_of(host) == own
     if here:
         try:
@@ -132,7 +132,7 @@ def _store(host: str, port: int, is_host: bool | None, own: str) -> Any:
 
 
 def _own_address(host: str) -> str:
-    """The address by which this node reaches ``host``, and is reached from there."""
+    """Return the address from which this node reaches ``host``, and at which ``host`` reaches it."""
     address = address_of(host)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -141,7 +141,7 @@ def _own_address(host: str) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run torchrun with the agents' own meeting."""
+    """Run torchrun with authenticated agents."""
     given = sys.argv[1:] if arguments is None else arguments
     if not given or given[0].startswith("-"):
         sys.exit(
@@ -159,7 +159,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _with(settings: list[str], arguments: list[str]) -> list[str]:
-    """The arguments with more settings of the meeting: torchrun takes ``--rdzv-conf`` once."""
+    """Add rendezvous settings to the arguments: torchrun accepts ``--rdzv-conf`` only once."""
     given = [each for each in arguments if each.startswith("--rdzv-conf=")]
     others = [each for each in arguments if not each.startswith("--rdzv-conf=")]
     values = [*(each.partition("=")[2] for each in given), *settings]

@@ -1,4 +1,4 @@
-"""Begins the training of a job, whatever its workload trains, and trains it to its end.
+"""Begin the training of a job, whatever its workload trains, and train to the end.
 
 Importing this does not import torch; beginning the training of a model does.
 """
@@ -35,10 +35,10 @@ def begin_training(
     workload: AnyWorkload | None = None,
     place: ProgramPlace | None = None,
 ) -> AnyTraining:
-    """A training of the job, at its first update, whatever the workload trains.
+    """Create a training of the job at its first update, whatever the workload trains.
 
-    ``communicator`` joins the workers; None stands for a process that works alone. ``workload`` is the job's, if
-    it is loaded already; ``place`` is where a program is started. Raises :class:`~trainers.errors.TrainerError`.
+    ``communicator`` joins the workers; None means a single process. ``workload`` is the job's, if already loaded;
+    ``place`` is where a program is started. Raises :class:`~trainers.errors.TrainerError`.
     """
     workload = workload or load_workload(job.workload, job.data, job.search_path)
     check_own_settings(workload, job.workload, job.settings.of_workload)
@@ -68,7 +68,7 @@ def train(
 ) -> TrainingOutcome:
     """Train to the end; worker 0 reports each evaluation and then saves the checkpoint.
 
-    Where ``checkpoint`` exists the training goes on from there. All workers must see the same file.
+    If ``checkpoint`` exists, the training resumes from it. All workers must see the same file.
     """
     training = begin_training(job, communicator)
     if checkpoint is not None:

@@ -1,4 +1,4 @@
-"""How the commands of this package end: one exit status for each kind of failure, and nobody waits for the dead."""
+"""How the commands of this package end: one exit status per kind of failure, without waiting for dead peers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trainers.errors import TrainerError
 def exit_status(
     work: Callable[[argparse.Namespace], int | None], options: argparse.Namespace
 ) -> int:
-    """Do the work: 0 it is done, 2 a TrainerError, told in one line on stderr, 1 any other failure.
+    """Do the work; return 0 if it is done, 2 for a TrainerError (one line on stderr), 1 for any other failure.
 
-    Work that gives a number back has ended in a way of its own, and that number is the status.
+    If the work returns a number, that number is the status.
     """
     try:
         return work(options) or 0
@@ -31,7 +31,7 @@ def exit_status(
 
 
 def leave(status: int) -> NoReturn:
-    """End this process; one that failed must not wait in an exit handler for its peers: the launcher ends them."""
+    """End this process; a failed one must not wait for its peers in an exit handler: the launcher ends them."""
     sys.stdout.flush()
     sys.stderr.flush()
     if status:

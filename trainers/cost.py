@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 SAMPLES = 2
-"""Samples of the pass that is counted: one normalization group."""
+"""Samples in the pass that is counted: one normalization group."""
 
 READ_SAMPLES = 4
 """Samples whose reading is counted, after one that opens the files."""
@@ -34,11 +34,11 @@ PROCESS_IO = Path("/proc/self/io")
 class WorkloadCost:
     """The inputs of a time model from a workload.
 
-    ``parameters`` that are trained, in ``gradient_tensors`` tensors. ``flops_per_sample``: forward and backward pass,
-    2 for each multiply-add. ``activation_bytes_per_sample``: what the forward pass keeps for the backward pass, in
-    fp32. ``sample_bytes``: read from storage for each sample; 0 for samples that stay in memory.
-    ``host_seconds_per_sample``: of one processor core, to decode and augment a sample up to a ready batch; 0 where that
-    is not to be counted. ``evaluation_samples``: of one evaluation; 0 where evaluations are not to be counted.
+    ``parameters`` are those that are trained, in ``gradient_tensors`` tensors. ``flops_per_sample``: forward and
+    backward pass, 2 per multiply-add. ``activation_bytes_per_sample``: kept by the forward pass for the backward pass,
+    in fp32. ``sample_bytes``: read from storage per sample; 0 for samples that stay in memory.
+    ``host_seconds_per_sample``: time of one processor core to decode and augment a sample; 0 if it is not counted.
+    ``evaluation_samples``: samples in one evaluation; 0 if evaluations are not counted.
     """
 
     parameters: int
@@ -56,10 +56,10 @@ WHOLE_FIGURES = ("parameters", "gradient_tensors", "evaluation_samples")
 
 
 def workload_cost(workload: AnyWorkload, settings: TrainingSettings | None = None) -> WorkloadCost:
-    """The cost of a workload's samples; ``settings`` are those that its model is built with.
+    """Return the cost of a workload's samples; its model is built with ``settings``.
 
-    Raises :class:`~trainers.errors.WorkloadError` for a workload that trains itself, whose cost only it knows; it may
-    define ``cost() -> WorkloadCost``.
+    Raises :class:`~trainers.errors.WorkloadError` for a workload that trains itself and whose cost is therefore
+    unknown, unless it defines ``cost() -> WorkloadCost``.
     """
     from trainers.workloads.noisy_quadratic.task import NoisyQuadratic
     from trainers.workloads.program.task import ProgramWorkload
@@ -85,9 +85,9 @@ def model_cost(
     batch: Batch,
     sample_bytes: float,
 ) -> WorkloadCost:
-    """Operations and bytes of the model that ``build`` makes, for each sample of ``batch``, ``(n, ...)`` tensors.
+    """Count operations and bytes of the model that ``build`` makes, per sample of ``batch``, ``(n, ...)`` tensors.
 
-    It is counted on the meta device, and by really computing where the model or its loss looks at values.
+    The model runs on the meta device, or really computes if the model or its loss looks at values.
     """
     import torch
 
@@ -102,7 +102,7 @@ def _of_workload(workload: Workload, settings: TrainingSettings) -> WorkloadCost
 
     sample_bytes = _sample_bytes(
         workload
-    )  # first, while the libraries hold no sample that is read again
+    )  # first, before the libraries cache a sample that is read again
     count = min(SAMPLES, workload.train_samples)
     settings = dataclasses.replace(settings, normalization_batch_size=count)
     batch = workload.prepare(some_samples(workload, count))
@@ -146,7 +146,7 @@ def _counted(
                 kept[storage._cdata] = (
                     tensor,
                     storage.nbytes(),
-                )  # the tensor keeps its storage's number its own
+                )  # keeping the tensor keeps its storage's id unique
             return tensor
 
         with FlopCounterMode(display=False) as counter:
@@ -164,7 +164,7 @@ def _counted(
 
 
 def _of_program(cost: Mapping[str, float | str] | str | None) -> WorkloadCost:
-    """The cost that the study states for its program at full scale: it cannot be found otherwise."""
+    """Return the cost that the study states for its program at full scale; it cannot be measured."""
     given = {} if cost is None or isinstance(cost, str) else cost
     if not set(NEEDED_FIGURES) <= set(given) <= set(FIGURES):
         raise WorkloadError(
@@ -185,9 +185,9 @@ def _of_quadratic(modes: int) -> WorkloadCost:
 
 
 def _sample_bytes(workload: Workload) -> float:
-    """Bytes that the process reads for a sample, from files or from the cache of what was read before.
+    """Return the bytes that the process reads for a sample, from files or from the operating system's cache.
 
-    Where the operating system does not count them, and of a stream, which reads ahead: the size of its tensors.
+    If the operating system does not count them, or for a stream (which reads ahead), return the size of its tensors.
     """
     import torch
 
@@ -202,7 +202,7 @@ def _sample_bytes(workload: Workload) -> float:
     after = _bytes_read()
     if before is None or again is None or after is None:
         return _bytes_of(batch) / count
-    looking = again - before  # what reading the counter itself adds to it
+    looking = again - before  # bytes added by reading the counter itself
     return max(0.0, float(after - again - looking)) / count
 
 

@@ -1,12 +1,12 @@
 """Errors of a training, before it starts or while it runs.
 
 TrainerError
-├── WorkloadError       the workload cannot be found, or is no Workload, or lacks the metric
+├── WorkloadError       the workload cannot be found, is not a Workload, or lacks the metric
 ├── DataError           the data are missing, too few, or have the wrong shape
 ├── JobError            the job contradicts itself, its settings, or the number of workers
 ├── CheckpointError     a checkpoint cannot be read, or belongs to another job
 ├── CommunicationError  the workers cannot find each other, or a backend is missing
-└── DeviceError         there is no such device, or more workers than there are devices
+└── DeviceError         there is no such device, or there are more workers than devices
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ def _is_number(value: object) -> bool:
 
 
 NEVER = 1e300
-"""A threshold beyond all: none reaches it, so that a training goes on to the end of its budget."""
+"""A threshold beyond every value: no training reaches it, so each trains to the end of its budget."""
 
 LEAST_SHORTFALL = 1e-4
-"""A metric nearer to perfect counts as so near: no evaluation set tells it from perfect, and no logarithm bears 0."""
+"""A metric closer to perfect is cut to this: no evaluation set can tell the difference, and logarithms need it."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Target:
 
 
 class EndedTraining(Protocol):
-    """The attributes that are read of an ended training, be it a trial, an outcome or the trainer's report."""
+    """The attributes needed of an ended training, be it a trial, an outcome or the trainer's report."""
 
     @property
     def state(self) -> str:
@@ -78,11 +78,11 @@ class EndedTraining(Protocol):
 
     @property
     def epochs_to_target(self) -> float | None:
-        """Epochs to the target; None where it was not reached."""
+        """Epochs to the target; None if it was not reached."""
 
     @property
     def epochs(self) -> float | None:
-        """How far it trained."""
+        """The number of epochs trained."""
 
     @property
     def best_metric(self) -> float | None:
@@ -90,17 +90,17 @@ class EndedTraining(Protocol):
 
 
 MEMORY, PACE = "memory_gb", "seconds_per_sample"
-"""Figures of every training that may be constrained beside its metrics: gigabytes (10^9 bytes) at its peak, and seconds
-a sample.
+"""Figures of every training that may be constrained besides its metrics: peak memory in gigabytes (10^9 bytes), and
+seconds per sample.
 """
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """A bound on what a training tells at its end: its peak memory, its seconds a sample, or another metric.
+    """A bound on a figure reported at the end of training: peak memory, seconds per sample, or another metric.
 
-    ``name`` is :data:`MEMORY`, :data:`PACE` (evaluations counted in), or a metric, whose value at the last evaluation
-    counts. A training that does not keep it, or does not tell, is no answer to a :class:`Question`.
+    ``name`` is :data:`MEMORY`, :data:`PACE` (including evaluations), or a metric, whose value at the last evaluation
+    counts. A training that violates it, or does not report the figure, does not answer a :class:`Question`.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Constraint:
     at_most: bool = True
 
     def value(self, ended: object) -> float | None:
-        """The figure of an ended training; None where it is no number."""
+        """Return the figure of an ended training; None if it is not a number."""
         if self.name == MEMORY:
             held = getattr(ended, "memory_bytes", None)
             return None if held is None else held / 1e9
@@ -121,11 +121,11 @@ class Constraint:
         return float(told)
 
     def excess(self, value: float) -> float:
-        """How far a value is beyond the bound, in the figure's own unit; at most 0 where it keeps it."""
+        """Return how far a value exceeds the bound, in the figure's own unit; at most 0 if it is within."""
         return value - self.bound if self.at_most else self.bound - value
 
     def fault(self, ended: object) -> str:
-        """Why an ended training does not keep it, "" where it does."""
+        """Return why an ended training violates the bound, "" if it does not."""
         value = self.value(ended)
         if value is None:
             return f"it did not tell its {self.name}, which must be {self.rule}"
@@ -144,13 +144,13 @@ class Constraint:
 class Question:
     """The question of a study: how soon trainings reach a target, or how good they get within ``epochs``.
 
-    Compare trainings by :meth:`need`: a positive number, the smaller the better, that settings act on by
-    factors. It is the epochs to the target, or the shortfall after the budget: a loss itself, and of a metric that is
-    better when higher, a share that ends at 1, the odds against it, (1 - m) / m. Those are about the error 1 - m where
-    it is small, and no value of them leads out of 0 to 1.
+    Compare trainings by :meth:`need`: a positive number, smaller is better, on which settings act multiplicatively. It
+    is the epochs to the target, or the shortfall after the budget: the loss itself, or, for a metric that is better
+    when higher, a share of at most 1, the odds against it, (1 - m) / m. These odds are about the error 1 - m when it
+    is small, and no value of them maps outside 0 to 1.
 
-    Where trainings have several lengths, ``epochs`` and ``samples`` are those of the longest, and each tells its own
-    among its settings. A training that breaks one of ``constraints`` has not answered.
+    If trainings have several lengths, ``epochs`` and ``samples`` are those of the longest, and each states its own
+    length among its settings. A training that breaks one of ``constraints`` has not answered.
     """
 
     target: Target
@@ -164,8 +164,8 @@ class Question:
         return self.epochs is not None
 
     def need(self, ended: EndedTraining) -> float | None:
-        """The epochs that a training needed, or the gap that it left; None where it did not answer: lost, stopped, too
-        short, or not within the constraints.
+        """Return the epochs that a training needed, or the gap that it left; None without an answer: lost, stopped, too
+        short, or outside the constraints.
         """
         if self.constraints and self.broken(ended):
             return None
@@ -175,11 +175,11 @@ class Question:
         return self.shortfall(ended.best_metric) if ended.state == "censored" and whole else None
 
     def broken(self, ended: object) -> str:
-        """Why an ended training is not within the constraints, "" where it is."""
+        """Return why an ended training is outside the constraints, "" if it is within."""
         return "; ".join(filter(None, (each.fault(ended) for each in self.constraints)))
 
     def _budget(self, ended: EndedTraining) -> float:
-        """The epochs that a training was to have."""
+        """Return the planned epochs of a training."""
         own = getattr(ended, "settings", {})
         length = own.get(LENGTH) if self.samples and isinstance(own, Mapping) else None
         share = length / self.samples if length and self.samples else 1.0
@@ -195,7 +195,7 @@ class Question:
         return (1 - share) / share if value <= 1 else None
 
     def told(self, need: float) -> float:
-        """A value of :meth:`need` in the question's own unit: epochs, or the metric."""
+        """Convert a value of :meth:`need` to the question's own unit: epochs, or the metric."""
         return 1 / (1 + need) if self.fixed and self.target.higher_is_better else need
 
     @property
@@ -217,10 +217,10 @@ class Question:
 
 
 LENGTH = "training_samples"
-"""The name under which a training tells its own length, where trainings have several, among its settings."""
+"""The setting in which a training states its own length, if trainings have several."""
 
 HOW_SOON = Question(Target("", 0.0))
-"""How soon any target is reached: all that compares epochs to it needs to know."""
+"""How soon any target is reached: all that is needed to compare epochs to target."""
 
 
 @dataclass(frozen=True, kw_only=True)

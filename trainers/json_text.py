@@ -1,8 +1,8 @@
 """The one writer of JSON, for reports, files, the command line and the web service.
 
-JSON (RFC 8259) has no NaN and no infinity: a number that is not finite, such as what was not measured, becomes null.
-Text that UTF-8 cannot hold, such as half of a surrogate pair, is written with its escape. pydantic's serialiser does
-the work, some five times as fast as :mod:`json` over columns of numbers.
+JSON (RFC 8259) has no NaN and no infinity: a number that is not finite, such as a missing measurement, becomes null.
+Text that UTF-8 cannot encode, such as half of a surrogate pair, is written with its escape. pydantic's serialiser does
+the work, about five times as fast as :mod:`json` over columns of numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 
 def json_bytes(value: Any, *, indent: int | None = None) -> bytes:
-    """Plain values, dataclasses, enums, times and pydantic models as one JSON document in UTF-8, without NaN."""
+    """Encode plain values, dataclasses, enums, times and pydantic models as one JSON document in UTF-8, without NaN."""
     try:
         return to_json(value, indent=indent, inf_nan_mode="null")
     except PydanticSerializationError:

@@ -1,8 +1,8 @@
-"""A process that ends with the one that launched it, however that one ends.
+"""A process that ends with its launcher, however the launcher ends.
 
 A launcher names itself in ``HPO_LAUNCHER`` as ``host:pid``. Every process of the run on that host asks Linux for a
-signal when its parent dies (``PR_SET_PDEATHSIG``, prctl(2)), where the launcher is its parent, and looks twice a
-second whether the launcher is there, wherever it stands above it.
+signal when its parent dies (``PR_SET_PDEATHSIG``, prctl(2)) if the launcher is its parent, and otherwise checks twice a
+second whether the launcher, an ancestor, still exists.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import Any
 LAUNCHER = "HPO_LAUNCHER"
 LOOK_SECONDS = 0.5
 LOST = 137
-"""The exit status of a process whose launcher is gone: that of one that was killed."""
+"""The exit status of a process whose launcher is gone: that of a killed process."""
 _PR_SET_PDEATHSIG = 1
 _PRCTL: Any = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 
 
 def name_of_this_process() -> str:
-    """``host:pid``, for ``HPO_LAUNCHER`` in the environment of what this process launches."""
+    """Return ``host:pid``, for ``HPO_LAUNCHER`` in the environment of launched processes."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def end_with_launcher(end: Callable[[], None] | None = None) -> None:
-    """Call ``end`` (leave at once, if None) when the launcher named in the environment is gone, or is gone already.
+    """Call ``end`` (or exit at once, if None) when the launcher named in the environment is gone, even already.
 
-    Nothing happens where none is named, or one on another host. ``end`` is called from a thread of its own.
+    Does nothing if none is named, or one on another host. ``end`` is called from a separate thread.
     """
     host, _, number = os.environ.get(LAUNCHER, "").rpartition(":")
     if host != socket.gethostname() or not number.isdigit():
@@ -52,7 +52,7 @@ def end_with_launcher(end: Callable[[], None] | None = None) -> None:
 
 
 def ask_for_signal(number: int) -> None:
-    """Have Linux send this process a signal when the thread that started it ends; elsewhere nothing happens."""
+    """Ask Linux to signal this process when the thread that started it ends; on other systems do nothing."""
     if _PRCTL is not None:
         _PRCTL(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
@@ -64,7 +64,7 @@ def _watch(launcher: int, born: str, leave: Callable[[], None]) -> None:
 
 
 def _lives(pid: int, born: str) -> bool:
-    """Whether the process is there, and no other has got its number since."""
+    """Return whether the process still exists and its number has not been reused."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -75,7 +75,7 @@ def _lives(pid: int, born: str) -> bool:
 
 
 def _start_time(pid: int) -> str:
-    """When a process started, in ticks of the system; "dead" for one that has ended, "" where that cannot be told."""
+    """Return when a process started, in system ticks; "dead" for one that has ended, "" if unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except FileNotFoundError:

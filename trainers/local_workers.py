@@ -2,12 +2,12 @@
 
     python -m trainers.local_workers 4 torch -m trainers JOB.json --backend torch --report OUT.jsonl
 
-The workers of torch meet over a file in a folder that only this user may enter, those of Horovod over a server that
-listens on the loopback interface, and their connections stay on that interface: nobody from another machine, and
-nobody by a store of torch's that unpickles what it holds, reaches them. Where one worker fails all end; so they do
-with this process, and this process with the launcher that ``HPO_LAUNCHER`` names (:mod:`trainers.lifeline`).
+The workers of torch meet through a file in a folder that only this user may enter, those of Horovod through a server on
+the loopback interface, and their connections stay on that interface: nobody on another machine can reach them, and no
+torch store that unpickles its contents is open to others. If one worker fails all end; they also end with this process,
+and this process ends with the launcher that ``HPO_LAUNCHER`` names (:mod:`trainers.lifeline`).
 
-Exit status: 0 where all workers ended well, else that of the first that failed.
+Exit status: 0 if all workers succeeded, else that of the first that failed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Stop:
-    """Which signal asked to stop, 0 while none did; taken inside a ``with``."""
+    """Records which signal asked to stop, 0 if none; signals are handled inside a ``with``."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -67,14 +67,14 @@ class _Stop:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The handlers stay: they end with the process."""
+        """Keep the handlers: they end with the process."""
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self.signal = self.signal or number
 
 
 def _run(command: Sequence[str], size: int, shared: Mapping[str, str], stop: _Stop) -> int:
-    """Start the workers and wait for all; the status of the first that failed."""
+    """Start the workers and wait for all; return the status of the first that failed."""
     workers = []
     try:
         for rank in range(size):
@@ -84,7 +84,7 @@ def _run(command: Sequence[str], size: int, shared: Mapping[str, str], stop: _St
                 **_place(rank, size),
                 lifeline.LAUNCHER: lifeline.name_of_this_process(),
             }
-            # what the launcher hands on, such as the lock of its folder, stays open until the last worker has ended
+            # file descriptors from the launcher, such as its folder's lock, stay open until the last worker has ended
             workers.append(
                 subprocess.Popen(
                     [sys.executable, *command],
@@ -108,7 +108,7 @@ def _run(command: Sequence[str], size: int, shared: Mapping[str, str], stop: _St
 
 
 def _end(workers: Sequence[subprocess.Popen[bytes]], grace_seconds: float) -> None:
-    """Ask those that run to end, and after a while make them."""
+    """Ask running workers to end, and kill them after a grace period."""
     for worker in workers:
         if worker.poll() is None:
             worker.terminate()
@@ -122,7 +122,7 @@ def _end(workers: Sequence[subprocess.Popen[bytes]], grace_seconds: float) -> No
 
 
 def _place(rank: int, size: int) -> dict[str, str]:
-    """The variables of torchrun and of horovodrun that tell a worker its place."""
+    """Return the variables of torchrun and of horovodrun that give a worker its rank."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -140,7 +140,7 @@ def _place(rank: int, size: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _over_file(size: int) -> Iterator[dict[str, str]]:  # noqa: ARG001  every meeting has the same shape
-    """A store in a file, in a folder of mode 0700."""
+    """Provide a store in a file, in a folder of mode 0700."""
     with tempfile.TemporaryDirectory(prefix="hpo-meeting-", ignore_cleanup_errors=True) as folder:
         yield {
             STORE_FILE: str(Path(folder, "store")),
@@ -151,7 +151,7 @@ def _over_file(size: int) -> Iterator[dict[str, str]]:  # noqa: ARG001  every me
 
 @contextlib.contextmanager
 def _over_loopback(size: int) -> Iterator[dict[str, str]]:
-    """Horovod's own rendezvous server, on the loopback interface; horovodrun's listens on all."""
+    """Provide Horovod's own rendezvous server on the loopback interface; horovodrun's listens on all."""
     from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 

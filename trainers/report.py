@@ -1,4 +1,4 @@
-"""Reports of a training, while it runs and at its end: convergence points and the outcome, as JSON lines."""
+"""Reports of a training, during it and at its end: convergence points and the outcome, as JSON lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAMPLE_IMAGES_KEYS = ("sample_images", "exhibit")
 """The key of the line with sample images, and its name in earlier releases."""
 
 OTHERS = frozenset({"started", "outcome", *SAMPLE_IMAGES_KEYS})
-"""The keys of the lines that are no convergence points."""
+"""The keys of the lines that are not convergence points."""
 
 
 @dataclass(frozen=True)
@@ -114,16 +114,16 @@ class ReportFile:
     (:mod:`trainers.loop.sample_images`). A training with a checkpoint adds ``{"started": {...}}``
     at each start.
 
-    Every line is flushed when it is written, so that a reader can follow and a crash loses none.
+    Every line is flushed as it is written, so that a reader can follow and a crash loses none.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
     def start(self, last_step: int = 0, start: TrainingStart | None = None) -> None:
-        """Begin anew, keeping the points up to ``last_step``: those of the training that is resumed.
+        """Start the file again, keeping the points up to ``last_step``: those of the training that is resumed.
 
-        ``start`` is added, and then the starts before it are kept too, unless the training had ended.
+        ``start`` is added, and earlier starts are then kept too, unless the training had ended.
         """
         before = _read(self.path) if self.path.exists() else []
         ended = any("outcome" in values for values in before)
@@ -156,31 +156,31 @@ class ReportFile:
 
 
 def read_points(path: Path | str) -> list[ConvergencePoint]:
-    """The convergence points of a report, in order; a last line cut short by a crash is left out."""
+    """Return the convergence points of a report, in order; a last line cut short by a crash is skipped."""
     return [
         ConvergencePoint._from_dict(values) for values in _read(path) if not OTHERS & values.keys()
     ]
 
 
 def read_outcome(path: Path | str) -> TrainingOutcome | None:
-    """The outcome of a report, or None where the training has not ended."""
+    """Return the outcome of a report, or None if the training has not ended."""
     outcomes = [values["outcome"] for values in _read(path) if "outcome" in values]
     return TrainingOutcome.from_dict(outcomes[-1]) if outcomes else None
 
 
 def read_sample_images(path: Path | str) -> dict[str, Any] | None:
-    """Sample pictures of the trained model of a report, or None where its workload has none."""
+    """Return the sample pictures in a report, or None if its workload has none."""
     written = [values[key] for values in _read(path) for key in SAMPLE_IMAGES_KEYS if key in values]
     return dict(written[-1]) if written else None
 
 
 def read_starts(path: Path | str) -> list[TrainingStart]:
-    """The starts of a training that can be restarted, in order; one that was never lost has one."""
+    """Return the starts of a training that can be restarted, in order; a training that was never lost has one."""
     return [TrainingStart(**values["started"]) for values in _read(path) if "started" in values]
 
 
 def is_point(line: bytes) -> bool:
-    """Whether a line of a report is a convergence point."""
+    """Return whether a line of a report is a convergence point."""
     return not any(line.startswith(f'{{"{name}"'.encode()) for name in OTHERS)
 
 

@@ -1,10 +1,10 @@
-"""How fast this machine trains: a few updates of a training are timed, with their share of the evaluations.
+"""Measure how fast this machine trains: a few updates of a training are timed, with their share of the evaluations.
 
     python -m trainers.speed JOBS.json SECONDS
 
-reads a list of training jobs and prints lines of JSON: ``[0, accelerators]``, then for each job, once it is known,
-``[global_batch_size, seconds_per_sample]``.
-A process of its own, so that a workload that crashes, or takes all memory of a GPU, harms nobody.
+reads a list of training jobs and prints lines of JSON: ``[0, accelerators]``, then for each job, once measured,
+``[global_batch_size, seconds_per_sample]``. It is a separate process, so that a workload that crashes, or takes all
+memory of a GPU, does no harm.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from trainers.workloads import AnyWorkload, load_workload
 from trainers.workloads.workload import Batch, Workload
 
 UPDATES = 4
-"""Updates between two evaluations of the timed training, at most."""
+"""The maximum number of updates between two evaluations of the timed training."""
 
 
 def seconds_per_sample(
     job: TrainingJob, seconds: float, workload: AnyWorkload | None = None
 ) -> float:
-    """Seconds of one sample of a training, with its share of the evaluations, on one worker.
+    """Return the seconds per sample of a training, with its share of the evaluations, on one worker.
 
     The data set is cut so that ``UPDATES`` updates lie between two evaluations, and the evaluation set by the same
-    factor: the ratio of the two is that of the whole training. The first stretch is not counted; stretches are timed
-    for ``seconds``, but at least one. Raises :class:`~trainers.errors.TrainerError` where the job cannot be trained.
+    factor: the ratio of the two is that of the whole training. The first stretch between evaluations is not counted;
+    at least one more is timed, for up to ``seconds``. Raises :class:`~trainers.errors.TrainerError` if training fails.
     """
     workload = workload or load_workload(job.workload, job.data, job.search_path)
     batch = job.global_batch_size
-    # a target that nothing reaches: the stretches are timed to the end
+    # an unreachable target: the stretches are timed to the end
     target = Target.best(job.target.metric, higher_is_better=job.target.higher_is_better)
     job = dataclasses.replace(job, target=target)
     whole = workload.train_samples
@@ -72,7 +72,7 @@ def seconds_per_sample(
 
 
 def _cut_evaluation_stream(workload: Workload) -> None:
-    """Let the stream end after ``evaluation_samples``."""
+    """Make the stream end after ``evaluation_samples``."""
     whole = workload.evaluation_stream
 
     def cut(part: Part) -> Iterator[Batch]:
@@ -82,7 +82,7 @@ def _cut_evaluation_stream(workload: Workload) -> None:
 
 
 def main(jobs: str, seconds: str) -> None:
-    """Time every job of a file."""
+    """Time every job in a file."""
     listed = [
         TrainingJob.from_dict(values)
         for values in json.loads(Path(jobs).read_text(encoding="utf-8"))

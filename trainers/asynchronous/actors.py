@@ -23,8 +23,8 @@ _SERVER = "the parameter server"
 class Actors:
     """One server and its replicas; they end with :meth:`close`, with a failure, or when this is forgotten.
 
-    None of them reserves a CPU, so that a trial to which Ray Tune gave one does not wait for a second. A Ray that
-    runs already is used; otherwise one is started, and ended with them.
+    None of them reserves a CPU, so that a trial to which Ray Tune gave one does not wait for a second. A running Ray
+    is used if there is one; otherwise Ray is started, and stopped with the actors.
     """
 
     def __init__(self, setup: Setup, timeout_seconds: float) -> None:
@@ -43,7 +43,7 @@ class Actors:
         self._wait_until_built()
 
     def run(self, epoch: Epoch) -> EpochResult:
-        """Train an epoch; raises :class:`~trainers.errors.CommunicationError` that names a dead or silent replica."""
+        """Train an epoch; raises :class:`~trainers.errors.CommunicationError` naming a dead or silent replica."""
         self._get(self._server.begin.remote(epoch), _SERVER)
         self._running |= {
             replica.train.remote(epoch): number for number, replica in enumerate(self._replicas)
@@ -75,7 +75,7 @@ class Actors:
         self._get(self._server.load_state_dict.remote(state), _SERVER)
 
     def process_ids(self) -> list[int]:
-        """The process of each replica, in order."""
+        """Return the process ID of each replica, in order."""
         pids: list[int] = self._ray.get([replica.process_id.remote() for replica in self._replicas])
         return pids
 
@@ -117,7 +117,7 @@ class Actors:
 
 
 class _Link:
-    """The server as a replica calls it: the call waits for the answer."""
+    """The server as seen by a replica: each call waits for its answer."""
 
     def __init__(self, server: Any) -> None:
         self._server = server

@@ -16,9 +16,9 @@ def share(first_step: int, last_step: int, worker: int, workers: int) -> range:
 class Staleness:
     """The measurements of one epoch.
 
-    ``mean`` and ``maximum`` are updates between taking the weights and applying the gradient; ``skipped`` updates
-    were still to be done when the quorum ended the epoch; ``lead`` is the most updates by which a replica was ahead
-    of the slowest when it began another.
+    ``mean`` and ``maximum`` count updates between taking the weights and applying the gradient; ``skipped`` counts the
+    updates still outstanding when the quorum ended the epoch; ``lead`` is the largest number of updates by which a
+    replica was ahead of the slowest when it began another.
     """
 
     updates: int
@@ -29,7 +29,7 @@ class Staleness:
 
 
 class Clocks:
-    """The updates that each worker has done of its share of one epoch."""
+    """The number of updates that each worker has done of its share of one epoch."""
 
     def __init__(self, shares: Sequence[int], bound: int | None, quorum: float) -> None:
         self._shares, self._bound = list(shares), bound
@@ -41,7 +41,7 @@ class Clocks:
 
     @property
     def over(self) -> bool:
-        """Whether enough of the workers that have a share at all are done with it."""
+        """Return whether enough of the workers with a non-empty share have finished it."""
         return (
             sum(
                 self.finished(worker) and self._shares[worker] > 0
@@ -51,19 +51,19 @@ class Clocks:
         )
 
     def finished(self, worker: int) -> bool:
-        """Whether a worker is done with its share."""
+        """Return whether a worker has finished its share."""
         return self._done[worker] >= self._shares[worker]
 
     def may_begin(self, worker: int) -> bool:
-        """Whether a worker may begin its next update: within the bound, if there is one."""
+        """Return whether a worker may begin its next update: within the bound, if there is one."""
         return self._bound is None or self._ahead(worker) <= self._bound
 
     def begin(self, worker: int) -> None:
-        """A worker has taken the weights."""
+        """Record that a worker has taken the weights."""
         self._lead = max(self._lead, self._ahead(worker))
 
     def end(self, worker: int, age: int) -> None:
-        """A worker's gradient was applied, ``age`` updates after its weights were taken."""
+        """Record that a worker's gradient was applied, ``age`` updates after its weights were taken."""
         self._done[worker] += 1
         self._ages.append(age)
 

@@ -15,7 +15,7 @@ from trainers.asynchronous.clocks import Staleness
 from trainers.schedules.noise_scale import SquaredNorms
 
 Packed = list[NDArray[np.uint8]]
-"""Tensors of any type as arrays of bytes, which Ray moves without copying them in and out of a pickle."""
+"""Tensors of any type as arrays of bytes, which Ray moves without pickling copies."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Push:
-    """A gradient (None where it overflowed) of the mean loss over one global batch, and what came with it."""
+    """A gradient (None if it overflowed) of the mean loss over one global batch, and what came with it."""
 
     epoch: int
     worker: int
@@ -74,7 +74,7 @@ def pack(tensors: Iterable[Tensor], dtype: torch.dtype | None = None) -> Packed:
 def unpack(
     packed: Packed, like: Sequence[Tensor], dtype: torch.dtype | None = None
 ) -> list[Tensor]:
-    """The packed tensors again, with the shapes, types and devices of ``like``; they travelled as ``dtype``."""
+    """Restore packed tensors, sent as ``dtype``, with the shapes, types and devices of ``like``."""
     return [
         torch.tensor(array)
         .view(dtype or tensor.dtype)
@@ -85,7 +85,7 @@ def unpack(
 
 
 def copy_into(tensors: Sequence[Tensor], packed: Packed) -> None:
-    """Give the tensors the packed values."""
+    """Copy the packed values into the tensors."""
     with torch.no_grad():
         for tensor, value in zip(tensors, unpack(packed, tensors), strict=True):
             tensor.copy_(value)
@@ -93,8 +93,8 @@ def copy_into(tensors: Sequence[Tensor], packed: Packed) -> None:
 
 @dataclass(frozen=True)
 class Setup:
-    """The inputs from which an actor builds its part: the job, the number of replicas, threads each, and the visible
-    GPUs.
+    """The inputs from which an actor builds its part: the job, the number of replicas, the threads of each, and the
+    visible GPUs.
     """
 
     job: dict[str, Any]

@@ -1,11 +1,11 @@
-"""A Ray of one's own on this machine, or a cluster's: with its token on, and its files for its user alone.
+"""A private Ray on this machine, or a connection to a cluster: with token authentication and user-only files.
 
-Anybody who reaches the ports of a Ray without a token can run code as its user. From 2.59 a Ray that is started here
-asks for a token by itself; an earlier one, and one for which ``RAY_AUTH_MODE`` says otherwise, is refused. A Ray of
-this machine alone listens on the loopback interface; by itself it would take the network's.
+Anybody who reaches the ports of a Ray without a token can run code as its user. From 2.59 on, a Ray started here
+requires a token by default; an earlier version, or a ``RAY_AUTH_MODE`` that turns the token off, is refused. A Ray of
+this machine alone listens on the loopback interface; Ray's own default is the network's.
 
-Its files go with it. Folders of a process that was killed are removed by the next that starts a Ray: they hold a lock,
-which is free when their process has ended.
+Its files are removed when it stops. Folders left by a killed process are removed by the next process that starts a Ray:
+each holds a lock, which is free once its process has ended.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from trainers.private_files import lock_file, umask
 LEAST_VERSION = (2, 59)
 MODE = "RAY_AUTH_MODE"
 LONGEST_FOLDER = 40
-"""Characters: a socket's path may have 107, and Ray's own names below its folder take some 65."""
+"""In characters: a socket's path may have 107, and Ray's own names below its folder take about 65."""
 CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Ray's switch, in spite of its name on Linux too, between the network's address for its ports and the loopback's."""
+"""Ray's switch (despite its name, on Linux too) between the network's address for its ports and the loopback's."""
 DEFAULT_TOKEN = Path("~/.ray/auth_token")
 NAME = "hpo-ray-"
 _folders: dict[Path, IO[str]] = {}
@@ -37,15 +37,15 @@ _folders: dict[Path, IO[str]] = {}
 
 
 def start_ray(address: str | None = None, **options: Any) -> None:
-    """``ray.init`` with the token on; :class:`CommunicationError` where Ray cannot, or the cluster has none.
+    """Call ``ray.init`` with the token on; :class:`CommunicationError` if Ray cannot, or the cluster has none.
 
-    Without an ``address`` a Ray of this machine is started, whose files lie in a folder of mode 0700 until
+    Without an ``address`` a local Ray is started, whose files lie in a folder of mode 0700 until
     :func:`stop_ray`. ``options`` are those of ``ray.init``.
     """
     import ray
 
     check_ray_version(ray.__version__)
-    # that its token is on is no news: it must be
+    # the token is always on, so Ray's message about it is no news
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel("ERROR")
     check_mode(os.environ.get(MODE))  # unset, it turns the token on and sets it
     if address is not None:
@@ -75,7 +75,7 @@ def stop_ray() -> None:
 
 
 def check_running() -> None:
-    """:class:`CommunicationError` where the Ray that this process has joined already takes anybody's code."""
+    """Raise :class:`CommunicationError` if the Ray this process has already joined accepts unauthenticated code."""
     import ray
 
     check_ray_version(ray.__version__)
@@ -87,7 +87,7 @@ def check_running() -> None:
 
 
 def check_ray_version(version: str) -> None:
-    """:class:`CommunicationError` for a Ray whose token is not on by itself."""
+    """Raise :class:`CommunicationError` for a Ray version without a token by default."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < LEAST_VERSION:
         least = ".".join(map(str, LEAST_VERSION))
@@ -98,7 +98,7 @@ def check_ray_version(version: str) -> None:
 
 
 def check_mode(mode: str | None) -> None:
-    """:class:`CommunicationError` where the environment turns the token off."""
+    """Raise :class:`CommunicationError` if the environment turns the token off."""
     if mode is not None and mode.lower() != "token":
         raise CommunicationError(
             f"{MODE} must be token or unset, but got {mode!r}: without a token anybody who reaches Ray's ports "
@@ -107,7 +107,7 @@ def check_mode(mode: str | None) -> None:
 
 
 def _check_cluster(ray: Any, address: str) -> None:
-    """End the connection to a cluster that takes calls without a token, as its own processes tell."""
+    """Disconnect from a cluster whose own processes say that it accepts calls without a token."""
     mode = os.environ.get(MODE, "") and ray.get(ray.remote(num_cpus=0)(_mode_there).remote())
     if mode.lower() != "token":
         ray.shutdown()
@@ -123,7 +123,7 @@ def _mode_there() -> str:
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Have a Ray that starts meanwhile, and its processes, listen on the loopback interface alone."""
+    """Make a Ray started inside this context, and its processes, listen on the loopback interface only."""
     from ray._private import ray_constants
 
     before = os.environ.get(CLUSTER), getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
@@ -146,31 +146,31 @@ def _private_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix=NAME, dir=parent))
     lock = (folder / "lock.new").open("w")
     lock_file(lock)
-    (folder / "lock.new").rename(folder / "lock")  # nobody sees one that is free
+    (folder / "lock.new").rename(folder / "lock")  # so that nobody sees an unlocked one
     _folders[folder] = lock
     return (
         folder / "ray"
-    )  # Ray lets everybody into the folder that it is given, but nobody passes the one above it
+    )  # Ray opens its own folder to everybody, but nobody can pass the parent folder
 
 
 def _remove_abandoned(parent: Path) -> None:
-    """Remove the folders of one's own processes that were killed."""
+    """Remove the folders of this user's killed processes."""
     for folder in parent.glob(f"{NAME}*"):
         with contextlib.suppress(OSError):
             told = folder.lstat()
             if not stat.S_ISDIR(told.st_mode) or told.st_uid != os.getuid():
                 continue
             with (folder / "lock").open() as lock:
-                lock_file(lock)  # OSError where its process lives
+                lock_file(lock)  # OSError if its process is alive
                 if (folder / "ray").is_dir():
                     shutil.rmtree(
                         folder / "ray"
-                    )  # the lock last, so that what fails is tried again
+                    )  # the lock last, so that a failed removal is tried again
                 shutil.rmtree(folder)
 
 
 def _hide_token() -> None:
-    """Ray keeps a user's token where everybody may read it, unless the user's umask says otherwise."""
+    """Restrict the token file: Ray lets everybody read a user's token unless the user's umask forbids it."""
     with contextlib.suppress(OSError, RuntimeError):
         DEFAULT_TOKEN.expanduser().chmod(0o600)
 

@@ -43,11 +43,11 @@ class ParameterServer:
         self._begin(Epoch(-1, 0, 0))
 
     async def begin(self, epoch: Epoch) -> None:
-        """Let the replicas start on an epoch."""
+        """Let the replicas start an epoch."""
         self._begin(epoch)
 
     async def pull(self, epoch: int, worker: int) -> Weights | None:
-        """The weights for a worker's next update, once it may begin; None when the epoch is over."""
+        """Return the weights for a worker's next update, once it may begin; None when the epoch is over."""
         self._waiting.add(worker)
         async with self._changed:
             await self._changed.wait_for(
@@ -61,7 +61,7 @@ class ParameterServer:
         return self._weights()
 
     async def push(self, push: Push) -> bool:
-        """Apply a gradient; False, and nothing is applied, when its epoch is over."""
+        """Apply a gradient; return False, without applying it, when its epoch is over."""
         self._heard[push.worker] = time.monotonic()
         if self._closed(push.epoch):
             return False
@@ -71,7 +71,7 @@ class ParameterServer:
         return not self._closed(push.epoch)
 
     async def result(self) -> EpochResult:
-        """Wait until the epoch is over; averages the workers' normalization statistics."""
+        """Wait until the epoch is over, and average the workers' normalization statistics."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._clocks.over)
         self._average_statistics()
@@ -80,7 +80,7 @@ class ParameterServer:
         )
 
     async def silences(self) -> dict[int, float]:
-        """Seconds since the last word of each worker that is neither done nor made to wait."""
+        """Return seconds since the last call of each worker that is neither finished nor held back."""
         now = time.monotonic()
         return {
             worker: now - heard
@@ -89,7 +89,7 @@ class ParameterServer:
         }
 
     async def weights(self) -> Weights:
-        """Parameters and statistics as they are now."""
+        """Return the current parameters and statistics."""
         return self._weights()
 
     async def state_dict(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class ParameterServer:
         }
 
     async def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` gave."""
+        """Restore the result of :meth:`state_dict`."""
         self._replica.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._statistics.load_state_dict(state["statistics"])

@@ -1,4 +1,4 @@
-"""The parts that the server and every replica build for themselves from the job."""
+"""The parts that the server and every replica build from the job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainers.workloads import Workload, load_model_workload
 
 @dataclass(frozen=True)
 class Built:
-    """A job with its workload, its course and a fresh model."""
+    """A job with its workload, its schedule and a fresh model."""
 
     job: TrainingJob
     workload: Workload
@@ -25,7 +25,7 @@ class Built:
 
 
 def build(setup: Setup, number: int) -> Built:
-    """Build in this process, which belongs to one actor; ``number`` picks its GPU where there are some."""
+    """Build the parts in this actor's process; ``number`` picks its GPU if there are any."""
     _show_devices(setup.visible_devices)
     use_threads(setup.threads)
     job = TrainingJob.from_dict(setup.job)
@@ -45,7 +45,7 @@ def build(setup: Setup, number: int) -> Built:
 
 
 def _show_devices(visible: str | None) -> None:
-    """Ray hides the GPUs from actors that reserve none; these share those of the training's own process."""
+    """Make GPUs visible: Ray hides them from actors that reserve none; these share those of the training's process."""
     if visible is None:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     else:

@@ -33,13 +33,13 @@ class AsynchronousTraining(TrainingRun):
     """A training in update mode ``asynchronous`` or ``stale_synchronous``; see ``trainers.asynchronous``.
 
     Each replica opens the workload that the job names with the data options of ``workload``, so that all read the
-    folder that was staged to the node. Updates that a quorum
-    skipped count as done, in ``step`` as in the schedules: their samples were the epoch's. A checkpoint holds the
-    server's state; as replicas race, a resumed training is not the uninterrupted one bit for bit.
+    folder that was staged to the node. Updates that a quorum skipped count as done, both in ``step`` and in the
+    schedules: their samples belonged to the epoch. A checkpoint holds the server's state; as replicas race, a resumed
+    training is not bit for bit the uninterrupted one.
 
     Attributes:
-        staleness: what each epoch measured, in order, since this object was made.
-        timeout_seconds: a replica silent for so long is an error.
+        staleness: the measurements of each epoch, in order, since this object was made.
+        timeout_seconds: a replica silent for this long is an error.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class AsynchronousTraining(TrainingRun):
             timeout_seconds,
         )
         self.replica = Replica(workload, job.settings, job.seed, communicator.device)
-        # a layout that does not fit is refused here, before any actor starts
+        # a layout that does not fit is rejected here, before any actor starts
         MicroBatchLoader(
             workload, job, self.batch_schedule, SingleProcess(communicator.device), self.replica
         )
@@ -76,11 +76,11 @@ class AsynchronousTraining(TrainingRun):
 
     @property
     def model(self) -> nn.Module:
-        """The model with the weights that the server had at the last evaluation."""
+        """Return the model with the server's weights at the last evaluation."""
         return self.replica.model
 
     def advance(self) -> ConvergencePoint:
-        """Train to the next evaluation and evaluate; ends the actors with the training, or on a failure."""
+        """Train to the next evaluation and evaluate; end the actors when the training ends, or on a failure."""
         try:
             point = super().advance()
             if self.finished:
@@ -98,7 +98,7 @@ class AsynchronousTraining(TrainingRun):
             self._actors = None
 
     def sample_images(self) -> dict[str, Any] | None:
-        """The workload's sample images of the present model; see :mod:`trainers.loop.sample_images`."""
+        """The workload's sample images of the current model; see :mod:`trainers.loop.sample_images`."""
         return sample_images_of(self.replica)
 
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:

@@ -1,4 +1,4 @@
-"""A replica: takes weights, computes the gradient of its next global batch, hands it in."""
+"""A replica: takes weights, computes the gradient of its next global batch, and submits it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainers.loop.micro_batches import MicroBatch, MicroBatchLoader
 
 
 class Server(Protocol):
-    """The parameter server as a replica sees it; each call waits for its answer."""
+    """The parameter server as seen by a replica; each call waits for its answer."""
 
     def pull(self, epoch: int, worker: int) -> Weights | None:
         """See :meth:`trainers.asynchronous.server.ParameterServer.pull`."""
@@ -43,11 +43,11 @@ class AsynchronousReplica:
         self._next_step = -1
 
     def process_id(self) -> int:
-        """The process of this replica; answered once it is built."""
+        """Return the process ID of this replica; answers once it is built."""
         return os.getpid()
 
     def train(self, epoch: Epoch) -> None:
-        """Do this replica's share of an epoch, or what of it is done before the others end it."""
+        """Do this replica's share of an epoch, or as much of it as is done before the others end it."""
         self._replica.model.train()
         for done, step in enumerate(
             share(epoch.first_step, epoch.last_step, self._number, self._workers)
@@ -56,9 +56,7 @@ class AsynchronousReplica:
             if weights is None:
                 return
             copy_into(self._replica.parameters, weights.parameters)
-            if (
-                done == 0
-            ):  # from then on they are this replica's own, until the server averages them
+            if done == 0:  # after that each replica updates its own, until the server averages them
                 copy_into(self._replica.statistics, weights.statistics)
             if not self._server.push(self._compute(epoch.number, step, weights.version)):
                 return
@@ -86,7 +84,7 @@ class AsynchronousReplica:
         )
 
     def _batches_from(self, step: int) -> Iterator[MicroBatch]:
-        """This replica's micro batches; anew where the last epoch ended before its share was done."""
+        """Return this replica's micro batches; restarted if the last epoch ended before its share was done."""
         if step != self._next_step:
             self._micro_batches = self._loader.micro_batches(step, every=self._workers)
         self._next_step = step + self._workers

@@ -1,7 +1,7 @@
 """Workers that train one model together, behind one protocol.
 
 ``connect`` joins the group that the launcher started: none (``single``), horovodrun (``horovod``) or torchrun
-(``torch``). Backends are imported when they are asked for.
+(``torch``). Backends are imported on request.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def connect(
 ) -> Communicator:
     """Join the other workers; a peer silent for ``timeout_seconds`` is an error on every worker.
 
-    ``device`` is one of :data:`trainers.distributed.device.DEVICES`; None: what ``HPO_DEVICE`` says, else a GPU where
-    there is one.
+    ``device`` is one of :data:`trainers.distributed.device.DEVICES`; None means the value of ``HPO_DEVICE``, or else a
+    GPU if there is one.
 
-    ``all_reduce`` is how sums travel: default (the backend's own), torus, hierarchical or masters
+    ``all_reduce`` is the algorithm for sums: default (the backend's own), torus, hierarchical or masters
     (:mod:`trainers.distributed.all_reduce`), the last three with ``group_size`` workers in a row or node.
     ``fusion_megabytes`` and ``cycle_milliseconds`` are Horovod's fusion threshold and cycle time.
     """

@@ -1,10 +1,10 @@
-"""Adasum: gradients of several workers combined so that what they agree on is averaged and the rest is added.
+"""Adasum: combine gradients of several workers by averaging where they agree and adding where they do not.
 
-Two gradients a and b become (1 - a.b / (2 |a|^2)) a + (1 - a.b / (2 |b|^2)) b, by each tensor of the model;
+Two gradients a and b become (1 - a.b / (2 |a|^2)) a + (1 - a.b / (2 |b|^2)) b, for each tensor of the model;
 more than two are combined in pairs of neighbours, then pairs of pairs (Maleki et al., arXiv:2006.02924).
 Horovod's own needs MPI ("No Adasum operation enabled" where it was built with gloo alone), so this
 one serves both backends. Each worker combines one slice of every worker's gradient and only the inner products
-are summed between the levels: the traffic is that of a ring all-reduce and log2(workers) small sums.
+are summed between the levels: the traffic is that of a ring all-reduce plus log2(workers) small sums.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 
 class Exchange(Protocol):
-    """The collective operations below Adasum; each returns when it is done."""
+    """The collective operations that Adasum needs; each returns when it is done."""
 
     @property
     def rank(self) -> int:
@@ -39,7 +39,7 @@ class Exchange(Protocol):
 
 
 def adasum_(flat: Tensor, sizes: Sequence[int], exchange: Exchange) -> None:
-    """Replace ``flat``, shape ``(numbers,)``, by Adasum over the workers, each run of ``sizes`` numbers by itself.
+    """Replace ``flat``, shape ``(numbers,)``, by Adasum over the workers, separately for each run of ``sizes`` numbers.
 
     The number of workers must be a power of two. Numbers travel in the type of ``flat``; they are combined in
     fp32 and the inner products are summed in fp64.
@@ -77,7 +77,7 @@ def _combine_neighbours(
 
 
 def _slices(sizes: Sequence[int], first: int, length: int) -> list[tuple[int, slice]]:
-    """Which tensors lie, at least partly, in the numbers from ``first`` on, and where in them."""
+    """Return the tensors that lie, at least partly, in the numbers from ``first`` on, and where."""
     found, begin = [], 0
     for at, size in enumerate(sizes):
         low, high = max(begin - first, 0), min(begin + size - first, length)

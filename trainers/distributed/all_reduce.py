@@ -4,14 +4,14 @@ With X workers in a row (or node) and Y rows, and n bytes:
 
 - ``torus`` (Mikami et al., arXiv:1811.05233): reduce-scatter along the row, all-reduce of n/X along
   the column, all-gather along the row. X is by default the largest divisor up to the square root.
-- ``hierarchical``: the same three phases with the node as row, so that between the nodes only n/X travel per
-  worker (Horovod's hierarchical all-reduce does likewise).
+- ``hierarchical``: the same three phases with the node as row, so that each worker sends only n/X between nodes
+  (Horovod's hierarchical all-reduce works likewise).
 - ``masters`` (Jia et al., arXiv:1807.11205): reduce to the first worker of each node, all-reduce
   between these masters, broadcast in the node.
 
-Gloo's reduce-scatter in PyTorch is a part of an all-reduce of the whole, twice the traffic (pytorch/pytorch, pull
-request 118911); here it is an exchange of parts that each worker sums, in fp32 where the numbers are 16 bits wide. NCCL
-has its own.
+Gloo's reduce-scatter in PyTorch is part of a full all-reduce, with twice the traffic (pytorch/pytorch, pull request
+118911); here the workers exchange parts and each sums its own, in fp32 if the numbers are 16 bits wide. NCCL has its
+own reduce-scatter.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _wait(work: dist.Work) -> None:
 class WorkerGrid:
     """All workers in rows of ``row_size`` neighbours and columns across the rows; creating it is collective.
 
-    Raises :class:`CommunicationError` where the workers do not fill the rows.
+    Raises :class:`CommunicationError` if the workers do not fill the rows.
     """
 
     def __init__(self, row_size: int, *, wait: Wait = _wait) -> None:
@@ -99,10 +99,10 @@ def sum_of_parts(parts: Tensor) -> Tensor:
 
 
 def row_size(all_reduce: str, workers: int, group_size: int | None) -> int:
-    """How many workers make a row or node: ``group_size``, or what suits the algorithm.
+    """Return the number of workers in a row or node: ``group_size``, or a default for the algorithm.
 
-    For a torus the largest divisor of the workers up to their square root; for the others the workers of a node, and
-    :class:`CommunicationError` where torchrun did not say how many these are.
+    For a torus the default is the largest divisor of the worker count up to its square root; for the others, the
+    workers of a node. Raises :class:`CommunicationError` if torchrun does not provide that number.
     """
     if group_size is not None:
         return group_size
@@ -118,7 +118,7 @@ def row_size(all_reduce: str, workers: int, group_size: int | None) -> int:
 
 
 def sum_function(all_reduce: str, grid: WorkerGrid) -> Callable[[Tensor], None]:
-    """A function that sums a tensor, shape ``(numbers,)``, in place over the workers of the grid."""
+    """Return a function that sums a tensor, shape ``(numbers,)``, in place over the workers of the grid."""
     return grid.masters_ if all_reduce == "masters" else grid.torus_
 
 

@@ -1,4 +1,4 @@
-"""Operations of several steps, run one after another beside the computation."""
+"""Multi-step operations that run one after another beside the computation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 class Background:
     """One thread that runs operations in the order in which they were started.
 
-    On a GPU the operation runs in a stream of its own, which waits for what the caller has queued so far; the
+    On a GPU the operation runs in its own stream, which first waits for the work that the caller has queued; the
     caller's stream waits for the operation when the caller does.
     """
 
@@ -30,7 +30,7 @@ class Background:
     def then(
         self, operation: Callable[[Tensor], object], tensor: Tensor
     ) -> torch.futures.Future[Tensor]:
-        """Begin ``operation(tensor)``; the future, as DDP wants it, gives the tensor."""
+        """Begin ``operation(tensor)``; return a future of the tensor, as DDP expects."""
         promise = torch.futures.Future[Tensor](
             devices=None if self._stream is None else [tensor.device]
         )
@@ -46,7 +46,7 @@ class Background:
         return promise
 
     def close(self) -> None:
-        """Start nothing more; what runs now ends by itself."""
+        """Accept no more operations; a running one completes."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _run(
@@ -72,7 +72,7 @@ class Background:
 
 
 class BackgroundWork:
-    """An operation of a :class:`Background` under way."""
+    """A running operation of a :class:`Background`."""
 
     def __init__(self, future: Future[Any]) -> None:
         self._future = future

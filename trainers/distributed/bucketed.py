@@ -13,7 +13,7 @@ from trainers.distributed.communicator import Work
 
 
 class BucketedCommunicator(ABC):
-    """A communicator made from a sum and a broadcast of one flat tensor."""
+    """A communicator built from a sum and a broadcast of one flat tensor."""
 
     rank: int
     size: int
@@ -50,7 +50,7 @@ class BucketedCommunicator(ABC):
         in_buckets(tensors, send)
 
     def barrier(self) -> None:
-        """Wait until every worker is here; a sum, because a backend's own barrier may wait for the dead."""
+        """Wait until every worker is here; done as a sum, because a backend's own barrier may wait for dead workers."""
         self._sum([torch.zeros(1, device=self.device)])
 
     def _sum(self, flat: list[Tensor]) -> None:

@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BACKENDS = ("single", "horovod", "torch")
-"""Started by nobody, by horovodrun or MPI, or by torchrun."""
+"""Launchers: none, horovodrun or MPI, or torchrun."""
 
 STORE_FILE = "HPO_STORE_FILE"
-"""A variable: the file over which workers of one machine meet, in place of a store that listens on a port."""
+"""Environment variable: the file through which workers of one machine meet, instead of a store on a port."""
 
 ALL_REDUCES = ("default", "torus", "hierarchical", "masters")
-"""The backend's own way, a 2D torus, within the nodes and then between them, or by one master a node."""
+"""The backend's own algorithm, a 2D torus, within nodes and then between them, or by one master per node."""
 
 
 class Work(Protocol):
-    """A collective operation under way."""
+    """A running collective operation."""
 
     def wait(self) -> object:
         """Return when the operation is done; raises :class:`~trainers.errors.CommunicationError`."""
@@ -29,7 +29,7 @@ class Work(Protocol):
 class Communicator(Protocol):
     """Collective operations, called by all workers in the same order; tensors change in place.
 
-    Every operation raises :class:`~trainers.errors.CommunicationError` when a peer is gone, rather than wait.
+    Every operation raises :class:`~trainers.errors.CommunicationError` when a peer is gone, instead of waiting.
     """
 
     @property
@@ -53,14 +53,14 @@ class Communicator(Protocol):
     def start_sum_(self, flat: Tensor) -> Work:
         """Begin to replace a contiguous tensor, shape ``(numbers,)``, by its sum over the workers.
 
-        Every worker starts its sums in the same order; none touches ``flat`` before the wait is over.
+        Every worker starts its sums in the same order; nobody may touch ``flat`` before the wait is over.
         """
 
     def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> Work:
         """Begin to combine ``flat``, ``(numbers,)``, over the workers by Adasum (Maleki et al., arXiv:2006.02924).
 
-        Each run of ``sizes`` numbers is combined by itself, as the gradient of one layer. The number of workers must be
-        a power of two. The tail behind the last run is undefined.
+        Each run of ``sizes`` numbers is combined separately, as the gradient of one layer. The number of workers must
+        be a power of two. The numbers after the last run are undefined.
         """
 
     def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Communication hooks for torch's DistributedDataParallel, for trainings with a loop of their own.
+"""Communication hooks for torch's DistributedDataParallel, for custom training loops.
 
     model = DistributedDataParallel(model)
     model.register_comm_hook(HookState(), fp16_hook)
@@ -6,9 +6,9 @@
     model.register_comm_hook(HookState.hierarchical(local_size=4), hierarchical_hook)
 
 Each hook gives the mean over the workers; ``HookState(compression=torch.float16)`` and the like make the torus
-and the hierarchical all-reduce travel in 16 bits. Divided before the cast, a sum cannot overflow where the mean
-does not. Create states on every worker, after ``init_process_group``. DDP checks the annotations of a hook, so
-this file does not postpone them.
+and the hierarchical all-reduce communicate in 16 bits. Gradients are divided before the cast, so a sum cannot overflow
+where the mean does not. Create states on every worker, after ``init_process_group``. DDP inspects a hook's
+annotations, so this file does not postpone their evaluation.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ Mean = torch.futures.Future[Tensor]
 
 @dataclass(frozen=True)
 class HookState:
-    """The grid of workers and the type that travels; None is that of the gradients."""
+    """The grid of workers and the type that is communicated; None means that of the gradients."""
 
     grid: WorkerGrid | None = None
     background: Background | None = None
@@ -35,7 +35,7 @@ class HookState:
 
     @classmethod
     def torus(cls, row: int | None = None, *, compression: torch.dtype | None = None) -> Self:
-        """For :func:`torus_hook`: rows of ``row`` workers, by default as near to a square as can be."""
+        """For :func:`torus_hook`: rows of ``row`` workers, by default as close to a square as possible."""
         return cls._of("torus", row, compression)
 
     @classmethod
@@ -66,7 +66,7 @@ def fp16_hook(state: HookState, bucket: GradBucket) -> Mean:
 def torus_hook(state: HookState, bucket: GradBucket) -> Mean:
     """The mean by reduce-scatter along the row, all-reduce along the column, all-gather along the row.
 
-    Raises ValueError for a state that was not made by :meth:`HookState.torus` or :meth:`HookState.hierarchical`.
+    Raises ValueError for a state not made by :meth:`HookState.torus` or :meth:`HookState.hierarchical`.
     """
     if state.grid is None or state.background is None:
         raise ValueError(
@@ -83,7 +83,7 @@ def torus_hook(state: HookState, bucket: GradBucket) -> Mean:
 
 
 hierarchical_hook = torus_hook
-"""The three phases of the torus with the node as row: the hook's state says what a row is."""
+"""The three phases of the torus with the node as row; the hook's state defines the rows."""
 
 
 def _share(buffer: Tensor, dtype: torch.dtype) -> Tensor:

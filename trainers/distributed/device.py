@@ -1,7 +1,7 @@
-"""The device that a worker computes on: which one, how it computes in fp32, and the processor cores beside it.
+"""The device of a worker: which one, its fp32 precision, and the CPU cores next to it.
 
-A worker takes the GPU that has its number on the node. Two workers never share one: NCCL refuses that, and each would
-be half as fast. Importing this does not import torch.
+A worker takes the GPU with its local rank. Two workers never share one: NCCL refuses that, and each would be half as
+fast. Importing this does not import torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 DEVICES = ("auto", "cpu", "cuda")
-"""A GPU where PyTorch sees one, the processor, or a GPU."""
+"""A GPU if PyTorch sees one, the CPU, or a GPU."""
 
 DEVICE_VARIABLE = "HPO_DEVICE"
 """Environment variable that replaces ``--device``; workers inherit it from ``hpo launch``."""
@@ -31,7 +31,7 @@ SYSTEM_FILES = Path("/sys")
 
 
 def wanted_device(given: str | None = None) -> str:
-    """One of DEVICES: the one that is given, else that of the environment; raises :class:`DeviceError`."""
+    """Return one of DEVICES: ``given``, or else the environment's; raises :class:`DeviceError`."""
     wanted = given or os.environ.get(DEVICE_VARIABLE) or "auto"
     if wanted not in DEVICES:
         raise DeviceError(f"there is no device {wanted!r}{nearest_or_all(wanted, DEVICES)}")
@@ -39,17 +39,17 @@ def wanted_device(given: str | None = None) -> str:
 
 
 def gpus() -> int:
-    """The GPUs that PyTorch can use here."""
+    """Return the number of GPUs that PyTorch can use here."""
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def choose_device(local_rank: int = 0, local_size: int = 1, wanted: str = "auto") -> torch.device:
-    """The device of the worker ``local_rank`` of ``local_size`` on this node; a GPU becomes the current one.
+    """Return the device of the worker ``local_rank`` of ``local_size`` on this node, making a GPU the current one.
 
-    A worker that sees one GPU among several workers takes it: its launcher has given each one of its own, which
-    :func:`claim` checks. Raises :class:`DeviceError` where there are more workers than GPUs, or none was found.
+    If a worker sees only one GPU among several workers, it takes it: the launcher has given each worker its own, which
+    :func:`claim` checks. Raises :class:`DeviceError` if there are more workers than GPUs, or none was found.
     """
     import torch
 
@@ -71,7 +71,7 @@ def choose_device(local_rank: int = 0, local_size: int = 1, wanted: str = "auto"
 
 
 def claim(store: Store, device: torch.device, rank: int) -> None:
-    """Take the GPU in the workers' common store; raises :class:`DeviceError` where another worker has it already."""
+    """Claim the GPU in the workers' common store; raises :class:`DeviceError` if another worker already has it."""
     if device.type != "cuda":
         return
     first: bytes = store.compare_set(f"gpu/{_identity(device)}", "", str(rank))
@@ -85,26 +85,26 @@ def claim(store: Store, device: torch.device, rank: int) -> None:
 
 
 def configure(device: torch.device, precision: str) -> None:
-    """How a GPU computes from now on: matrix products and convolutions of fp32 in TF32 only for ``tf32``.
+    """Set how a GPU computes from now on: fp32 matrix products and convolutions use TF32 only for ``tf32``.
 
-    PyTorch's own default is TF32 in convolutions and fp32 in products. cuDNN measures its algorithms for each shape of
-    input, unless ``torch.use_deterministic_algorithms`` is on. On a processor nothing is changed.
+    PyTorch's own default is TF32 in convolutions and fp32 in products. cuDNN benchmarks its algorithms for each input
+    shape, unless ``torch.use_deterministic_algorithms`` is on. On a CPU nothing changes.
     """
     import torch
 
     if device.type != "cuda":
         return
     kind = "tf32" if precision == "tf32" else "ieee"
-    backends: Any = torch.backends  # whose types leave these switches out
+    backends: Any = torch.backends  # its type stubs leave these switches out
     for each in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
         each.fp32_precision = kind
     backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
 
 
 def stay_near(device: torch.device, local_rank: int, local_size: int) -> int | None:
-    """Keep this process to its share of the cores of its GPU's NUMA node; how many these are.
+    """Pin this process to its share of the cores of its GPU's NUMA node; return their number.
 
-    None, and nothing is changed, where the system does not tell, a launcher has chosen cores, or there is no GPU.
+    Return None and change nothing if the system does not report it, a launcher has chosen cores, or there is no GPU.
     """
     if device.type != "cuda" or not hasattr(os, "sched_setaffinity"):
         return None
@@ -119,11 +119,11 @@ def stay_near(device: torch.device, local_rank: int, local_size: int) -> int | N
 def cores_near(
     address: str, addresses: list[str], local_rank: int, files: Path | None = None
 ) -> set[int]:
-    """Cores of the NUMA node of the GPU at a PCI address, shared with the workers whose GPUs are there too.
+    """Return the cores of the NUMA node of the GPU at a PCI address, shared with the other workers on that node.
 
-    ``addresses`` are those of the GPUs of the node's workers, in their order; ``files`` is where Linux shows its
-    devices (SYSTEM_FILES if None). Empty where the node is not known, or the process has not all cores now. The two
-    threads of a core go to one worker.
+    ``addresses`` are those of the GPUs of the machine's workers, in their order; ``files`` is where Linux exposes its
+    devices (SYSTEM_FILES if None). Empty if the node is unknown, or the process is already restricted to some cores.
+    Both hardware threads of a core go to one worker.
     """
     files = files or SYSTEM_FILES
     nodes = {each: _numa_node(each, files) for each in {address, *addresses}}
@@ -160,7 +160,7 @@ def _pci_address(index: int) -> str:
 
 
 def _numa_node(address: str, files: Path) -> int | None:
-    """The number of the node; None where the system does not tell (it says -1 on machines with one)."""
+    """Return the number of the node; None if the system does not report it (Linux says -1 on single-node machines)."""
     try:
         number = int((files / f"bus/pci/devices/{address}/numa_node").read_text())
     except (OSError, ValueError):
@@ -169,7 +169,7 @@ def _numa_node(address: str, files: Path) -> int | None:
 
 
 def _listed(file: Path) -> set[int]:
-    """The numbers of a list such as ``0-3,8-11``; empty where there is no such file."""
+    """Return the numbers of a list such as ``0-3,8-11``; empty if there is no such file."""
     try:
         parts = file.read_text().strip().split(",")
     except OSError:

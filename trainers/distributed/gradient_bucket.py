@@ -15,7 +15,7 @@ from trainers.distributed.communicator import Communicator, Work
 
 @dataclass(eq=False)
 class GradientBucket:
-    """Gradients that travel together as one tensor of type ``travels_as``.
+    """Gradients that are sent together as one tensor of type ``travels_as``.
 
     ``flat`` is padded with zeros to a multiple of the number of workers, so that any split over them is even.
     """
@@ -30,11 +30,11 @@ class GradientBucket:
 
     @property
     def sizes(self) -> list[int]:
-        """How many numbers each gradient has."""
+        """The number of elements of each gradient."""
         return [parameter.numel() for parameter in self.parameters]
 
     def with_memory(self) -> GradientBucket:
-        """A copy of the bucket with memory of its own."""
+        """Return a copy of the bucket with its own memory."""
         numbers = sum(self.sizes)
         flat = torch.zeros(
             -(-numbers // self.workers) * self.workers,
@@ -48,7 +48,7 @@ class GradientBucket:
         return replace(self, flat=flat, views=views)
 
     def start(self, communicator: Communicator, *, adasum: bool) -> None:
-        """Copy the present gradients in and send them."""
+        """Copy the current gradients in and send them."""
         self.divided = not adasum and self.travels_as in (torch.float16, torch.bfloat16)
         self._fill(1 / self.workers if self.divided else 1.0)
         self.work = (
@@ -59,7 +59,7 @@ class GradientBucket:
         self.divided = self.divided or adasum
 
     def wait(self) -> None:
-        """Return when ``views`` hold the reduced gradients."""
+        """Return when ``views`` holds the reduced gradients."""
         if self.work is not None:
             self.work.wait()
             self.work = None
@@ -99,14 +99,14 @@ class GradientBucket:
 
 
 def _as(part: Tensor, parameter: Parameter) -> Tensor:
-    """A view of ``part`` in the layout of the parameter, which its gradient most likely has: to copy runs of memory."""
+    """View ``part`` in the parameter's memory layout, most likely its gradient's too, so that copies are contiguous."""
     return part.as_strided(parameter.shape, torch.empty_like(parameter, device="meta").stride())
 
 
 def gradient_buckets(
     parameters: Sequence[Parameter], bucket_bytes: int, workers: int, travels_as: torch.dtype | None
 ) -> list[GradientBucket]:
-    """The parameters in reverse order, in buckets of one type and device, still without memory."""
+    """Group the parameters in reverse order into buckets of one type and device, still without memory."""
     devices = list(dict.fromkeys(parameter.device for parameter in parameters))
     split = [
         [parameter for parameter in reversed(parameters) if parameter.device == device]

@@ -33,15 +33,15 @@ _FLAGS = {
 
 
 _LONGEST_HOST = 300
-"""Bytes for a port and a host's name, which has at most 253."""
+"""Bytes for a port and a host name, which has at most 253."""
 
 
 class HorovodCommunicator(BucketedCommunicator):
     """A communicator over Horovod (Sergeev and Del Balso, arXiv:1802.05799).
 
     ``fusion_megabytes`` is how much Horovod fuses into one operation and ``cycle_milliseconds`` how long it waits
-    for more; by default what horovodrun was told, or Horovod's 128 MB and 1 ms. The all-reduces torus and
-    hierarchical are Horovod's own, between GPUs by NCCL.
+    for more; by default the settings of horovodrun, or Horovod's 128 MB and 1 ms. The all-reduces torus and
+    hierarchical are Horovod's own, with NCCL between GPUs.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class HorovodCommunicator(BucketedCommunicator):
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", seconds)
         os.environ.setdefault(
             "HOROVOD_STALL_CHECK_TIME_SECONDS", str(min(60, int(seconds)))
-        )  # else no shutdown
+        )  # without it there is no shutdown
         os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", seconds)
         self._monitor: Monitor | None = None
         with self._peer_errors():
@@ -147,10 +147,10 @@ class HorovodCommunicator(BucketedCommunicator):
         flat.copy_(exchange.all_gather(sum_of_parts(exchange.all_to_all(padded)))[: len(flat)])
 
     def _wait(self, handle: int) -> Any:
-        """The result of an operation, unless a survivor tells that a worker is lost, or the time-out passes.
+        """Return the result of an operation, unless a survivor reports a lost worker, or the time-out passes.
 
-        Horovod 0.28.1 waited for ever for a worker that lived but did not come, with its stall check and shutdown
-        on. Its own wait, too, looks once in a millisecond.
+        Horovod 0.28.1 waited forever for a worker that was alive but did not join, with its stall check and shutdown
+        on. Its own wait also polls once per millisecond.
         """
         deadline = time.monotonic() + self._timeout_seconds
         while not self._hvd.poll(handle):
@@ -189,7 +189,7 @@ class _HorovodWork:
 
 
 class _Names:
-    """Numbers for operations under way: the workers match operations by name, and Horovod caches by name."""
+    """Numbers for running operations: the workers match operations by name, and Horovod caches by name."""
 
     def __init__(self) -> None:
         self._free: list[int] = []
@@ -206,7 +206,7 @@ class _Names:
 
 
 class _HorovodExchange:
-    """Adasum and sums of bfloat16; called from the background thread alone, so names are free again."""
+    """Adasum and sums of bfloat16; called only from the background thread, so names are free again."""
 
     def __init__(self, hvd: Any, wait: Callable[[int], Any]) -> None:
         self._hvd, self._wait = hvd, wait
@@ -234,21 +234,21 @@ class _HorovodExchange:
         moved = self._wait(handle)
         received: Tensor = (
             moved[0] if isinstance(moved, tuple) else moved
-        )  # beside the sizes of the parts
+        )  # returned with the sizes of the parts
         return received.view(flat.dtype)
 
 
 def _bits(flat: Tensor) -> Tensor:
-    """The tensor in a type that Horovod 0.28.1 can send: bfloat16, which it does not know from PyTorch, as whole
-    numbers.
+    """Return the tensor in a type that Horovod 0.28.1 can send: bfloat16, which it does not support from PyTorch, as
+    integers.
     """
     return flat.view(torch.int16) if flat.dtype == torch.bfloat16 else flat
 
 
 def check_carries(hvd: Any, device: torch.device) -> None:
-    """Raise :class:`CommunicationError` where this build of Horovod cannot sum what lies on the device.
+    """Raise :class:`CommunicationError` if this build of Horovod cannot sum tensors on the device.
 
-    Gloo carries what is in main memory; a GPU's tensors need NCCL, or an MPI that was built for CUDA.
+    Gloo handles main memory only; GPU tensors need NCCL, or an MPI that was built for CUDA.
     """
     if device.type != "cuda" or hvd.nccl_built() or (hvd.mpi_built() and hvd.cuda_built()):
         return
@@ -259,7 +259,7 @@ def check_carries(hvd: Any, device: torch.device) -> None:
 
 
 def _monitor(hvd: Any, timeout_seconds: float, device: torch.device) -> Monitor | None:
-    """The monitor over a store that worker 0 holds, or None where a worker cannot reach it."""
+    """Create the monitor over a store held by worker 0; None if a worker cannot reach it."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     host, server = os.environ.get("HOROVOD_HOSTNAME", socket.gethostname()), None
@@ -289,7 +289,7 @@ def _monitor(hvd: Any, timeout_seconds: float, device: torch.device) -> Monitor 
 
 
 def _told(hvd: Any, host: str, port: int) -> tuple[str, int]:
-    """Worker 0's host and port, as bytes: ``broadcast_object`` would unpickle what a peer sends."""
+    """Broadcast worker 0's host and port as bytes: ``broadcast_object`` would unpickle what a peer sends."""
     text = torch.zeros(_LONGEST_HOST, dtype=torch.uint8)
     words = f"{port} {host}".encode()[:_LONGEST_HOST]
     text[: len(words)] = torch.frombuffer(bytearray(words), dtype=torch.uint8)

@@ -1,7 +1,7 @@
-"""Stores of torch.distributed that listen on one network interface: ``TCPStore`` by itself listens on all.
+"""Stores of torch.distributed that listen on one network interface: ``TCPStore`` by default listens on all.
 
-A store takes what anybody who reaches it writes. So it listens where the job's own workers come from and nowhere
-else: on the loopback interface for workers of one machine, on the job's network for those of several.
+A store accepts writes from anybody who reaches it. So it listens only where the job's own workers connect from: on the
+loopback interface for workers of one machine, on the job's network for several machines.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 ELSEWHERE = (
     "192.0.2.1",
     9,
-)  # RFC 5737: an address that nobody has, to ask which interface leads out
+)  # RFC 5737: an unassigned address, to ask which interface leads out
 BACKLOG = 4096
 _served: dict[tuple[str, int], TCPStore] = {}
 
 
 def serve_store(host: str, port: int, timeout_seconds: float) -> TCPStore:
-    """A store at ``port`` (0 takes any free one) of the interface that has the address of ``host``, a name of this
-    machine; OSError where that is none or the port is taken.
+    """Open a store at ``port`` (0 takes any free one) of the interface with the address of ``host``, a name of this
+    machine; OSError if it is not, or the port is taken.
     """
     address = address_of(host)
     if (address, port) in _served:
@@ -50,11 +50,11 @@ def serve_store(host: str, port: int, timeout_seconds: float) -> TCPStore:
 
 
 def address_of(host: str) -> str:
-    """The address of ``host`` on the network, as a number.
+    """Return the address of ``host`` on the network, as a number.
 
-    A name of this machine that stands for the loopback interface, as Debian's ``127.0.1.1`` does, is of no use to
-    others: then the address of the interface that leads out of the machine is given, where there is one. ``localhost``
-    and the addresses 127.0.0.0/8 themselves are taken at their word.
+    A name of this machine that resolves to the loopback interface, as Debian's ``127.0.1.1`` does, is of no use to
+    other machines: in that case, return the address of the interface that leads out of the machine, if there is one.
+    ``localhost`` and the addresses 127.0.0.0/8 themselves are taken literally.
     """
     found = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     if not found.startswith("127.") or host == "localhost" or host.startswith("127."):
@@ -63,7 +63,7 @@ def address_of(host: str) -> str:
 
 
 def outward_address() -> str | None:
-    """The address of the interface that leads out of this machine; None where there is none. Nothing is sent."""
+    """Return the address of the interface that leads out of this machine, or None. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(ELSEWHERE)

@@ -1,9 +1,9 @@
-"""Monitor: finds out which worker died or hangs, so that the error of every survivor names it.
+"""Monitor: finds out which worker died or hangs, so that every survivor's error names it.
 
-Each worker writes a beat to a small shared store, with the number of collective operations it has begun. When
-an operation fails, a survivor watches the beats for a while: a worker without a new beat is gone; one that
-beats but has begun fewer operations hangs elsewhere. The first finding is left in the store and becomes the
-message of every survivor. Gloo and Horovod by themselves name at best an address.
+Each worker writes a heartbeat to a small shared store, with the number of collective operations it has begun. When
+an operation fails, a survivor watches the heartbeats for a while: a worker without a new one is gone; one that
+still beats but has begun fewer operations hangs elsewhere. The first finding is left in the store and becomes the
+error message of every survivor. Gloo and Horovod by themselves name at best an address.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainers.errors import CommunicationError
 
 _FINDING = "finding"
 _WATCHED_BEATS = 4
-_opened = itertools.count()  # a process may join, leave and join again; all workers do so alike
+_opened = itertools.count()  # a process may join, leave and join again; all workers count alike
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class _Beat:
 
 
 class Monitor:
-    """One worker's beat, and its view of the others.
+    """One worker's heartbeat, and its view of the others.
 
-    ``store`` must reach all workers; ``beat_seconds`` is the time between beats; ``holder`` says who holds the
-    store, so that its loss can be named too.
+    All workers must reach ``store``; ``beat_seconds`` is the time between heartbeats; ``holder`` names the process
+    that serves the store, so that its loss can be reported too.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Monitor:
         self._operations += 1
 
     def check(self) -> None:
-        """Raise :class:`CommunicationError` if a survivor has found out that a worker is lost."""
+        """Raise :class:`CommunicationError` if a survivor has found a lost worker."""
         if self._finding is not None:
             raise CommunicationError(f"a worker is gone or silent: {self._finding}")
 
     def lost(self, error: BaseException) -> CommunicationError:
-        """The error to raise for a failed operation; takes at most a few beats."""
+        """Return the error to raise for a failed operation; takes at most a few heartbeats."""
         finding = self._finding or self._share(self._find())
         self._finding = finding
         with suppress(RuntimeError):
@@ -85,7 +85,7 @@ class Monitor:
         return CommunicationError(f"a worker is gone or silent: {finding} ({_first_line(error)})")
 
     def close(self) -> None:
-        """Stop beating."""
+        """Stop the heartbeat."""
         self._stop.set()
         self._thread.join(timeout=5)
 
@@ -93,7 +93,7 @@ class Monitor:
         count = 0
         with suppress(
             RuntimeError
-        ):  # the store is gone: what the next operation of this worker finds out
+        ):  # the store is gone: the next operation of this worker reports it
             while True:
                 count += 1
                 self._thread_store.set(f"beat/{self._rank}", f"{count} {self._operations}")
@@ -129,7 +129,7 @@ class Monitor:
         return found
 
     def _share(self, finding: str) -> str:
-        """Leave the finding for the others; the first one stands."""
+        """Record the finding for the others; the first one stands."""
         try:
             first: bytes = self._store.compare_set(_FINDING, "", finding)
         except RuntimeError:
@@ -137,7 +137,7 @@ class Monitor:
         return first.decode()
 
     def _await_readers(self) -> None:
-        """The holder of the store keeps it up until the survivors have read the finding, or for a few heartbeats."""
+        """Keep the store up, as its holder, until the survivors have read the finding, or for a few heartbeats."""
         if not self._holds_store:
             return
         deadline = time.monotonic() + _WATCHED_BEATS * self._beat_seconds
@@ -150,19 +150,19 @@ class Monitor:
 
 
 def beat_seconds(timeout_seconds: float) -> float:
-    """Time between beats, so that a lost worker is found within a quarter of the time-out."""
+    """Time between heartbeats, so that a lost worker is found within a quarter of the time-out."""
     return min(2.0, timeout_seconds / (4 * _WATCHED_BEATS))
 
 
 def finding_seconds(timeout_seconds: float) -> float:
-    """How much of the time-out to leave for finding the lost worker."""
+    """The part of the time-out to reserve for finding the lost worker."""
     return _WATCHED_BEATS * beat_seconds(timeout_seconds)
 
 
 def open_store(host: str, port: int, rank: int, size: int, timeout_seconds: float) -> Store:
-    """The store of torchrun's agent or of worker 0, once every worker is there.
+    """Open the store of torchrun's agent or of worker 0, once every worker is there.
 
-    Raises :class:`CommunicationError` that names the workers that did not come.
+    Raises :class:`CommunicationError` naming the workers that did not join.
     """
     try:
         if rank == 0 and not held_by_agent():
@@ -191,7 +191,7 @@ def open_file_store(path: str, rank: int, size: int, timeout_seconds: float) -> 
 
 
 def held_by_agent() -> bool:
-    """Whether torchrun's agent holds the store, and not worker 0."""
+    """Return whether torchrun's agent, not worker 0, serves the store."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
@@ -200,6 +200,6 @@ def _workers(ranks: list[int]) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """gloo's message, without the place in its source and its advice."""
+    """gloo's message, without its source location and advice."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return re.sub(r"^\[\S+:\d+\] ", "", line).split(". This is typically")[0]

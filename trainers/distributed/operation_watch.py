@@ -1,10 +1,10 @@
-"""Ends a worker whose collective operations on a GPU do not come to their end, naming the worker that is lost.
+"""End a worker whose collective operations on a GPU never complete, naming the lost worker.
 
-To wait for an operation of NCCL is to let the GPU wait: the host goes on, and is stuck where it next reads a number
-from the GPU, in a call that no exception leaves. So a thread looks whether the operations that were waited for come to
-their end; where one does not within the time-out, it finds the lost worker
-(:class:`~trainers.distributed.monitor.Monitor`), says so on standard error as :mod:`trainers.command` would, and ends
-the process. NCCL's own watchdog, which names nobody, is given longer.
+Waiting for an NCCL operation only makes the GPU wait: the host goes on, and blocks where it next reads a number from
+the GPU, in a call that no exception can leave. So a thread checks whether the awaited operations complete; if one does
+not within the time-out, the thread finds the lost worker (:class:`~trainers.distributed.monitor.Monitor`), reports it
+on standard error as :mod:`trainers.command` would, and ends the process. NCCL's own watchdog, which does not name the
+worker, gets a longer time-out.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from typing import NoReturn, Protocol
 from trainers.errors import CommunicationError
 
 LOST_STATUS = 2
-"""The exit status of a worker that lost another, as :func:`trainers.command.exit_status` has it."""
+"""The exit status of a worker that lost another, as in :func:`trainers.command.exit_status`."""
 
 
 class WaitedFor(Protocol):
-    """An operation of torch.distributed that was waited for."""
+    """A torch.distributed operation being waited for."""
 
     def is_completed(self) -> bool:
         """Whether the operation has ended, successfully or not."""
 
     def wait(self) -> object:
-        """Raises RuntimeError where it failed."""
+        """Raise RuntimeError if it failed."""
 
 
 class OperationWatch:
-    """Looks every ``look_seconds`` at the oldest operation; one older than ``timeout_seconds`` is lost.
+    """Checks the oldest operation every ``look_seconds``; one older than ``timeout_seconds`` is lost.
 
-    ``find`` makes the error that names the lost worker, ``check`` raises where a survivor has found it already, and
-    ``end`` is called with the error, by the watching thread.
+    ``find`` makes the error that names the lost worker, ``check`` raises if a survivor has already found it, and
+    ``end`` is called with the error from the watching thread.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class OperationWatch:
         self._thread.start()
 
     def add(self, operation: WaitedFor) -> None:
-        """Look after one more operation, which began now."""
+        """Watch one more operation, which has just begun."""
         with self._lock:
             self._pending.append((time.monotonic(), operation))
 
     def close(self) -> None:
-        """Look after nothing more."""
+        """Stop watching."""
         self._stop.set()
         self._thread.join(timeout=5)
 
@@ -91,7 +91,7 @@ class OperationWatch:
 
 
 def end_process(error: CommunicationError) -> NoReturn:
-    """Say what is wrong and end, whatever the main thread is stuck in."""
+    """Report the error and end the process, whatever the main thread is blocked on."""
     sys.stderr.write(f"error: {error}\n")
     sys.stderr.flush()
     os._exit(LOST_STATUS)

@@ -1,9 +1,9 @@
-"""GradientReducer: the gradients of all workers become one, while the back-propagation is still under way.
+"""GradientReducer: reduces the gradients of all workers while back-propagation is still running.
 
-Gradients leave in flat buckets of about 25 MB, in reverse order of the parameters, which is about the order in
-which back-propagation finishes them. The order is static: a bucket leaves when its gradients are ready and
-every bucket before it has left, so all workers start the same operations in the same order without asking each
-other (Yamazaki et al., arXiv:1903.12650; PyTorch's DDP does likewise, Li et al., arXiv:2006.15704).
+Gradients are sent in flat buckets of about 25 MB, in reverse order of the parameters, which is about the order in
+which back-propagation finishes them. The order is static: a bucket is sent when its gradients are ready and every
+bucket before it has been sent, so all workers start the same operations in the same order without negotiation
+(Yamazaki et al., arXiv:1903.12650; PyTorch's DDP does likewise, Li et al., arXiv:2006.15704).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ REDUCTIONS = ("mean", "adasum")
 
 
 class Pending(Protocol):
-    """A reduction of all gradients under way."""
+    """A running reduction of all gradients."""
 
     def wait(self) -> list[Tensor]:
-        """The reduced gradients, one for each parameter, of its shape and in their order; they belong to the caller."""
+        """Return the reduced gradients in the order and shapes of the parameters; they belong to the caller."""
 
 
 class GradientReducer:
-    """Reduces ``parameter.grad`` over the workers; a parameter without gradient counts as zeros.
+    """Reduces ``parameter.grad`` over the workers; a parameter without a gradient counts as zeros.
 
-    ``compression`` is the type that travels: with fp16 or bf16 gradients are divided by the number of workers
+    ``compression`` is the type that is communicated: with fp16 or bf16, gradients are divided by the number of workers
     before they are cast and summed, so that the sum cannot overflow where the mean does not (fp16 gradients as
     in Akiba et al., arXiv:1711.04325, and Mikami et al., arXiv:1811.05233). ``reduction`` is the mean, or
-    Adasum (Maleki et al., arXiv:2006.02924), which needs a power of two of workers.
+    Adasum (Maleki et al., arXiv:2006.02924), which needs a power-of-two number of workers.
 
     Use either ``arm()`` before the last backward of an update and ``finish()`` after it, or ``finish()``
     alone, or ``start()`` and its ``wait()``. All workers make the same calls in the same order.
@@ -64,7 +64,7 @@ class GradientReducer:
         )
         self._buckets: list[
             GradientBucket
-        ] = []  # their memory is taken when the first gradient travels
+        ] = []  # their memory is allocated when the first gradient is sent
         self._bucket_of = {
             parameter: at
             for at, bucket in enumerate(self._layout)
@@ -76,9 +76,9 @@ class GradientReducer:
         self._left = 0
 
     def arm(self) -> None:
-        """From now on a bucket leaves as soon as its gradients are ready; call before the last backward.
+        """From now on send each bucket as soon as its gradients are ready; call before the last backward.
 
-        Raises :class:`CommunicationError` where it is armed already.
+        Raises :class:`CommunicationError` if it is already armed.
         """
         if self._communicator.size == 1:
             return
@@ -105,9 +105,9 @@ class GradientReducer:
             bucket.store()
 
     def start(self) -> Pending:
-        """Copy the present gradients and reduce them while the caller computes on.
+        """Copy the current gradients and reduce them while the caller goes on computing.
 
-        Raises :class:`CommunicationError` where it is armed.
+        Raises :class:`CommunicationError` if it is armed.
         """
         if self._armed:
             raise CommunicationError(

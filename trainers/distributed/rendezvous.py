@@ -1,8 +1,8 @@
-"""Meeting: the workers of one start find each other in a store that still holds what earlier starts wrote.
+"""Rendezvous: the workers of one start find each other in a store that still holds entries of earlier starts.
 
-torchrun's agents keep their store over restarts, and the number of restarts that each of them tells its workers differs
-between nodes: it counts failures of a node's own workers. So the workers agree on a name of this start. Each leaves a
-number that it has just drawn; worker 0 answers each number, and who finds its own number answered is in.
+torchrun's agents keep their store over restarts, and the restart count that each agent gives its workers differs
+between nodes: it counts failures of the node's own workers. So the workers agree on a name for this start. Each leaves
+a freshly drawn number; worker 0 answers each number, and a worker whose own number was answered has joined.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _POLL_SECONDS = 0.01
 
 
 def rendezvous(store: Store, rank: int, size: int, timeout_seconds: float) -> Store:
-    """A part of ``store`` for this start alone, once every worker is there.
+    """Return a part of ``store`` for this start only, once every worker is there.
 
-    Raises :class:`CommunicationError` that names the workers that did not come.
+    Raises :class:`CommunicationError` naming the workers that did not join.
     """
     deadline = time.monotonic() + timeout_seconds
     number = secrets.token_hex(8)
@@ -31,7 +31,7 @@ def rendezvous(store: Store, rank: int, size: int, timeout_seconds: float) -> St
     own = PrefixStore(name, store)
     own.set(f"here/{rank}", "")
     everyone = [f"here/{other}" for other in range(size)]
-    while not own.check(["complete"]):  # one key: thousands of workers ask for it
+    while not own.check(["complete"]):  # a single key, as thousands of workers poll it
         if time.monotonic() >= deadline:
             raise _did_not_come(
                 [other for other, key in enumerate(everyone) if not own.check([key])],
@@ -47,7 +47,7 @@ def rendezvous(store: Store, rank: int, size: int, timeout_seconds: float) -> St
 
 
 def _name_of_start(store: Store, rank: int, number: str, deadline: float) -> str | None:
-    """The name of this start, from worker 0's answer to ``number``; None where it does not come."""
+    """Return the name of this start, from worker 0's answer to ``number``; None if no answer arrives."""
     key = f"answer/{rank}"
     while time.monotonic() < deadline:
         if store.check([key]):

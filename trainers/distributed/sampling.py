@@ -65,8 +65,8 @@ class Cut:
 class BatchLayout:
     """How a global batch is cut over workers, chunks and micro batches; all sizes in samples.
 
-    A chunk is what is measured as one gradient (``noise_scale``): some micro batches of one worker, and where
-    nothing is measured the whole local batch. No micro batch crosses the end of a chunk.
+    A chunk is what is measured as one gradient (``noise_scale``): some micro batches of one worker, or the whole local
+    batch if nothing is measured. No micro batch crosses the end of a chunk.
     """
 
     global_batch_size: int
@@ -89,7 +89,7 @@ class BatchLayout:
         return workers * -(-self.local_batch_size // self.chunk_size)
 
     def cuts(self, first_sample: int, rank: int) -> Iterator[Cut]:
-        """The micro batches of one worker, of the update whose first sample is at ``first_sample``."""
+        """Yield the micro batches of one worker for the update whose first sample is at ``first_sample``."""
         start = first_sample + rank * self.local_batch_size
         for chunk in range(0, self.local_batch_size, self.chunk_size):
             end = min(chunk + self.chunk_size, self.local_batch_size)
@@ -112,7 +112,7 @@ def batch_layout(
 ) -> BatchLayout:
     """The layout for ``workers``; ``group`` is the normalization batch size (1: no batch norm). All sizes in samples.
 
-    :class:`JobError` where the batch is not whole groups on every worker, or a micro batch is smaller than a group.
+    Raises :class:`JobError` if the batch is not whole groups on every worker, or a micro batch is smaller than a group.
     """
     if global_batch_size % (workers * group) != 0:
         raise JobError(_indivisible(global_batch_size, workers, group))

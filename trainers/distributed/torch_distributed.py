@@ -1,4 +1,4 @@
-"""Workers started by torchrun; gloo between CPUs, NCCL between GPUs, in flat buckets of 25 MB."""
+"""Workers started by torchrun: gloo between CPUs, NCCL between GPUs, in flat buckets of 25 MB."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trainers.numerics.threads import local_size
 
 
 class TorchCommunicator(BucketedCommunicator):
-    """A communicator over torch.distributed; sums travel by the algorithm ``all_reduce``.
+    """A communicator over torch.distributed; ``all_reduce`` is the algorithm for sums.
 
     ``group_size`` is the number of workers in a row of the torus or in a node (:mod:`.all_reduce`).
     """
@@ -81,7 +81,7 @@ class TorchCommunicator(BucketedCommunicator):
         with self._peer_errors():
             if (
                 self._exchange is None
-            ):  # a group of its own: the main thread's operations go on beside it
+            ):  # a separate group, as the main thread's operations go on meanwhile
                 self._exchange = _TorchExchange(self)
         return self._background.start(
             self._guarded(partial(adasum_, sizes=list(sizes), exchange=self._exchange)), flat
@@ -146,9 +146,9 @@ class TorchCommunicator(BucketedCommunicator):
             operation(flat)
 
     def _wait(self, work: dist.Work) -> None:
-        """Wait for an operation, but no longer than until a survivor tells that a worker is lost."""
+        """Wait for an operation, but no longer than until a survivor reports a lost worker."""
         if self._watch is not None:
-            work.wait()  # the GPU does; where the host gets stuck, the watch ends it
+            work.wait()  # only the GPU waits; if the host blocks later, the watch ends it
             self._watch.add(work)
             return
         while True:
@@ -157,7 +157,7 @@ class TorchCommunicator(BucketedCommunicator):
                 return
             except RuntimeError:
                 if work.is_completed():
-                    work.wait()  # raises what went wrong, unless it was done just now
+                    work.wait()  # raises the error, unless it has just completed
                     return
                 self._monitor.check()
 
@@ -181,7 +181,7 @@ class _TorchWork:
 
 
 class _TorchExchange:
-    """The operations for Adasum, over a process group of its own."""
+    """The operations for Adasum, over a separate process group."""
 
     def __init__(self, communicator: TorchCommunicator) -> None:
         self.rank, self.size = communicator.rank, communicator.size
@@ -207,7 +207,7 @@ class _TorchExchange:
 
 
 def _place() -> tuple[int, int]:
-    """This worker's rank and the number of workers, as torchrun tells them."""
+    """Return this worker's rank and the number of workers, as torchrun provides them."""
     needed = ["RANK", "WORLD_SIZE"]
     if STORE_FILE not in os.environ:
         needed += ["MASTER_ADDR", "MASTER_PORT"]

@@ -1,6 +1,6 @@
-"""The way of the samples from storage to the device: decoding, cropping, prefetching, copying.
+"""The path of the samples from storage to the device: decoding, cropping, prefetching, copying.
 
-Samples stay in their stored type until they are on the device; there the workload's ``prepare`` makes the model's input
-of them. Which samples, crops and mirrorings a training sees depends on its seed alone, not on how many threads prepare
-them.
+Samples keep their stored type until they are on the device; there the workload's ``prepare`` turns them into the
+model's input. Which samples, crops and flips a training sees depends only on its seed, not on the number of threads
+that prepare them.
 """

@@ -1,4 +1,4 @@
-"""Which part of an image a sample is, and the part in the size that the model takes.
+"""Choose the crop of an image for a sample, and scale it to the model's input size.
 
 The random crop is that of Szegedy et al. (arXiv:1409.4842, section 6) and Goyal et al. (arXiv:1706.02677), in the
 procedure that torchvision publishes (``RandomResizedCrop.get_params``): an area uniform in 8 % to 100 % of the image's,
@@ -24,7 +24,7 @@ UNIFORMS = 2 * TRIES + 2
 """Uniform numbers for one crop: area and aspect ratio of each try, then the place (down, right)."""
 
 CENTRE_SHARE = 224 / 256
-"""The share of the shorter side that is evaluated: the centre of 224 of an image scaled to 256 (Goyal et al., section
+"""The evaluated share of the shorter side: the centre 224 of an image scaled to 256 (Goyal et al., section
 5.1).
 """
 
@@ -64,9 +64,9 @@ def centre_crop(width: int, height: int, share: float = CENTRE_SHARE) -> Crop:
 
 
 def largest_reduction(crop: Crop, size: int) -> int:
-    """By how much the image may be reduced while it is decoded: the crop keeps at least ``size`` pixels a side.
+    """Return the largest reduction of the image during decoding that keeps at least ``size`` pixels a side in the crop.
 
-    A smaller crop would have to be enlarged again, and so be blurred; what is left is reduced with a filter.
+    A smaller crop would have to be enlarged again, and would be blurred; the rest is reduced with a filter.
     """
     shorter = min(crop.width, crop.height)
     # rounding to whole pixels of the reduced image may take one of them
@@ -78,8 +78,8 @@ def decode_crop(
 ) -> torch.Tensor:
     """The crop of an encoded image of ``image_size`` (width, height), scaled to ``(1, 3, size, size)`` uint8.
 
-    Scaled bilinearly with a filter as wide as the reduction (no aliasing), as Pillow does. Raises ValueError or
-    OSError where the content cannot be decoded.
+    Scaling is bilinear with a filter as wide as the reduction (no aliasing), as in Pillow. Raises ValueError or
+    OSError if the content cannot be decoded.
     """
     width, height = image_size
     reduction = largest_reduction(crop, size)
@@ -95,8 +95,8 @@ def decode_crop(
 
 def scaled(pixels: Pixels, size: int) -> torch.Tensor:
     """``(height, width, 3)`` pixels as ``(1, 3, size, size)`` in the memory format channels_last."""
-    # the first dimension needs the stride of a batch, or PyTorch does not take this for channels_last: it would answer
-    # with channels first, and take more than twice as long
+    # the first dimension needs the stride of a batch, or PyTorch does not recognise channels_last: it would return
+    # channels first, and take more than twice as long
     image = torch.from_numpy(np.ascontiguousarray(pixels)).unsqueeze(0).permute(0, 3, 1, 2)
     if image.shape[2:] == (size, size):
         return image

@@ -1,4 +1,4 @@
-"""Decoders of images, behind one interface: libjpeg-turbo by simplejpeg where it is installed, else Pillow.
+"""Image decoders behind one interface: libjpeg-turbo through simplejpeg if it is installed, else Pillow.
 
 Both decode JPEGs with libjpeg-turbo's accurate inverse DCT and smooth upsampling, so that their pixels are the same;
 simplejpeg writes them straight into an array, in about two thirds of the time, and stops below the rows that are
@@ -24,7 +24,7 @@ Pixels = NDArray[np.uint8]
 """``(height, width, 3)``, red, green and blue."""
 
 REDUCTIONS = (8, 4, 2, 1)
-"""Divisors of the sides of an image for which libjpeg has fast code while it decodes: the scalings of its DCT."""
+"""Divisors of an image's sides for which libjpeg has fast code during decoding: the scalings of its DCT."""
 
 
 class Decoder(Protocol):
@@ -33,12 +33,12 @@ class Decoder(Protocol):
     name: str
 
     def size(self, content: bytes) -> tuple[int, int]:
-        """Width and height in pixels, from the head of the file; raises ValueError or OSError."""
+        """Return width and height in pixels, from the file's header; raises ValueError or OSError."""
 
     def pixels(self, content: bytes, reduction: int = 1, rows: int | None = None) -> Pixels:
-        """The image, its sides divided by ``reduction`` where the format can; raises ValueError or OSError.
+        """Return the image, its sides divided by ``reduction`` if the format can; raises ValueError or OSError.
 
-        Where ``rows`` are given, rows below these (of the image as it is stored) may be missing.
+        If ``rows`` is given, rows below these (of the stored image) may be missing.
         """
 
 
@@ -57,11 +57,11 @@ class PillowDecoder:
         with Image.open(io.BytesIO(content)) as image:
             if reduction > 1:
                 image.draft("RGB", (image.width // reduction, image.height // reduction))
-            return np.array(image.convert("RGB"))  # a copy: Pillow's own may not be written to
+            return np.array(image.convert("RGB"))  # a copy: Pillow's own array is read-only
 
 
 class SimpleJpegDecoder:
-    """JPEGs by simplejpeg, which brings its own libjpeg-turbo and releases the interpreter lock; else Pillow."""
+    """JPEGs through simplejpeg, which brings its own libjpeg-turbo and releases the GIL; else Pillow."""
 
     name = "simplejpeg"
 
@@ -81,7 +81,7 @@ class SimpleJpegDecoder:
         return int(width), int(height)
 
     def pixels(self, content: bytes, reduction: int = 1, rows: int | None = None) -> Pixels:
-        """The image; only JPEGs are reduced and end below ``rows``."""
+        """Return the image; only JPEGs are reduced and end below ``rows``."""
         try:
             return self._decoded(content, reduction, rows)
         except ValueError:
@@ -99,8 +99,8 @@ class SimpleJpegDecoder:
                 "min_width": -(-int(width) // reduction),
                 "min_factor": reduction,
             }
-        # what libjpeg warns of (more data than rows) is an error where it is strict; as everywhere else in a JPEG that
-        # has its end, damage that it warns of gives wrong pixels, as with Pillow
+        # in strict mode libjpeg's warning (more data than rows) is an error; damage inside an otherwise complete JPEG
+        # also only causes a warning and gives wrong pixels, as with Pillow
         decoded: Pixels = self._decode(found, strict=upper is None, **least)
         return decoded
 
@@ -115,7 +115,7 @@ DECODERS = tuple(_DECODERS)
 
 
 def open_decoder(name: str | None = None) -> Decoder:
-    """The decoder of this name, or the fastest that is installed; raises :class:`~trainers.errors.DataError`."""
+    """Return the decoder of this name, or the fastest installed one; raises :class:`~trainers.errors.DataError`."""
     if name is not None and name not in _DECODERS:
         raise DataError(f"there is no decoder {name!r}{nearest_or_all(str(name), DECODERS)}")
     for each in DECODERS if name is None else (name,):
@@ -129,7 +129,7 @@ def open_decoder(name: str | None = None) -> Decoder:
 
 
 def read_image(file: Path) -> bytes:
-    """The content of a file; raises :class:`~trainers.errors.DataError`."""
+    """Return the content of a file; raises :class:`~trainers.errors.DataError`."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -137,6 +137,6 @@ def read_image(file: Path) -> bytes:
 
 
 def unreadable(name: object, error: Exception) -> DataError:
-    """The error for an image that no decoder reads."""
+    """Return the error for an image that no decoder can read."""
     text = "no known format" if isinstance(error, UnidentifiedImageError) else str(error)
     return DataError(f"cannot read the image {name}: {text}; remove it or replace it")

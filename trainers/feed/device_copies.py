@@ -1,7 +1,7 @@
-"""Batches on their way to an accelerator: copied from pinned memory by a stream beside that of the computation.
+"""Batches on their way to an accelerator, copied from pinned memory in a stream beside the computation's.
 
 The thread that has prepared a batch begins its copy at once, while the accelerator still computes with the one before;
-the computation waits, on the accelerator and not on the host, for the copy alone that it needs next. With two or more
+the computation waits, on the accelerator and not on the host, only for the copy that it needs next. With two or more
 batches ahead (``prefetched_batches``) one is copied while another is used.
 """
 
@@ -19,16 +19,16 @@ from trainers.feed.streams import Batch
 
 
 class SideStream(Protocol):
-    """A stream of copies to an accelerator; an event marks how far it has come."""
+    """A stream of copies to an accelerator; an event marks its progress."""
 
     def copy(self, batch: Batch) -> Batch:
-        """Begin to copy the tensors of a batch, whose host memory is kept until they are over."""
+        """Begin to copy the tensors of a batch, whose host memory is kept until the copies are done."""
 
     def mark(self) -> Any:
-        """An event that happens when the copies that have begun are over."""
+        """Return an event that fires when the copies begun so far are done."""
 
     def await_on_device(self, event: Any, batch: Batch) -> None:
-        """Later computation begins after the event, and the batch's memory is not reused before."""
+        """Make later computation wait for the event, and keep the batch's memory from being reused before it."""
 
 
 class CudaStream:
@@ -39,16 +39,16 @@ class CudaStream:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def copy(self, batch: Batch) -> Batch:
-        """From pinned memory, into which what does not lie there is brought first."""
+        """Copy from pinned memory; tensors elsewhere are first moved there."""
         with torch.cuda.stream(self._stream):
             return tree_map(self._copied, batch)
 
     def mark(self) -> Any:
-        """An event of the stream."""
+        """Return an event of the stream."""
         return self._stream.record_event()
 
     def await_on_device(self, event: Any, batch: Batch) -> None:
-        """The current stream waits for the event."""
+        """Make the current stream wait for the event."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(event)
         for tensor in tree_leaves(batch):
@@ -64,14 +64,14 @@ class CudaStream:
 
 @dataclass(frozen=True)
 class Sent:
-    """A batch whose copy has begun, or which is prepared on the CPU; ``event`` is None there."""
+    """A batch whose copy has begun, or one prepared on the CPU, with ``event`` None."""
 
     batch: Batch
     event: Any = None
 
 
 class DeviceCopies:
-    """The way of batches to a device, where ``prepare`` makes the model's input of them.
+    """Moves batches to a device, where ``prepare`` turns them into the model's input.
 
     On the CPU there is nothing to copy, and the thread that has loaded a batch prepares it.
     """
@@ -86,14 +86,14 @@ class DeviceCopies:
         self._stream = stream or (CudaStream(device) if device.type == "cuda" else None)
 
     def send(self, batch: Batch) -> Sent:
-        """Begin the copy; by whichever thread has loaded the batch."""
+        """Begin the copy; called by the thread that loaded the batch."""
         if self._stream is None:
             return Sent(self._prepare(batch))
         copied = self._stream.copy(batch)
         return Sent(copied, self._stream.mark())
 
     def receive(self, sent: Sent) -> Batch:
-        """The batch on the device, prepared, for the computation that the calling thread asks for next."""
+        """Return the batch on the device, prepared, for the calling thread's next computation."""
         if self._stream is None:
             return sent.batch
         self._stream.await_on_device(sent.event, sent.batch)

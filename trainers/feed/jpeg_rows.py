@@ -1,7 +1,7 @@
-"""The upper rows of a JPEG: a copy whose head says that the image ends there, so that a decoder stops at them.
+"""The upper rows of a JPEG: a copy whose header says that the image ends there, so that a decoder stops at them.
 
-Most of the time of decoding is that of the entropy-coded data, which can be read from the start only (ITU-T T.81,
-annex F). Rows below a crop need not be read, and the rows above it come out the same to the bit.
+Most of the decoding time goes to the entropy-coded data, which can only be read from the start (ITU-T T.81,
+annex F). Rows below a crop need not be read, and the rows above come out identical to the bit.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
 def first_rows(content: bytes, rows: int) -> bytearray | None:
-    """The JPEG with the height ``rows``, or None where all of it has to be decoded.
+    """Return the JPEG cut to the height ``rows``, or None if all of it has to be decoded.
 
-    That is where it has no more rows, where it has several scans (progressive ones among them, whose data depend on the
-    height), and where the file does not end as a whole one does, so that the decoder finds that out. A decoder will
-    meet more data than rows, of which libjpeg warns. Interpolated colours need one more row than are used.
+    That is so if it has no more rows, if it has several scans (as progressive ones do, whose data depend on the
+    height), or if the file is truncated, so that the decoder reports it. A decoder will meet more data than rows,
+    of which libjpeg warns. Interpolated colours need one row more than is used.
     """
     if not content.startswith(_START) or not content.endswith(_END):
         return None

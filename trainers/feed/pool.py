@@ -1,7 +1,7 @@
 """A pool of threads in which the samples of a batch are decoded.
 
-Threads do, rather than processes: the decoders release the interpreter lock, and a batch needs no copy between
-processes. Results go to fixed places of the batch, so that it does not matter which thread decodes what.
+Threads rather than processes: the decoders release the interpreter lock, and a batch needs no copy between
+processes. Results go to fixed places of the batch, so it does not matter which thread decodes which sample.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LARGEST_CHUNK = 8
 
 
 class DecodingPool:
-    """Threads that start with the first batch; ``threads`` None: as many as the cores that are this process's share."""
+    """Threads that start with the first batch; ``threads`` None means this process's share of the cores."""
 
     def __init__(self, threads: int | None = None) -> None:
         self._wanted = threads
@@ -28,11 +28,11 @@ class DecodingPool:
 
     @property
     def threads(self) -> int:
-        """How many there are."""
+        """The number of threads."""
         return self._wanted or cores_of_process()
 
     def run(self, work: Callable[[int], None], count: int) -> None:
-        """Call ``work`` with 0 to ``count`` - 1 and wait for all; raises the error of the first that failed.
+        """Call ``work`` with 0 to ``count`` - 1 and wait for all; raise the error of the first that failed.
 
         May be called by several threads at once.
         """

@@ -1,4 +1,4 @@
-"""Samples that come in an order of their own, one after another, cut into the batches that are asked for."""
+"""Samples that arrive in a fixed order, one after another, cut into batches of the requested sizes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Batch = Any
 
 @dataclass(frozen=True)
 class Part:
-    """One worker's part of a stream: that of worker ``rank``, from 0, of ``size``."""
+    """One worker's part of a stream: that of worker ``rank``, from 0, of ``size`` workers."""
 
     rank: int
     size: int
 
     def share(self, samples: int) -> int:
-        """How many of so many samples are this worker's."""
+        """Return how many of ``samples`` samples are this worker's."""
         return samples * (self.rank + 1) // self.size - samples * self.rank // self.size
 
 
 class SampleQueue:
-    """Takes any number of samples from batches of any size, in their order."""
+    """Takes any number of samples, in order, from batches of any size."""
 
     def __init__(self, batches: Iterator[Batch]) -> None:
         self._batches = batches
@@ -32,7 +32,7 @@ class SampleQueue:
         self._samples = 0
 
     def take(self, count: int) -> Batch:
-        """The next ``count`` samples as one batch; raises StopIteration where the batches end before."""
+        """Return the next ``count`` samples as one batch; raises StopIteration if the batches end before."""
         import torch
         from torch.utils._pytree import tree_map
 
@@ -42,7 +42,7 @@ class SampleQueue:
         return tree_map(lambda *tensors: torch.cat(tensors), *pieces)
 
     def skip(self, count: int) -> None:
-        """Leave the next ``count`` samples out."""
+        """Skip the next ``count`` samples."""
         while count:
             left_out = min(count, 4096)
             self._pieces(left_out)
@@ -72,14 +72,14 @@ class SampleQueue:
 
 
 def samples_in(batch: Batch) -> int:
-    """The samples of a batch: the length of its tensors."""
+    """Return the number of samples in a batch: the length of its tensors."""
     from torch.utils._pytree import tree_leaves
 
     return len(tree_leaves(batch)[0])
 
 
 def first_samples(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
-    """The batches up to their first ``count`` samples; no batch is asked for that is not needed."""
+    """Yield the batches up to their first ``count`` samples; no unneeded batch is requested."""
     if not count:
         return
     for batch in batches:

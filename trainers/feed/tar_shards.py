@@ -1,7 +1,7 @@
-"""Samples in tar files, as WebDataset writes them: read from the first byte to the last, in a shuffled order of files.
+"""Samples in tar files, as written by WebDataset: files in a shuffled order, each read from first byte to last.
 
 A sample is a run of members whose names agree up to the first dot of the last part: ``0001.jpg`` and ``0001.cls``
-(Aizman et al., arXiv:2001.01858). Files are read in sequence, at which shared and object storage is fast, so samples
+(Aizman et al., arXiv:2001.01858). Files are read sequentially, which is fast on shared and object storage, so samples
 are shuffled in two steps: the order of the files of an epoch, and a buffer from which the next sample is drawn.
 """
 
@@ -19,7 +19,7 @@ from trainers.feed.streams import Part
 from trainers.numerics.random_numbers import mixed_seed
 
 SHUFFLE_BUFFER = 1000
-"""Samples of the buffer from which the next is drawn: for images of 110 kB, 110 MB a worker."""
+"""Samples in the buffer from which the next is drawn: for images of 110 kB, 110 MB per worker."""
 
 
 @dataclass(frozen=True)
@@ -31,24 +31,24 @@ class TarSample:
 
 
 class TarShards:
-    """The samples of tar files, each file read by one worker; at least one file a worker is needed."""
+    """The samples of tar files, each file read by one worker; needs at least one file per worker."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.files = sorted(files)
 
     def count(self) -> int:
-        """How many samples there are, from the heads of all members."""
+        """Return the number of samples, from the headers of all members."""
         return sum(1 for file in self.files for _ in _named(file))
 
     def in_order(self, part: Part) -> Iterator[TarSample]:
-        """One worker's samples in the order of files and members; a worker without a file has none."""
+        """Yield one worker's samples in the order of files and members; none for a worker without a file."""
         for file in self.files[part.rank :: part.size]:
             yield from read_shard(file)
 
     def shuffled(
         self, epoch: int, seed: int, part: Part, buffer: int = SHUFFLE_BUFFER
     ) -> Iterator[TarSample]:
-        """One worker's samples of an epoch, each once, in an order that follows from seed, epoch and part."""
+        """Yield one worker's samples of an epoch, each once, in an order given by seed, epoch and part."""
         if len(self.files) < part.size:
             raise DataError(
                 f"each worker reads whole tar files, but there are {len(self.files)} files for {part.size} workers "
@@ -68,7 +68,7 @@ class TarShards:
 
 
 def read_shard(file: Path) -> Iterator[TarSample]:
-    """The samples of one file, in its order; raises :class:`~trainers.errors.DataError`."""
+    """Yield the samples of one file, in its order; raises :class:`~trainers.errors.DataError`."""
     for name, members, archive in _named(file):
         contents = {}
         for extension, member in members.items():
@@ -83,12 +83,12 @@ def read_shard(file: Path) -> Iterator[TarSample]:
 def _named(
     file: Path,
 ) -> Iterator[tuple[str, dict[str, tarfile.TarInfo], tarfile.TarFile]]:
-    """The samples of a file, by the heads of their members."""
+    """Yield the samples of a file, by the headers of their members."""
     try:
         with tarfile.open(file, "r:") as archive:
             name, members = "", dict[str, tarfile.TarInfo]()
             while (member := archive.next()) is not None:
-                archive.members.clear()  # type: ignore[attr-defined]  # a shard's heads need not stay in memory
+                archive.members.clear()  # type: ignore[attr-defined]  # do not keep a shard's headers in memory
                 if not member.isfile():
                     continue
                 folder, slash, last = member.name.rpartition("/")

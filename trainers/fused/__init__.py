@@ -1,8 +1,8 @@
 """Several trainings of one model as one: weights of shape (K, ...), one forward and backward pass for all of them.
 
-The trainings differ in rates, momenta, decay, warmup, seed and place in the stream of samples; model, global batch size
-and rule of the optimizer are the same. Each of them stays an ordinary training, whose tensors lie in the common memory:
-it reports the points and writes the checkpoints that it would report and write alone.
+The trainings may differ in rates, momenta, decay, warmup, seed and position in the sample stream; model, global batch
+size and optimizer are the same. Each of them stays an ordinary training whose tensors lie in the common memory: it
+reports the same points and writes the same checkpoints as when trained alone.
 """
 
 from trainers.fused.fusable import check_fusable, fusion_key

@@ -1,4 +1,4 @@
-"""The micro batches of fused trainings: those that each would take alone, stacked to ``(K, samples, ...)``."""
+"""The micro batches of fused trainings: those that each would use alone, stacked to ``(K, samples, ...)``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Cut = tuple[Cut, float, bool]
 
 @dataclass(frozen=True)
 class StackedBatch:
-    """One forward pass of all trainings; ``shared`` where they all take the same samples, which then lie there once.
+    """One forward pass of all trainings; ``shared`` if they all use the same samples, which are then stored once.
 
     ``share`` is its part of the batch; chunk and update are those of :class:`~trainers.loop.micro_batches.MicroBatch`.
     """
@@ -43,9 +43,9 @@ class _SentBatch:
 
 
 def layout_of(trainings: Sequence[Training], steps: Sequence[int]) -> BatchLayout:
-    """How the batch of an update is cut: as one whose norms are measured if any of the trainings measures its own.
+    """Return how the batch of an update is cut: for measured norms if any of the trainings measures its own.
 
-    The others' updates are cut with it, which changes the order of a sum.
+    The others' updates are cut the same way, which changes the order of a sum.
     """
     measured = (
         training.loader.measured(step) for training, step in zip(trainings, steps, strict=True)
@@ -55,7 +55,7 @@ def layout_of(trainings: Sequence[Training], steps: Sequence[int]) -> BatchLayou
 
 
 def stacked_batches(trainings: Sequence[Training], steps: Sequence[int]) -> Iterator[StackedBatch]:
-    """All forward passes from the update ``steps`` of each training on, without end."""
+    """Yield all forward passes from the update ``steps`` of each training on, without end."""
     workload, copies = trainings[0].workload, trainings[0].replica.copies
     same = len(set(steps)) == 1 and len({training.job.seed for training in trainings}) == 1
     calls = (
@@ -76,7 +76,7 @@ def _cuts(trainings: Sequence[Training], steps: Sequence[int]) -> Iterator[tuple
 
 
 def _received(copies: DeviceCopies, each: _SentBatch) -> StackedBatch:
-    """The samples on the device, prepared, those of the trainings stacked where they differ."""
+    """Return the prepared samples on the device, stacked where the trainings' samples differ."""
     batches = [copies.receive(sent) for sent in each.sent]
     shared = len(batches) == 1
     batch = batches[0] if shared else tree_map(lambda *own: torch.stack(own), *batches)

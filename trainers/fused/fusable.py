@@ -1,8 +1,8 @@
 """Rules for fusing trainings: which can be fused, and which of them with each other.
 
-Settings that change how a model is computed, or which rule moves its weights, must be the same in all trainings of a
-model that is computed once. A setting that enters the update as a number may differ, for it becomes a vector over the
-trainings.
+Settings that change how a model is computed, or which rule updates its weights, must be the same in all trainings,
+since the model is computed once. A setting that enters the update as a number may differ, as it becomes a vector over
+the trainings.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RReLU)
 
 
 def check_fusable(settings: TrainingSettings) -> None:
-    """Raise :class:`~trainers.errors.JobError` where a setting needs a training of its own."""
+    """Raise :class:`~trainers.errors.JobError` if a setting requires a separate training."""
     for name, (needed, reason) in ALONE.items():
         value = getattr(settings, name)
         if value != needed:
@@ -77,7 +77,7 @@ def check_fusable(settings: TrainingSettings) -> None:
 
 
 def check_fusable_model(model: nn.Module) -> None:
-    """Raise :class:`~trainers.errors.JobError` where the model draws random numbers: each training has its own."""
+    """Raise :class:`~trainers.errors.JobError` if the model draws random numbers, which differ between trainings."""
     for name, module in model.named_modules():
         if isinstance(module, _DROPOUTS) and getattr(module, "p", 1.0) > 0:
             raise JobError(
@@ -88,7 +88,7 @@ def check_fusable_model(model: nn.Module) -> None:
 
 
 def fusion_key(job: TrainingJob) -> str:
-    """Trainings with the same key can be fused; what decides the model, its batches and its rule."""
+    """Return a key that is equal for trainings that can be fused; it covers the model, its batches and its rule."""
     settings = job.settings.to_dict()
     same = {name: value for name, value in settings.items() if name not in VARYING}
     return json_text(

@@ -1,12 +1,12 @@
 """The common memory of fused trainings: parameters, optimizer state and buffers, with an axis (K, ...).
 
-A parameter of shape (...) lies K times in a row, so that all of a kind is one tensor ``(elements,)`` that an update
-moves at once, and the stacked parameter a view ``(K, ...)`` of it::
+K copies of a parameter of shape (...) lie in a row, so that all parameters form one tensor ``(elements,)`` that an
+update changes at once, and the stacked parameter is a view ``(K, ...)`` of it::
 
     first parameter of training 0, of training 1, ..., second parameter of training 0, of training 1, ...
 
-Each training's own parameters, states and buffers are views of the same memory: what an ordinary training reads and
-writes, such as its checkpoint, it reads and writes here.
+Each training's own parameters, states and buffers are views of the same memory, so whatever reads or writes them, such
+as a checkpoint, works as in an ordinary training.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from trainers.optimizers.optimizer import GroupOptimizer
 
 
 class StackedMemory:
-    """The tensors of ``K`` trainings of one model, moved into common memory when this is made.
+    """The tensors of ``K`` trainings of one model, moved into common memory on creation.
 
     Attributes:
         parameters: all trained parameters, ``(elements,)``, the leaf of the graph. states: the optimizers' tensors by
-        name, ``(elements,)``. fixed: buffers and parameters that are not trained, by name, ``(K, ...)``. training_of:
-        the training that each element belongs to, ``(elements,)`` int32; block_of: its place in a vector
-        ``(tensors * K,)`` over tensors and trainings. block_sizes: the elements of each of these.
+        name, ``(elements,)``. fixed: buffers and untrained parameters, by name, ``(K, ...)``. training_of: the
+        training that each element belongs to, ``(elements,)`` int32; block_of: its place in a vector
+        ``(tensors * K,)`` over tensors and trainings. block_sizes: the number of elements of each of these.
     """
 
     def __init__(self, trainings: Sequence[Training]) -> None:
@@ -62,31 +62,31 @@ class StackedMemory:
         }
 
     def of_training(self, values: Tensor, training: int) -> list[Tensor]:
-        """The part of ``values``, ``(elements,)``, that belongs to a training: a view for each of its parameters."""
+        """Return the part of ``values``, ``(elements,)``, of one training: a view for each of its parameters."""
         return [
             layout.one(values[start + training * layout.elements :])
             for layout, start in zip(self._layouts, self._offsets, strict=False)
         ]
 
     def norms(self, *values: Tensor) -> Tensor:
-        """The norm of every tensor of every training, shape ``(values, tensors * K)``."""
+        """Return the norm of every tensor of every training, shape ``(values, tensors * K)``."""
         parts = [part for each in values for part in each.split_with_sizes(self.block_sizes)]
         return torch.stack(torch._foreach_norm(parts)).view(len(values), -1)
 
     def squared_norms(self, values: Tensor) -> Tensor:
-        """The sum of the squares of each training's values, ``(K,)`` in float64."""
+        """Return the sum of squares of each training's values, ``(K,)`` in float64."""
         return self.norms(values).double().square().view(-1, self.count).sum(0)
 
     def over_elements(self, of_trainings: Tensor) -> Tensor:
-        """A vector over the trainings, ``(K,)``, as one over the elements."""
+        """Expand a vector over the trainings, ``(K,)``, to one over the elements."""
         return of_trainings.index_select(0, self.training_of)
 
     def over_blocks(self, of_trainings: Tensor) -> Tensor:
-        """A vector over the trainings, ``(K,)``, as one over tensors and trainings."""
+        """Expand a vector over the trainings, ``(K,)``, to one over tensors and trainings."""
         return of_trainings.repeat(len(self._layouts))
 
     def release(self, trainings: Sequence[Training]) -> None:
-        """Give every training memory of its own again."""
+        """Give every training its own memory again."""
         for training in trainings:
             model = training.model
             for tensor in (*model.parameters(), *model.buffers()):
@@ -123,7 +123,7 @@ class StackedMemory:
 
 
 class _Layout:
-    """How a tensor without gaps lies in its memory: ``elements`` of them, in the order of falling strides."""
+    """The memory layout of a dense tensor: ``elements`` of them, in the order of decreasing strides."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.elements, self._shape, self._stride = tensor.numel(), tensor.shape, tensor.stride()
@@ -132,11 +132,11 @@ class _Layout:
         self._back = [0, *(1 + order.index(each) for each in range(tensor.ndim))]
 
     def stacked(self, part: Tensor, count: int) -> Tensor:
-        """``(count * elements,)`` as ``(count, ...)``, each in this layout; a view with a graph."""
+        """View ``(count * elements,)`` as ``(count, ...)``, each in this layout; differentiable."""
         return part.view(count, *self._sizes).permute(self._back)
 
     def one(self, part: Tensor) -> Tensor:
-        """The first ``elements`` as the tensor."""
+        """View the first ``elements`` as the tensor."""
         return part.as_strided(self._shape, self._stride)
 
 
@@ -156,7 +156,7 @@ def _parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _stack_fixed(models: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """Buffers and untrained parameters, stacked; the models' own become views of the stack."""
+    """Stack buffers and untrained parameters; the models' own become views of the stack."""
     named = [
         {
             **dict(model.named_buffers()),
@@ -174,16 +174,16 @@ def _stack_fixed(models: Sequence[nn.Module]) -> dict[str, Tensor]:
 
 
 def rule_of(training: Training) -> GroupOptimizer:
-    """The optimizer of a training, which keeps no weights of its own."""
+    """Return the optimizer of a training, which keeps no weights of its own."""
     assert isinstance(training.optimizer, GroupOptimizer), "reduced weights are not fused"
     return training.optimizer
 
 
 def _common_states(rule: GroupOptimizer) -> list[str]:
-    """The states that every parameter has; others stay where they are."""
+    """Return the states that every parameter has; others stay where they are."""
     return [name for name in rule.state_names if all(name in group.states for group in rule.groups)]
 
 
 def _rebatch(rule: GroupOptimizer) -> None:
-    """The batches of a rule hold views of parameters and states, which have moved."""
+    """Rebuild the batches of a rule: they hold views of parameters and states, which have moved."""
     rule.batches = [batch for group in rule.groups for batch in group.batches()]

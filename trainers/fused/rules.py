@@ -1,8 +1,8 @@
 """An optimizer's rule over the parameters of all fused trainings at once, with vectors of rates.
 
-The formulas stand with the rules, in :mod:`trainers.optimizers`. A number that each training has of its own is read
+The formulas are defined with the rules, in :mod:`trainers.optimizers`. Numbers that differ between trainings are read
 from a row of a table, made for many updates at once, so that no update waits for the host. A rule without a fused form
-(Shampoo, whose factors are small matrices of many sizes) moves each training by its own.
+(Shampoo, whose factors are small matrices of many sizes) updates each training separately.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainers.optimizers.optimizer import GroupOptimizer
 
 
 class FusedRule:
-    """The rule of all trainings; their settings agree in what :mod:`trainers.fused.fusable` says."""
+    """The rule of all trainings; their settings agree as required by :mod:`trainers.fused.fusable`."""
 
     def __init__(self, memory: StackedMemory, trainings: Sequence[Training]) -> None:
         self._memory, self._trainings = memory, trainings
@@ -53,7 +53,7 @@ class FusedRule:
     def table(
         self, rates: Sequence[Sequence[float]], epochs: Sequence[Sequence[float]]
     ) -> NumberTable:
-        """The numbers of the next updates; ``rates`` and ``epochs`` are of each update and training."""
+        """Return the numbers of the next updates; ``rates`` and ``epochs`` are per update and training."""
         rows = [
             [
                 {
@@ -73,7 +73,7 @@ class FusedRule:
 
     @torch.no_grad()
     def step(self, gradients: Tensor, numbers: Mapping[str, Tensor]) -> None:
-        """Move all trainings by their gradients."""
+        """Update all trainings with their gradients."""
         update = FusedUpdate(
             self._memory,
             gradients,
@@ -94,17 +94,17 @@ class NumberTable:
     values: Tensor
 
     def row(self, update: int) -> dict[str, Tensor]:
-        """The numbers of one update, ``(K,)`` each."""
+        """Return the numbers of one update, ``(K,)`` each."""
         return dict(zip(self.names, self.values[update].unbind(), strict=True))
 
 
 def has_fused_rule(training: Training) -> bool:
-    """Whether the optimizer of a training knows how to move several trainings at once."""
+    """Return whether the optimizer of a training can update several trainings at once."""
     return type(rule_of(training)).fused is not GroupOptimizer.fused
 
 
 def _numbers(settings: TrainingSettings, updates: int, rate: float) -> dict[str, float]:
-    """The numbers that most rules read of one training in update number ``updates`` (from 1)."""
+    """Return the numbers that most rules need of one training in update number ``updates`` (from 1)."""
     count = updates if settings.bias_correction else math.inf
     limit = settings.weight_norm_limit
     return {

@@ -1,8 +1,8 @@
-"""FusedTrainings: trainings of one model that are computed as one, from evaluation to evaluation.
+"""FusedTrainings: trainings of one model that are computed together, from evaluation to evaluation.
 
-A training joins at its start, or from a checkpoint at any of its evaluations, and leaves at any. Its report is that of
-a training alone, to rounding: a product of matrices of several trainings adds up in another order. Its ``seconds`` are
-its share of the time that all took together.
+A training joins at its start, or from a checkpoint at any of its evaluations, and leaves at any. Its report equals that
+of a training alone, up to rounding: a batched matrix product sums in a different order. Its ``seconds`` are its share
+of the time that all took together.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from trainers.workloads.workload import Batch, Workload
 
 @dataclass
 class _Member:
-    """A training, and what its updates since its last evaluation have told."""
+    """A training, and the results of its updates since its last evaluation."""
 
     training: Training
     step: int
@@ -64,24 +64,24 @@ class FusedTrainings:
 
     @property
     def trainings(self) -> list[Training]:
-        """The trainings that are there, in the order in which they came."""
+        """The current trainings, in the order in which they joined."""
         return [member.training for member in self._members]
 
     def add(self, training: Training) -> None:
-        """Let a training join, at its start or with its checkpoint loaded; :class:`JobError` where it does not fit."""
+        """Add a training, at its start or with its checkpoint loaded; raises :class:`JobError` if it does not fit."""
         _check(training, self.trainings)
         self._dissolve()
         self._members.append(_Member(training, training.progress.step))
 
     def remove(self, training: Training) -> None:
-        """Let a training leave, with tensors of its own; it must be at an evaluation to go on alone."""
+        """Remove a training and give it its own tensors; it must be at an evaluation to go on alone."""
         self._dissolve()
         self._members = [each for each in self._members if each.training is not training]
 
     def advance(self) -> list[tuple[Training, ConvergencePoint]]:
-        """Train all to the first evaluation that comes, and decide which go on; the trainings that were evaluated.
+        """Train all to the next evaluation of any, and decide which go on; return those that were evaluated.
 
-        Trainings that have finished stay until they are removed, which must be done before the next call.
+        Finished trainings stay until they are removed, which must be done before the next call.
         """
         if not self._members:
             raise JobError("there are no trainings to advance; add one first")
@@ -108,14 +108,14 @@ class FusedTrainings:
         ]
 
     def _advance_alone(self, member: _Member) -> tuple[Training, ConvergencePoint]:
-        """The only training that is there trains faster by itself."""
+        """Advance the only training, which is faster by itself."""
         self._dissolve()
         point = member.training.advance()
         member.step = member.training.progress.step
         return member.training, point
 
     def close(self) -> None:
-        """Let all trainings leave."""
+        """Remove all trainings."""
         self._dissolve()
         self._members = []
 
@@ -128,7 +128,7 @@ class FusedTrainings:
                     norm.may_fuse = True
 
     def _evaluate(self, fused: _Fused, due: Sequence[_Member]) -> list[dict[str, float]]:
-        """The scores of each; of all at once where all are due and the workload's counts can be computed so."""
+        """Return the scores of each; computed at once if all are due and vmap supports the workload's counts."""
         if len(due) == len(self._members) and self._vmaps_counts:
             try:
                 return fused.evaluate()
@@ -147,7 +147,7 @@ class FusedTrainings:
 
 
 class _Fused:
-    """The members as one model, for as long as they are the same."""
+    """The members as one model, for as long as they stay the same."""
 
     def __init__(self, members: Sequence[_Member]) -> None:
         self._members = members
@@ -169,7 +169,7 @@ class _Fused:
         self._batches = stacked_batches(self._trainings, [member.step for member in members])
 
     def train(self, updates: int) -> None:
-        """Do so many updates of every training; nothing waits for the device before all are queued."""
+        """Do ``updates`` updates of every training; nothing waits for the device before all are queued."""
         steps = [member.step for member in self._members]
         rates, epochs = self._schedule(updates)
         table = None if self._rule is None else self._rule.table(rates, epochs)
@@ -210,7 +210,7 @@ class _Fused:
 
     @torch.no_grad()
     def evaluate(self) -> list[dict[str, float]]:
-        """The scores of every training, each batch of the evaluation set once for all."""
+        """Return the scores of every training, with each batch of the evaluation set read once for all."""
         self._model.eval()
         workload = self._model.workload
         largest = self._job.micro_batch_size or workload.largest_micro_batch
@@ -232,7 +232,7 @@ class _Fused:
         return {**self.memory.stacked(), **self.memory.fixed}
 
     def _schedule(self, updates: int) -> tuple[list[list[float]], list[list[float]]]:
-        """Rates and epochs of the next updates, of each update and training."""
+        """Return rates and epochs of the next updates, by update and training."""
         epochs = [
             [member.training.batch_schedule.epochs(member.step + at) for member in self._members]
             for at in range(updates)
@@ -250,7 +250,7 @@ class _Fused:
     def _gradients(
         self, micro_batches: Sequence[StackedBatch], *, measuring: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The mean loss of each training ``(K,)``, and where measured the mean squared norm over its chunks."""
+        """Return the mean loss of each training ``(K,)``, and if measured the mean squared norm over its chunks."""
         leaf, count = self.memory.parameters, self.memory.count
         total, squares = (
             torch.zeros(count, device=self._device, dtype=torch.float64) for _ in range(2)
@@ -274,7 +274,7 @@ class _Fused:
     def _step_alone(
         self, gradients: Tensor, rates: Sequence[float], epochs: Sequence[float]
     ) -> None:
-        """Each training's own optimizer, for a rule that cannot be computed for several at once."""
+        """Update each training with its own optimizer, for a rule that cannot be computed for several at once."""
         for number, training in enumerate(self._trainings):
             training.replica.set_gradients(self.memory.of_training(gradients, number))
             training.optimizer.step(rates[number], epochs[number])
@@ -288,7 +288,7 @@ class _Fused:
         measured: Sequence[tuple[int, Tensor]],
         steps: Sequence[int],
     ) -> None:
-        """Tell every member of its updates; here the host waits for the device."""
+        """Record the updates in every member; here the host waits for the device."""
         for update, norms in measured:
             for number, (of_chunks, of_batch) in enumerate(norms.T.tolist()):
                 training = self._trainings[number]
@@ -316,11 +316,11 @@ class _Model(nn.Module):
         self._replica = replica
 
     def forward(self, compute: Callable[[nn.Module, Batch], Any], batch: Batch) -> Any:
-        """The result of ``compute`` with the model whose tensors :func:`functional_call` has put in."""
+        """Return ``compute`` of the model, whose tensors :func:`functional_call` has replaced."""
         return compute(self.model, batch)
 
     def losses(self, tensors: Mapping[str, Tensor], micro: StackedBatch) -> Tensor:
-        """The mean loss of each training, ``(K,)`` with its graph."""
+        """Return the mean loss of each training, ``(K,)``, with its graph."""
 
         def loss(model: nn.Module, batch: Batch) -> Tensor:
             return self.workload.loss(model, batch, self._settings)
@@ -337,7 +337,7 @@ class _Model(nn.Module):
         return losses
 
     def counts(self, tensors: Mapping[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        """The workload's sums over the evaluation set, of each training, ``(K, ...)``."""
+        """Return the workload's sums over the evaluation set for each training, ``(K, ...)``."""
         counts: dict[str, Tensor] = self._mapped(self.workload.counts, tensors, batch, shared=True)
         return counts
 
@@ -359,7 +359,7 @@ class _Model(nn.Module):
 
 
 class _Norms:
-    """The ghost batch norms, whose running statistics are those of each training."""
+    """The ghost batch norms, with separate running statistics for each training."""
 
     def __init__(self, memory: StackedMemory, trainings: Sequence[Training], model: _Model) -> None:
         self._names = [
@@ -395,7 +395,7 @@ class _Norms:
             module.groups = 0
 
     def _weight(self, groups: int, like: Tensor) -> Tensor:
-        """The change of the running statistics of each training by an update of so many groups, for ``like``."""
+        """Return how much an update of ``groups`` groups changes the running statistics of each training."""
         of_rank = self._weights.setdefault(groups, {})
         if like.ndim not in of_rank:
             added = torch.tensor([1 - keep**groups for keep in self._keeps], dtype=torch.float64)

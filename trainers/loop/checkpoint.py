@@ -1,4 +1,4 @@
-"""Checkpoints: written whole or not at all, and read without running anybody's code."""
+"""Checkpoints: written atomically, and read without running untrusted code."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from trainers.private_files import open_private
 
 
 def save(path: Path | str, state: Mapping[str, Any]) -> None:
-    """Write tensors and plain values; a crash leaves the old file or the new one, never a part of one.
+    """Write tensors and plain values; a crash leaves the old file or the new one, never a partial one.
 
-    Raises :class:`CheckpointError` where it cannot be written.
+    Raises :class:`CheckpointError` if it cannot be written.
     """
     path = Path(path)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
@@ -35,16 +35,16 @@ def save(path: Path | str, state: Mapping[str, Any]) -> None:
 
 
 def _compact(value: Any) -> Any:
-    """A tensor that is a part of larger memory, as of fused trainings, would be written with all of it."""
+    """Copy a tensor that is part of larger memory (as in fused trainings), which would be saved as a whole."""
     if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > value.nbytes:
         return value.clone()
     return value
 
 
 def load(path: Path | str) -> dict[str, Any]:
-    """Read what :func:`save` wrote, tensors onto the CPU; pickled objects of any other kind are refused.
+    """Read a file written by :func:`save`, tensors onto the CPU; other pickled objects are refused.
 
-    Raises :class:`CheckpointError` where it cannot be read or is no checkpoint.
+    Raises :class:`CheckpointError` if it cannot be read or is not a checkpoint.
     """
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)

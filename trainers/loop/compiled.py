@@ -1,9 +1,9 @@
-"""A model's training pass, compiled by ``torch.compile`` where that is asked for: ``--compile``, or ``HPO_COMPILE``.
+"""Compile a model's training pass with ``torch.compile`` on request: ``--compile``, or ``HPO_COMPILE``.
 
-Compiled are the forward pass of an update and the back-propagation that belongs to it, once for each size of micro
-batch; evaluations, gradients, optimizer and checkpoints are those of an uncompiled training. Results differ by
-rounding, and by other random numbers where the model draws some (dropout). The first update of each size waits for the
-compiler. All gradients of a compiled back-propagation arrive at its end, so their reduction does not overlap with it.
+The forward pass of an update and its back-propagation are compiled, once for each micro batch size; evaluations,
+gradients, optimizer and checkpoints are those of an uncompiled training. Results differ by rounding, and by different
+random numbers if the model draws any (dropout). The first update of each size waits for the compiler. All gradients of
+a compiled back-propagation arrive at its end, so their reduction does not overlap with it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from trainers.distributed.device import COMPILE_VARIABLE
 from trainers.errors import JobError
 
 COMPILERS = ("none", "inductor", "aot_eager")
-"""The values of HPO_COMPILE: nothing is compiled; by PyTorch's own compiler; traced only, to find what cannot be."""
+"""The values of HPO_COMPILE: no compilation; PyTorch's own compiler; tracing only, to find what cannot be compiled."""
 
 _WITHOUT = f"leave out --compile, and {COMPILE_VARIABLE} in the environment"
 
 
 def wanted_compiler() -> str:
-    """One of COMPILERS, by the environment; raises :class:`JobError`."""
+    """Return one of COMPILERS, from the environment; raises :class:`JobError`."""
     wanted = os.environ.get(COMPILE_VARIABLE) or "none"
     if wanted not in COMPILERS:
         raise JobError(f"there is no compiler {wanted!r}{nearest_or_all(wanted, COMPILERS)}")
@@ -34,9 +34,9 @@ def wanted_compiler() -> str:
 
 
 def compiled(model: nn.Module, device: torch.device, compiler: str) -> nn.Module:
-    """A module with the parameters and buffers of ``model``, whose calls are compiled; the model itself is not changed.
+    """Return a module with the parameters and buffers of ``model`` and compiled calls; the model itself is unchanged.
 
-    Raises :class:`JobError` where the compiler cannot work on this machine.
+    Raises :class:`JobError` if the compiler cannot work on this machine.
     """
     if compiler == "inductor" and (lacking := _lacking(device)):
         raise JobError(f"torch.compile needs {lacking}; install it, or {_WITHOUT}")
@@ -48,7 +48,7 @@ def compiled(model: nn.Module, device: torch.device, compiler: str) -> nn.Module
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """A failure of the compiler becomes a :class:`JobError` that says how to go on without it."""
+    """Turn a failure of the compiler into a :class:`JobError` that says how to go on without it."""
     from torch._dynamo.exc import TorchDynamoException
 
     try:
@@ -58,7 +58,7 @@ def compiling() -> Iterator[None]:
 
 
 def _lacking(device: torch.device) -> str | None:
-    """The tool that the compiler needs and the machine does not have; None where it has all."""
+    """Return the tool that the compiler needs and the machine lacks; None if it has all."""
     if device.type != "cpu":
         from torch.utils._triton import has_triton
 

@@ -1,8 +1,8 @@
-"""From micro batches to the gradient that the optimizer sees: accumulated, reduced over the workers, lagged, scaled.
+"""From micro batches to the optimizer's gradient: accumulated, reduced over the workers, lagged, scaled.
 
 With ``gradient_lag`` 1 (Kurth et al., arXiv:1810.01993) an update uses the gradient of the one before, so that its
-reduction has a whole step's time; the first update uses zeros. The mean is linear, so what lags here is the
-reduced gradient, the same on every worker and once in the checkpoint.
+reduction has a whole step's time; the first update uses zeros. The mean is linear, so the lagging gradient here is the
+reduced one, the same on every worker and stored once in the checkpoint.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from trainers.schedules.noise_scale import SquaredNorms, squared_norm
 
 @dataclass(frozen=True)
 class Origin:
-    """The statistics needed of a gradient when it arrives; ``of_chunks`` as in SquaredNorms, but not unscaled.
+    """The statistics needed when a gradient arrives; ``of_chunks`` as in SquaredNorms, but not unscaled.
 
-    Tensors are still on the device, for which nobody waits here.
+    Tensors are still on the device, and nothing waits for it here.
     """
 
     loss_scale: float | Tensor = 1.0
@@ -41,9 +41,9 @@ class Origin:
 
 @dataclass(frozen=True)
 class Arrived:
-    """The statistics of the gradient that now stands in the parameters: whether it overflowed, and its norms.
+    """The statistics of the gradient now in the parameters: whether it overflowed, and its norms.
 
-    ``overflowed`` is a scalar of bool on the device; None where the loss scale does not depend on it.
+    ``overflowed`` is a scalar of bool on the device; None if the loss scale does not depend on it.
     """
 
     overflowed: Tensor | None = None
@@ -59,7 +59,7 @@ class MeasuredNorms:
     global_batch_size: int
 
     def read(self) -> SquaredNorms:
-        """The norms as numbers; waits for the device."""
+        """Return the norms as numbers; waits for the device."""
         of_chunks, of_batch = self.norms.tolist()
         return SquaredNorms(of_chunks, of_batch, self.chunk_samples, self.global_batch_size)
 
@@ -91,8 +91,7 @@ def accumulate(
 def accumulate_chunks(
     replica: Replica, micro_batches: Iterable[MicroBatch], loss_scale: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Like :func:`accumulate`, chunk by chunk; also returns the mean of the squared norms of the chunks' gradients, a
-    scalar too.
+    """Like :func:`accumulate`, chunk by chunk; also return the mean of the chunks' squared gradient norms, a scalar.
 
     A chunk with a share s of the local batch adds s g_i to the gradient, so s |g_i|^2 is |s g_i|^2 / s.
     """
@@ -115,11 +114,11 @@ def accumulate_chunks(
 
 
 def _nothing() -> None:
-    """No reduction starts before the chunks are added up."""
+    """Start no reduction before the chunks are added up."""
 
 
 class Gradients:
-    """The way of the gradients of one training, over all workers alike; ``loss_scale`` is the next update's."""
+    """Computes, reduces and scales a training's gradients on all workers; ``loss_scale`` is the next update's."""
 
     def __init__(
         self, replica: Replica, settings: TrainingSettings, communicator: Communicator
@@ -142,9 +141,9 @@ class Gradients:
     def compute(
         self, micro_batches: Iterable[MicroBatch], measured: BatchLayout | None
     ) -> tuple[Tensor, Arrived]:
-        """The local batch's mean loss, a scalar of float64; afterwards ``parameter.grad`` is what the optimizer takes.
+        """Return the local batch's mean loss, a scalar of float64; ``parameter.grad`` becomes the optimizer's input.
 
-        Where ``measured`` is given the squared norms of its chunks' gradients are measured too.
+        If ``measured`` is given, also measure the squared norms of its chunks' gradients.
         """
         scale = self.loss_scale.value
         if measured is None:
@@ -164,7 +163,7 @@ class Gradients:
         return loss, self._finish(self._exchange(origin))
 
     def settle(self) -> None:
-        """Wait for what is under way, on all workers, before the state is saved."""
+        """Wait for running reductions on all workers, before the state is saved."""
         if self._pending is not None:
             arrived, self._pending = self._pending.wait(), None
             self._lagging = [
@@ -173,13 +172,13 @@ class Gradients:
             ]
 
     def _exchange(self, origin: Origin) -> Origin:
-        """Reduce, and put the gradient whose turn it is in the parameters; returns its origin."""
+        """Reduce, and put the gradient that is due into the parameters; returns its origin."""
         if not self._lags:
             self._reducer.finish()
             return origin
         self.settle()
         gradients, self._origin, origin = self._lagging, origin, self._origin
-        if self._communicator.size == 1:  # they wait as they are
+        if self._communicator.size == 1:  # nothing to reduce
             self._lagging = self._replica.gradients()
         else:
             self._pending = self._reducer.start()
@@ -187,7 +186,7 @@ class Gradients:
         return origin
 
     def _finish(self, origin: Origin) -> Arrived:
-        """Unscale and clip, once per update, and look whether the gradient is finite where that may fail."""
+        """Unscale and clip, once per update, and check that the gradient is finite if it may not be."""
         scale = origin.loss_scale
         if isinstance(scale, Tensor):
             scale = scale.double()  # its square may be too large for float32
@@ -214,7 +213,7 @@ class Gradients:
         return Arrived(overflowed, _measured(origin, square, 1.0 if unscaled else scale))
 
     def state_dict(self) -> dict[str, Any]:
-        """The lagging gradient with its origin, and the loss scale; after :meth:`settle`."""
+        """Return the lagging gradient with its origin, and the loss scale; call :meth:`settle` first."""
         return {
             "lagging": [gradient.clone() for gradient in self._lagging],
             "origin": {
@@ -225,7 +224,7 @@ class Gradients:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` gave."""
+        """Restore the result of :meth:`state_dict`."""
         self._pending = None
         self._lagging = [
             saved.to(own.device, own.dtype, copy=True)

@@ -1,10 +1,10 @@
-"""The micro batch that a GPU's memory holds, found by trying, where a job does not say one.
+"""The micro batch that fits a GPU's memory, found by trial if the job does not set one.
 
 Before its first update a training computes the loss and the gradient of a micro batch as large as its workload allows,
-with room kept for the optimizer's state, and halves the micro batch until that fits. In the usual case the first one
-does, at the price of one update; nothing is remembered, because what else lies on the card may change. With ghost batch
-norm a training does not depend on its micro batch but for rounding; a model with batch norm of another kind does, and
-is left alone.
+with memory reserved for the optimizer's state, and halves the micro batch until it fits. Usually the first one does, at
+the cost of one update; the result is not remembered, because other programs' use of the card may change. With ghost
+batch norm a training depends on its micro batch only through rounding; a model with another kind of batch norm depends
+on it, and is left alone.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _LOG = logging.getLogger(__name__)
 def limited_by_memory(
     job: TrainingJob, replica: Replica, communicator: Communicator
 ) -> TrainingJob:
-    """The job with the micro batch that every worker's GPU holds; on a CPU, or where the job says one, the job itself.
+    """Return the job with a micro batch that fits every worker's GPU; unchanged on a CPU, or if the job sets one.
 
-    Raises :class:`~trainers.errors.JobError` where not even one normalization group fits.
+    Raises :class:`~trainers.errors.JobError` if not even one normalization group fits.
     """
     if job.micro_batch_size is not None or replica.device.type != "cuda":
         return job
@@ -42,7 +42,7 @@ def limited_by_memory(
 def with_fitting_micro_batch(
     job: TrainingJob, replica: Replica, communicator: Communicator
 ) -> TrainingJob:
-    """The same on any device whose allocator raises :class:`torch.OutOfMemoryError`; all workers come together."""
+    """The same on any device whose allocator raises :class:`torch.OutOfMemoryError`; all workers must call it."""
     if statistics_depend_on_micro_batches(replica.model):
         return job
     group, workload = replica.group_size, replica.workload
@@ -72,7 +72,7 @@ def _fits_everywhere(replica: Replica, communicator: Communicator, samples: int)
 
 
 def _fits(replica: Replica, samples: int) -> bool:
-    """Whether the gradient of so many samples can be computed; leaves the replica as it was."""
+    """Return whether the gradient of ``samples`` samples can be computed; leaves the replica unchanged."""
     cuda = replica.device.type == "cuda"
     training = replica.model.training
     replica.model.train()

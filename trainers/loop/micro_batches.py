@@ -1,4 +1,4 @@
-"""MicroBatchLoader: the micro batches of one worker, update by update, in the layout that each update asks for."""
+"""MicroBatchLoader: the micro batches of one worker, update by update, in the layout of each update."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MicroBatchLoader:
         self.follow(batch_schedule)
 
     def follow(self, batch_schedule: BatchSchedule) -> None:
-        """Cut updates by another schedule from now on; what :meth:`micro_batches` gave before goes by the old one."""
+        """Cut updates by another schedule from now on; micro batches already yielded follow the old one."""
         self._batch_schedule, job, replica = batch_schedule, self._job, self._replica
         self._layouts = {
             phase: _layout(phase, job, self._workload, self._part.size, replica.group_size)
@@ -61,16 +61,16 @@ class MicroBatchLoader:
         }
 
     def layout(self, step: int) -> BatchLayout:
-        """How update ``step`` is cut."""
+        """Return the layout of update ``step``."""
         phase = self._batch_schedule.phase(step)
         return self.measured(step) or self._layouts[phase]
 
     def measured(self, step: int) -> BatchLayout | None:
-        """The layout of update ``step`` if its gradient norms are measured: every so many updates, from 0 on."""
+        """Return the layout of update ``step`` if its gradient norms are measured: at a fixed interval, from 0 on."""
         return None if step % self._every else self._measured[self._batch_schedule.phase(step)]
 
     def micro_batches(self, first_step: int, every: int = 1) -> Iterator[MicroBatch]:
-        """This worker's micro batches of update ``first_step`` and each ``every``-th after it, without end."""
+        """Yield this worker's micro batches of update ``first_step`` and each ``every``-th after it, without end."""
         cuts = itertools.chain.from_iterable(
             self.cuts(step, self.layout(step)) for step in itertools.count(first_step, every)
         )
@@ -85,14 +85,14 @@ class MicroBatchLoader:
         return map(self._received, sent)
 
     def cuts(self, step: int, layout: BatchLayout) -> Iterator[tuple[Cut, float, bool]]:
-        """Update ``step`` in the given layout: each cut, its share of the local batch, and whether it is the last."""
+        """Yield the cuts of update ``step`` in ``layout``, each with its share of the batch and whether it is last."""
         left = layout.micro_batches
         for cut in layout.cuts(self._batch_schedule.samples(step), self._rank):
             left -= 1
             yield cut, cut.count / layout.local_batch_size, left == 0
 
     def load(self, cut: Cut, share: float, ends_update: bool) -> MicroBatch:
-        """The samples of one cut of an update, on the device, with its share of the local batch."""
+        """Load the samples of one cut of an update onto the device, with its share of the local batch."""
         return self._received(self._loading(cut, share, ends_update)())
 
     def _received(self, micro: MicroBatch) -> MicroBatch:
@@ -102,7 +102,7 @@ class MicroBatchLoader:
     def _loading_streamed(
         self, first_step: int, every: int
     ) -> Callable[[Cut, float, bool], Callable[[], MicroBatch]]:
-        """Like :meth:`_loading`, from a stream that is read from its first sample of update ``first_step`` on."""
+        """Like :meth:`_loading`, from a stream that is read from the first sample of update ``first_step`` on."""
         if every != 1:
             raise WorkloadError(
                 f"an asynchronous training takes its samples by index, but those of {type(self._workload).__name__} "
@@ -121,7 +121,7 @@ class MicroBatchLoader:
         return loading
 
     def _loading(self, cut: Cut, share: float, ends_update: bool) -> Callable[[], MicroBatch]:
-        """A function that loads a micro batch and begins to copy it to the device, in any thread."""
+        """Return a function that loads a micro batch and begins to copy it to the device, in any thread."""
         samples = self.samples(cut)
 
         def load() -> MicroBatch:
@@ -130,7 +130,7 @@ class MicroBatchLoader:
         return load
 
     def samples(self, cut: Cut) -> Callable[[], Batch]:
-        """A function that loads the samples of a cut, in any thread."""
+        """Return a function that loads the samples of a cut, in any thread."""
         indices, epochs = self._stream.take(cut.first, cut.count)
         return lambda: self._workload.training_batch(indices, epochs, self._seed)
 
@@ -163,7 +163,7 @@ def _measured(layout: BatchLayout, job: TrainingJob, replica: Replica) -> BatchL
         return chunks if chunks.chunks > 1 else None
     if (
         settings.gradient_reduction != "mean"
-    ):  # the norms of what is no mean say nothing of the noise
+    ):  # without a mean, the norms say nothing about the noise
         return None
     return measured_layout(
         layout, replica.group_size, may_cut=not statistics_depend_on_micro_batches(replica.model)

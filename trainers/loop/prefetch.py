@@ -14,10 +14,10 @@ Item = TypeVar("Item")
 def prefetched(
     calls: Iterator[Callable[[], Item]], depth: int, concurrent: int = 1
 ) -> Generator[Item, None, None]:
-    """The results of the calls in their order, up to ``depth`` of them prepared ahead; an error arrives with its item.
+    """Yield the results of the calls in order, up to ``depth`` prepared ahead; an error is raised at its item.
 
     ``concurrent`` threads prepare as many items at the same time. With a ``depth`` of 0 each call is made when its
-    result is asked for.
+    result is requested.
     """
     if depth < 1:
         for call in calls:

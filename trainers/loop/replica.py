@@ -35,14 +35,14 @@ from trainers.workloads.workload import Batch, Workload, some_samples
 
 
 class Replica:
-    """A workload's model on a device; the same initial weights wherever it is built with the same seed.
+    """A workload's model on a device; the same seed gives the same initial weights everywhere.
 
     Attributes:
-        model: the module. trained: the same, compiled where that is asked for; losses are taken of it. parameters:
-        those that are trained. kinds: what each parameter is. growths: how far each is from its base shape, where the
-        workload has a model of a base width. norms: its ghost batch norms, and ``group_size`` their normalization batch
-        size. statistics: buffers that workers average before an evaluation. computing: the context of every forward
-        pass, which sets its precision. copies: the way of batches to the device.
+        model: the module. trained: the same, compiled on request; losses are computed with it. parameters: the trained
+        ones. kinds: the kind of each parameter. growths: how far each is from its base shape, if the workload has a
+        model of a base width. norms: its ghost batch norms, and ``group_size`` their normalization batch size.
+        statistics: buffers that workers average before an evaluation. computing: the context of every forward
+        pass, which sets its precision. copies: moves batches to the device.
     """
 
     def __init__(
@@ -82,48 +82,48 @@ class Replica:
     def optimizer(
         self, settings: TrainingSettings, communicator: Communicator | None = None
     ) -> Optimizer:
-        """A fresh optimizer of the parameters; a rule may share its work among the workers of ``communicator``."""
+        """Create an optimizer of the parameters; a rule may share its work among the workers of ``communicator``."""
         return make_optimizer(
             self.model.parameters(), settings, self.kinds, communicator, self.growths
         )
 
     def seed_generators(self, step: int, rank: int) -> None:
-        """Seed what dropout draws from, so that a checkpoint need not hold a generator's state."""
+        """Seed the generators that dropout uses, so that a checkpoint need not hold a generator's state."""
         seed = mixed_seed(self.seed, 2, step, rank)
         torch.default_generator.manual_seed(
             seed
-        )  # torch.manual_seed also visits every other device, at 0.1 ms
+        )  # torch.manual_seed also seeds every other device, which costs 0.1 ms
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
     def loss(self, batch: Batch) -> Tensor:
-        """The mean training loss over a prepared batch on any device, a scalar with its graph."""
+        """Return the mean training loss over a prepared batch on any device, a scalar with its graph."""
         with self.computing, self._compiling():
             return self.workload.loss(self.trained, self.here(batch), self.settings)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """The workload's sums over the evaluation set, of a prepared batch: tensors of any shape, by name."""
+        """Return the workload's sums over the evaluation set for a prepared batch: tensors of any shape, by name."""
         with self.computing:
             return self.workload.counts(self.model, self.here(batch))
 
     def gradients(self) -> list[Tensor]:
-        """The gradient of each parameter, of its shape; zeros where the loss did not depend on it."""
+        """Return the gradient of each parameter, of its shape; zeros if the loss did not depend on it."""
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = zero_gradient(parameter)
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     def set_gradients(self, gradients: list[Tensor] | None) -> None:
-        """Put these, one of each parameter's shape, in the place of the present gradients; None: none at all."""
+        """Replace the current gradients by these, one of each parameter's shape; None clears them."""
         for at, parameter in enumerate(self.parameters):
             parameter.grad = None if gradients is None else gradients[at]
 
     def end_update(self, global_batch_size: int) -> None:
-        """Move the running statistics of normalization by the update of so many samples over all workers."""
+        """Update the running statistics of normalization after an update of this many samples over all workers."""
         end_update(self.norms, global_batch_size // self.group_size)
 
     def here(self, batch: Batch) -> Batch:
-        """A batch on any device, on the replica's."""
+        """Move a batch from any device to the replica's."""
         if self.device.type == "cpu":
             return batch
         return tree_map(lambda tensor: tensor.to(self.device, non_blocking=True), batch)
@@ -133,10 +133,10 @@ class Replica:
 def evaluate(
     replica: Replica, communicator: Communicator, micro_batch_size: int | None
 ) -> dict[str, float]:
-    """Every metric over all evaluation samples, each worker counting its share.
+    """Compute every metric over all evaluation samples, with each worker counting its share.
 
     ``micro_batch_size`` is the most samples per forward pass (None: the workload's own limit). Averages the
-    statistics of normalization over the workers first, and leaves the model in evaluation mode.
+    normalization statistics over the workers first, and leaves the model in evaluation mode.
     """
     communicator.all_reduce_mean_(replica.statistics)
     replica.model.eval()
@@ -157,7 +157,7 @@ def evaluate(
             added = count.to(replica.device, torch.float64)  # a score may lie on any device
             totals[name] = totals[name] + added if name in totals else added
         counted += batch.samples
-    if not counted:  # a worker without a share learns from a sample of others what is counted
+    if not counted:  # a worker without a share counts another's sample for names and shapes
         one = replica.copies.send(some_samples(workload, 1, evaluation=True))
         for name, count in replica.counts(replica.copies.receive(one)).items():
             totals[name] = torch.zeros_like(count, dtype=torch.float64, device=replica.device)
@@ -175,9 +175,9 @@ def evaluate(
 
 
 def metrics_of_counts(workload: Workload, counts: dict[str, Tensor]) -> dict[str, float]:
-    """Every metric, from what was counted over the whole evaluation set: tensors of any shape, by name.
+    """Compute every metric from the counts over the whole evaluation set: tensors of any shape, by name.
 
-    Raises :class:`WorkloadError` where ``metrics_from`` leaves one out.
+    Raises :class:`WorkloadError` if ``metrics_from`` omits one.
     """
     metrics = workload.metrics_from(counts, workload.evaluation_samples)
     missing = [name for name in workload.metrics if name not in metrics]
@@ -197,7 +197,7 @@ class _EvaluationBatch:
 def _evaluation_batches(
     replica: Replica, part: Part, largest: int
 ) -> Iterator[Callable[[], _EvaluationBatch | None]]:
-    """Functions that prepare each batch of a worker's share; of a stream without end, with None where it has ended."""
+    """Yield functions that prepare each batch of a worker's share; for a stream, without end, None after its last."""
     workload = replica.workload
     if workload.streamed:
         batches = iter(workload.evaluation_stream(part))

@@ -1,7 +1,7 @@
-"""Leaving early and going on: what asks a training to stop, when it saves, and how it is started again.
+"""Stopping early and resuming: what asks a training to stop, when it saves, and how it is restarted.
 
-A slot on a machine ends, a node dies. A training saves a checkpoint at its evaluations; asked to stop, it goes to
-the next evaluation, saves and leaves. Started again with the same checkpoint it goes on as if it had never stopped.
+A time slot on a machine ends, or a node dies. A training saves a checkpoint at its evaluations; when asked to stop, it
+goes on to the next evaluation, saves and exits. Restarted with the same checkpoint, it continues as if never stopped.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ STOPPED = 75
 AGENTS = ("TORCHELASTIC_RUN_ID", "HOROVOD_GLOO_RENDEZVOUS_ADDR", STORE_FILE)
 """Set by torchrun, by horovodrun over Gloo and by :mod:`trainers.local_workers`.
 
-They end workers by SIGTERM, and take any status but 0 for a crash.
+They end workers with SIGTERM, and treat any status but 0 as a crash.
 """
 
 
 class StopRequests:
     """Whether this training was asked to stop: by SIGUSR1, by SIGTERM, or by a file that appeared.
 
-    Under a launcher that ends its workers by SIGTERM (``AGENTS``), that signal keeps its meaning: it comes when a
-    fellow worker is lost, and then there is no next evaluation. The signals are taken inside a ``with``.
+    Under a launcher that ends its workers with SIGTERM (``AGENTS``), that signal keeps its meaning: it arrives when a
+    fellow worker is lost, and then there is no next evaluation. The signals are handled inside a ``with``.
     """
 
     def __init__(self, stop_file: Path | None = None) -> None:
@@ -46,7 +46,7 @@ class StopRequests:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequests:
-        if threading.current_thread() is threading.main_thread():  # others may not take signals
+        if threading.current_thread() is threading.main_thread():  # others may not set handlers
             for number in (
                 (signal.SIGUSR1,) if under_agent(os.environ) else (signal.SIGUSR1, signal.SIGTERM)
             ):
@@ -58,11 +58,11 @@ class StopRequests:
             signal.signal(number, handler)
 
     def asked(self) -> bool:
-        """Whether this process was asked."""
+        """Return whether this process was asked to stop."""
         return self._signalled or (self._stop_file is not None and self._stop_file.exists())
 
     def agreed(self, communicator: Communicator) -> bool:
-        """Whether any worker was asked; the same answer on every worker, which all must call."""
+        """Return whether any worker was asked to stop; all must call it, and all get the same answer."""
         return agreed(communicator, self._signalled if communicator.rank else self.asked())
 
     def _note(self) -> None:
@@ -70,7 +70,7 @@ class StopRequests:
 
 
 def agreed(communicator: Communicator, asked: bool) -> bool:
-    """Whether any worker asks; the same answer on every worker, which all must call."""
+    """Return whether any worker asks; all must call it, and all get the same answer."""
     if communicator.size == 1:
         return asked
     import torch
@@ -89,10 +89,10 @@ def finish_or_stop(
     seconds_between: float,
     stop: StopRequests,
 ) -> TrainingOutcome | None:
-    """Advance to the end, or until it is asked to stop; None where it was stopped.
+    """Advance to the end, or until asked to stop; return None if it was stopped.
 
-    Worker 0 reports each evaluation and saves the checkpoint: at the end, before it stops, and else at the first
-    evaluation after ``seconds_between`` since the last; 0 means at each.
+    Worker 0 reports each evaluation and saves the checkpoint: at the end, before it stops, and otherwise at the first
+    evaluation at least ``seconds_between`` after the last save; 0 means at each.
     """
     from trainers.loop import checkpoint as checkpoints
 
@@ -116,17 +116,17 @@ def finish_or_stop(
 
 
 def stopped_status(environment: Mapping[str, str]) -> int:
-    """How a stopped training leaves: ``STOPPED``, but 0 under a launcher that would take that for a crash."""
+    """Return the exit status of a stopped training: ``STOPPED``, but 0 under a launcher that treats it as a crash."""
     return 0 if under_agent(environment) else STOPPED
 
 
 def under_agent(environment: Mapping[str, str]) -> bool:
-    """Whether torchrun or horovodrun watches over this process."""
+    """Return whether torchrun or horovodrun supervises this process."""
     return any(name in environment for name in AGENTS)
 
 
 def count_nodes(communicator: Communicator, environment: Mapping[str, str]) -> int:
-    """The number of nodes, from what launchers tell of the workers on each; 1 where they tell nothing. All call it."""
+    """Return the number of nodes, from the launchers' worker counts per node; 1 without them. All workers call it."""
     local = local_size(environment) or communicator.size
     if communicator.size == 1:
         return 1
@@ -140,7 +140,7 @@ def count_nodes(communicator: Communicator, environment: Mapping[str, str]) -> i
 def resume(training: AnyTraining, communicator: Communicator, checkpoint: Path) -> None:
     """Load ``checkpoint`` if it exists, on every worker or on none.
 
-    Raises :class:`CheckpointError` where only some see it, or it is not one of this training.
+    Raises :class:`CheckpointError` if only some workers see it, or it belongs to another training.
     """
     import torch
 

@@ -9,7 +9,7 @@ A workload that defines ``sample_images(model)`` returns plain values::
                  "fields": {"TMQ": [[0, 17, ...], ...]},                     rows from the top, numbers 0 to 255
                  "labels": [[0, 0, 1, ...], ...], "prediction": [[0, 0, 2, ...], ...]}]}
 
-Any of the four may be left out, and other keys are kept and not shown. Worker 0 writes it behind the outcome.
+Any of the four may be left out, and other keys are kept but not shown. Worker 0 writes it after the outcome.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from trainers.loop.replica import Replica
 
 MAX_BYTES = 8_000_000
-"""The largest sample images that are kept, as JSON."""
+"""The size limit of stored sample images, as JSON."""
 
 
 def sample_images_of(replica: Replica) -> dict[str, Any] | None:
-    """The sample images of a replica's present model; None where its workload has none."""
+    """Return the sample images of a replica's current model; None if its workload has none."""
     import torch
 
     show = getattr(replica.workload, "sample_images", None) or getattr(
@@ -43,7 +43,7 @@ def sample_images_of(replica: Replica) -> dict[str, Any] | None:
 
 
 def check_sample_images(images: Any) -> dict[str, Any]:
-    """The sample images of a workload, if they have the form above; :class:`WorkloadError` names the wrong part."""
+    """Return a workload's sample images if they have the form above; :class:`WorkloadError` names the wrong part."""
     if not isinstance(images, Mapping):
         raise WorkloadError(f"sample images must be a mapping, but got {type(images).__name__}")
     classes = images.get("classes", [])

@@ -1,4 +1,4 @@
-"""The samples of a streamed workload, as a training and an evaluation take them."""
+"""The samples of a streamed workload, for training and for evaluation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trainers.workloads.workload import Workload
 
 
 def training_queue(workload: Workload, seed: int, part: Part, first: int) -> SampleQueue:
-    """A worker's training samples, epoch after epoch without end, from its sample ``first`` on.
+    """Queue a worker's training samples, epoch after epoch without end, from its sample ``first`` on.
 
-    An epoch of the worker is its share of the declared ``train_samples``: what its stream gives beyond that is left
-    out, and where the stream ends before, it begins again. A single worker's stream has to give as many as declared.
+    A worker's epoch is its share of the declared ``train_samples``: samples beyond that are skipped, and if the stream
+    ends before, it starts again. A single worker's stream must provide as many as declared.
     """
     share = part.share(workload.train_samples)
     epoch, skipped = divmod(first, share)
@@ -42,7 +42,7 @@ def _epochs(workload: Workload, seed: int, part: Part, share: int, epoch: int) -
 
 
 def check_evaluated(workload: Workload, counted: int) -> None:
-    """Raise :class:`~trainers.errors.DataError` where the workers' streams did not give the declared samples."""
+    """Raise :class:`~trainers.errors.DataError` if the workers' streams did not provide the declared samples."""
     if counted != workload.evaluation_samples:
         raise DataError(
             f"{type(workload).__name__}.evaluation_stream gave {counted} samples to all workers together, but "

@@ -1,7 +1,7 @@
 """The training loop: one job, on any number of workers, to its target or to the end of its budget.
 
 Every random number is a function of the seed and of a position in the stream of samples, so a training that
-is resumed from a checkpoint goes on as if it had never stopped.
+is resumed from a checkpoint continues as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from trainers.workloads.training_run import TrainingRun, TrainingSegment
 
 
 class Training(TrainingRun):
-    """A training of a model on the workers' devices; ``seconds`` are those of the wall clock."""
+    """Trains a model on the workers' devices; ``seconds`` are wall-clock time."""
 
     def __init__(
         self, job: TrainingJob, communicator: Communicator, *, workload: Workload | None = None
@@ -70,17 +70,17 @@ class Training(TrainingRun):
 
     @property
     def model(self) -> nn.Module:
-        """The model that is trained."""
+        """The trained model."""
         return self.replica.model
 
     def sample_images(self) -> dict[str, Any] | None:
-        """The workload's sample images of the present model; see :mod:`trainers.loop.sample_images`."""
+        """Return the workload's sample images of the current model; see :mod:`trainers.loop.sample_images`."""
         with self.optimizer.evaluation():
             return sample_images_of(self.replica)
 
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         started = time.perf_counter()
-        if first_step != self._loaded_to:  # updates were done elsewhere, as by trainers.fused
+        if first_step != self._loaded_to:  # updates were done elsewhere, such as in trainers.fused
             self._go_to(first_step)
         self._loaded_to = last_step
         with torch.random.fork_rng(
@@ -101,14 +101,14 @@ class Training(TrainingRun):
 
     def _follow_batches(self) -> None:
         self.loader.follow(self.batch_schedule)
-        self._loaded_to = -1  # what is on its way was cut for other updates
+        self._loaded_to = -1  # prefetched micro batches were cut for other updates
 
     def _go_to(self, step: int) -> None:
-        """Let the micro batches of update ``step`` be the next ones."""
+        """Continue with the micro batches of update ``step``."""
         self._micro_batches, self._loaded_to = self.loader.micro_batches(step), step
 
     def _updates(self, first_step: int, last_step: int) -> tuple[Tensor, float]:
-        """The mean loss of each update over all workers, shape ``(updates,)``, and the last learning rate."""
+        """Return the mean loss of each update over all workers, shape ``(updates,)``, and the last learning rate."""
         self.model.train()
         losses: list[Tensor] = []
         rate: float | Tensor = math.nan
@@ -124,7 +124,7 @@ class Training(TrainingRun):
         return means, float(rate)
 
     def _update(self, step: int) -> tuple[Tensor, float | Tensor]:
-        """One update; returns this worker's mean loss and the learning rate. Nothing waits for an accelerator here."""
+        """Do one update without waiting for an accelerator; return this worker's mean loss and the learning rate."""
         self.replica.seed_generators(step, self.communicator.rank)
         layout = self.loader.layout(step)
         micro_batches = itertools.islice(self._micro_batches, layout.micro_batches)
@@ -141,7 +141,7 @@ class Training(TrainingRun):
         return loss, rate
 
     def _step_optimizer(self, step: int, overflowed: Tensor | None) -> float | Tensor:
-        """Move the weights by the gradients, unless one overflowed; returns the learning rate."""
+        """Update the weights with the gradients, unless one overflowed; return the learning rate."""
         settings, scale = self.scheduled, self.adascale
         epochs: float | Tensor
         rate: float | Tensor
@@ -157,7 +157,7 @@ class Training(TrainingRun):
         return rate
 
     def gather(self) -> None:
-        """Bring to every worker what only some of them keep of the optimizer's state."""
+        """Copy to every worker the parts of the optimizer's state that only some of them keep."""
         self.optimizer.gather()
 
     def _weights(self) -> dict[str, Any]:

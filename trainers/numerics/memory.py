@@ -1,7 +1,7 @@
-"""Memory that a process frees and asks for again, as a training with every update and a fit with every step.
+"""Memory that a process frees and allocates again, as in every update of a training and every step of a fit.
 
-glibc gives the free memory at the end of its heap back to the system, and every page of the next update's
-activations then costs a fault: 5 to 10 % of an update of a small network on a CPU
+glibc returns the free memory at the end of its heap to the system, and every page of the next update's
+activations then costs a page fault: 5 to 10 % of an update of a small network on a CPU
 (``benchmarks/step_overhead.py``), and a third of the time of ``hpo plan``.
 """
 
@@ -20,10 +20,10 @@ _KEPT_BYTES, _LARGEST_ON_HEAP = 2**30, 2**25
 
 
 def held_bytes(device: torch.device) -> int | None:
-    """The memory that this training has held: the peak of what was allocated on a GPU, which its start has reset.
+    """Return the peak memory of this training: on a GPU the peak of allocations, which its start has reset.
 
-    On a CPU what the process has in memory now, with all that it has loaded (statm in proc(5)), for its peak may be
-    that of the training before; None where the system does not tell.
+    On a CPU, return the process's current memory, including everything it has loaded (statm in proc(5)), because its
+    peak may be that of an earlier training; None if the system does not report it.
     """
     if device.type == "cuda":
         import torch
@@ -33,7 +33,7 @@ def held_bytes(device: torch.device) -> int | None:
 
 
 def resident_bytes(process: int) -> int | None:
-    """The present memory of a process; None where the system does not tell, or it has ended."""
+    """Return the current memory of a process; None if the system does not report it, or the process has ended."""
     try:
         pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
@@ -42,9 +42,9 @@ def resident_bytes(process: int) -> int | None:
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep up to 1 GiB that it has freed; False where the C library has no such switch.
+    """Let this process keep up to 1 GiB of freed memory; return False if the C library has no such setting.
 
-    For processes of our own, trainings and commands; a library call must not decide this for its caller.
+    For our own processes, trainings and commands; a library call must not decide this for its caller.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -2,14 +2,14 @@
 
 Hoffer et al., arXiv:1705.08741; Goyal et al., arXiv:1706.02677, section 2.3, keep the 32 samples of one
 worker, and MLPerf's bn_span is the same number. The group size is part of the loss, so a training with a
-fixed group size does not depend on how many workers run it.
+fixed group size does not depend on the number of workers.
 
-The sum with a shortcut and the ReLU that follow in most networks can be left to the normalization (:func:`norm_relu`).
-On a CPU they are then one operation of the graph, which writes every group to its place in the result and has no memory
-of its own for what lies between: 0.77 to 0.90 times the time of the composition, forward and backward, where a tensor
-has :data:`FUSED_ELEMENTS` or more and there is a shortcut or more than one group (``benchmarks/ghost_batch_norm.py``).
-Elsewhere the composition is computed: for smaller tensors it is faster, ``torch.compile`` fuses it by itself, and on
-GPUs nothing else has been measured.
+The residual sum and the ReLU that follow in most networks can be left to the normalization (:func:`norm_relu`). On a
+CPU they are then one operation of the graph, which writes every group to its place in the result without memory for
+intermediate values: 0.77 to 0.90 times the time of the composition, forward and backward, if a tensor has
+:data:`FUSED_ELEMENTS` or more and there is a shortcut or more than one group (``benchmarks/ghost_batch_norm.py``).
+Elsewhere the composition is computed: for smaller tensors it is faster, ``torch.compile`` fuses it by itself, and
+nothing else has been measured on GPUs.
 """
 
 from __future__ import annotations
@@ -25,20 +25,19 @@ from torch.autograd.function import once_differentiable
 from trainers.errors import JobError
 
 FUSED_ELEMENTS = 2**18
-"""Elements of the input from which on the fused operation is used on a CPU."""
+"""The input size, in elements, from which the fused operation is used on a CPU."""
 
 
 class GhostBatchNorm(nn.Module):
     """Batch normalization of ``(samples, features, ...)`` over groups of ``group_size`` consecutive samples.
 
     Running statistics: the mean over all groups of an update (collected over its micro batches) enters one
-    exponential moving average per update that forgets by ``momentum`` for each group of the global batch.
-    The average thus spans the same number of samples at any batch size. With one group per update this is
-    the usual momentum of 0.9; with many it is the last batch's statistics, as in Akiba et al.
-    (arXiv:1711.04325), without which evaluation lags behind the weights where updates are few. The average
-    starts at zero and is divided by its own weight when it is used, so it is unbiased from the first update
-    on. It is linear in the groups, so the mean of several workers' averages is the average over all their
-    groups.
+    exponential moving average per update, whose decay is ``momentum`` for each group of the global batch. The average
+    thus spans the same number of samples at any batch size. With one group per update this is the usual momentum of
+    0.9; with many it is the last batch's statistics, as in Akiba et al. (arXiv:1711.04325), without which evaluation
+    lags behind the weights when updates are few. The average starts at zero and is divided by its own weight when it
+    is used, so it is unbiased from the first update on. It is linear in the groups, so the mean of several workers'
+    averages is the average over all their groups.
     """
 
     running_mean: Tensor
@@ -67,11 +66,11 @@ class GhostBatchNorm(nn.Module):
         self.may_fuse = True
 
     def count_on_device(self) -> None:
-        """Count the groups of an update in a tensor: for each number of them code would be compiled anew."""
+        """Count the groups of an update in a tensor: a Python number would be recompiled for each value."""
         self.update_groups = torch.zeros_like(self.update_weight)
 
     def begin_update(self) -> None:
-        """The group that comes next is the first of an update."""
+        """Mark the next group as the first of an update."""
         self.groups = 0
         if self.update_groups is not None:
             self.update_groups.zero_()
@@ -79,8 +78,8 @@ class GhostBatchNorm(nn.Module):
     def forward(self, x: Tensor, add: Tensor | None = None, *, relu: bool = False) -> Tensor:
         """Normalize ``(samples, features, ...)``: by each group's statistics in training, else by the running ones.
 
-        Then ``add``, of the same shape, is added, and the ReLU taken, where they are asked for. Raises
-        :class:`JobError` for a training batch that is not whole groups.
+        Then add ``add``, of the same shape, and apply the ReLU, if requested. Raises :class:`JobError` for a training
+        batch that is not whole groups.
         """
         if self.training and self._fuses(x, add):
             self._check_whole_groups(x)
@@ -149,7 +148,7 @@ class GhostBatchNorm(nn.Module):
         return y
 
     def _with_running_statistics(self, x: Tensor) -> Tensor:
-        # before the first update there is nothing to divide, and the input is taken as normalized
+        # before the first update there is nothing to divide, and the input counts as normalized
         seen = self.running_weight > 0
         weight = torch.where(seen, self.running_weight, 1.0)
         mean, variance = (
@@ -168,7 +167,7 @@ class GhostBatchNormReLU(GhostBatchNorm):
 
 
 def norm_relu(norm: nn.Module, x: Tensor, add: Tensor | None = None) -> Tensor:
-    """``relu(norm(x) + add)``, by any normalization; a :class:`GhostBatchNorm` does all of it."""
+    """``relu(norm(x) + add)``, with any normalization; a :class:`GhostBatchNorm` computes all of it."""
     if isinstance(norm, GhostBatchNorm):
         return norm(x, add, relu=True)  # type: ignore[no-any-return]
     y = norm(x)
@@ -176,7 +175,7 @@ def norm_relu(norm: nn.Module, x: Tensor, add: Tensor | None = None) -> Tensor:
 
 
 class _FusedGroups(torch.autograd.Function):
-    """Batch norm of each group with what follows it: y = relu(norm(x) + add), with ``add`` and ReLU as asked for."""
+    """Batch norm of each group with what follows it: y = relu(norm(x) + add), with ``add`` and ReLU as requested."""
 
     @staticmethod
     def forward(
@@ -192,7 +191,7 @@ class _FusedGroups(torch.autograd.Function):
         epsilon: float,
         relu: bool,
     ) -> Tensor:
-        """Keeps ``x``, the statistics of the groups and, for the ReLU, ``y``."""
+        """Save ``x``, the statistics of the groups and, for the ReLU, ``y``."""
         y = torch.empty_like(x)
         means, inverses = (x.new_empty(len(x) // group_size, x.shape[1]) for _ in range(2))
         parts = zip(
@@ -244,12 +243,12 @@ class _FusedGroups(torch.autograd.Function):
 
 
 def ghost_batch_norms(model: nn.Module) -> list[GhostBatchNorm]:
-    """All ghost batch norms of a model."""
+    """Return all ghost batch norms of a model."""
     return [module for module in model.modules() if isinstance(module, GhostBatchNorm)]
 
 
 def common_group_size(norms: Sequence[GhostBatchNorm]) -> int:
-    """The one group size of all layers, in samples, or 1 where there are none; :class:`JobError` where they differ."""
+    """Return the common group size of all layers, in samples, or 1 without any; :class:`JobError` if they differ."""
     sizes = {norm.group_size for norm in norms}
     if len(sizes) > 1:
         raise JobError(
@@ -261,7 +260,7 @@ def common_group_size(norms: Sequence[GhostBatchNorm]) -> int:
 
 @torch.no_grad()
 def end_update(norms: Sequence[GhostBatchNorm], groups: int) -> None:
-    """Move the running statistics of all layers by the update just processed; ``groups`` of all workers."""
+    """Update the running statistics of all layers with the update just processed; ``groups`` of all workers."""
     if not norms:
         return
     running = [
@@ -278,12 +277,12 @@ def end_update(norms: Sequence[GhostBatchNorm], groups: int) -> None:
 
 
 def statistics_depend_on_micro_batches(model: nn.Module) -> bool:
-    """Whether a model has batch norm of another kind, for which a smaller micro batch is another training."""
+    """Return whether a model has another kind of batch norm, with which a smaller micro batch changes the training."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
 def persistent_statistics(model: nn.Module) -> list[Tensor]:
-    """The floating-point buffers of a checkpoint, of any shape: what workers must average before an evaluation."""
+    """Return the floating-point buffers of a checkpoint, of any shape: workers average them before an evaluation."""
     parameters = {id(parameter) for parameter in model.parameters()}
     return [
         tensor

@@ -1,7 +1,7 @@
-"""Parametrizations: how initial values, outputs and learning rates follow from the width and the depth of a model.
+"""Parametrizations: how initial values, outputs and learning rates depend on the width and the depth of a model.
 
 ``standard`` leaves a model as it is. ``mup`` is the maximal update parametrization (Yang et al., arXiv:2203.03466) in
-the form of its table 8. At its base width it is the standard one; beyond, with every size as a multiple of the base's:
+the form of its table 8. At its base width it equals the standard one; beyond, with sizes as multiples of the base's:
 
                                     vector      matrix
     initial standard deviation      1           1 / sqrt(fan_in)    of the standard one at the base width
@@ -12,7 +12,7 @@ the form of its table 8. At its base width it is the standard one; beyond, with 
     what the last layer reads       1 / fan_in                      a layer whose output does not grow
     products in attention           sqrt(base d) / d                d, the size of a head (:func:`attention_scale`)
 
-``completep`` is the same over the depth too (Dey et al., arXiv:2505.01618, table 1 with alpha = 1), the number of
+``completep`` extends this to the depth (Dey et al., arXiv:2505.01618, table 1 with alpha = 1), with the number of
 residual blocks as a multiple of the base's:
 
                                     outside of blocks   in a block
@@ -23,24 +23,24 @@ residual blocks as a multiple of the base's:
     rate of SGD                     as in mup           depth times it
     rate of LARS and LAMB           as in mup           as in mup
 
-Two dimensions of a matrix grow with the width, one of a vector: biases, gains of normalizations, embeddings, weights of
-first and last layers. Table 3 of the paper, without the multiplier of the last layer, is the same training (section B.1
-there); the form of table 8 also allows an output that is tied to the embedding. Tensors of which nothing grows stay as
-they are.
+A matrix has two dimensions that grow with the width, a vector one: biases, normalization gains, embeddings, weights of
+first and last layers. Table 3 of the paper, without the multiplier of the last layer, gives the same training (section
+B.1 there); the form of table 8 also allows an output that is tied to the embedding. Tensors without a growing dimension
+stay as they are.
 
-The line of LARS and LAMB is not in that paper. It follows from the condition that an update has the spectral norm
+The line for LARS and LAMB is not in that paper. It follows from the condition that an update has the spectral norm
 sqrt(fan_out / fan_in) (Yang, Simon and Bernstein, arXiv:2310.17813, condition 1). The rank of gradients does not grow,
 so an update's spectral norm is a share of its Frobenius norm, which the trust ratio makes a share of the weights':
-sqrt(fan_out) for a matrix. What these rules do not adapt goes by the lines above it.
+sqrt(fan_out) for a matrix. Parameters that these rules do not adapt follow the lines above it.
 
-CompleteP is published for AdamW. What it asks of every optimizer is that the weights of a block move as far in a deep
-network as in that of the base depth. The rest follows from the gradient, which the multiplier of the branch makes
-smaller by the depth: a rule that normalizes it (Adam's kin, LARS, LAMB) moves as far, one that is proportional to it
-(SGD, and what LARS does not adapt) needs a rate that is greater by the depth.
+CompleteP is published for AdamW. Its requirement for every optimizer is that the weights of a block move as far in a
+deep network as at the base depth. The rest follows from the gradient, which the multiplier of the branch divides by the
+depth: a rule that normalizes it (Adam's kin, LARS, LAMB) moves as far, whereas one that is proportional to it (SGD, and
+parameters that LARS does not adapt) needs a rate that is larger by the depth.
 
 The coefficient of weight decay is divided by the multiplier of SGD's or Adam's rate, so that weights shrink as fast at
-any size (section B.3 of muP: decay that is decoupled; microsoft/mup does the same, and CompleteP's table). Adam's
-epsilon follows the gradients, which fall with the width and in a block with the depth (CompleteP, table 1).
+any size (section B.3 of muP: decoupled decay; microsoft/mup does the same, as does CompleteP's table). Adam's epsilon
+follows the gradients, which fall with the width, and within a block with the depth (CompleteP, table 1).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from search_spaces.techniques.technique import listed
 from trainers.errors import DataError, JobError, WorkloadError
 
 InitialLaw = Literal["fan_in", "fan_out", "constant"]
-"""How the standard initialization's deviation moves with the width: 1 / sqrt(fan_in), 1 / sqrt(fan_out), not at all."""
+"""How the standard initialization's deviation scales with width: 1 / sqrt(fan_in), 1 / sqrt(fan_out), not at all."""
 
 _LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
 _LISTS = (nn.ModuleList, nn.Sequential)
@@ -78,9 +78,9 @@ class Multipliers(NamedTuple):
 
 @dataclass(frozen=True)
 class Growth:
-    """How many times a tensor's fans are those of its base shape; both 1 where nothing grows.
+    """A tensor's fans as multiples of those of its base shape; both 1 if nothing grows.
 
-    ``depth`` is how many times as many residual blocks there are, for a tensor in one of them; 1 outside.
+    ``depth`` is the number of residual blocks as a multiple of the base's, for a tensor in a block; 1 outside.
     """
 
     fan_in: float = 1.0
@@ -89,25 +89,25 @@ class Growth:
 
     @property
     def matrix(self) -> bool:
-        """Whether both grow."""
+        """Whether both fans grow."""
         return self.fan_in != 1 and self.fan_out != 1
 
     @property
     def deviation(self) -> float:
-        """The initial standard deviation, of the one at the base width."""
+        """The initial standard deviation, relative to the one at the base width."""
         return self.fan_in**-0.5 if self.matrix else 1.0
 
     @property
     def gradient(self) -> float:
-        """The size of the gradient's entries, of that at the base."""
+        """The size of the gradient's entries, relative to the base."""
         of_width = 1 / self.fan_out if self.matrix else 1 / (self.fan_in * self.fan_out)
         return of_width / self.depth
 
     def multipliers(self, optimizer: str, *, weight_decay: float, adapted: bool) -> Multipliers:
-        """The factors of a parameter under an optimizer.
+        """Return the factors of a parameter under an optimizer.
 
         ``weight_decay`` is its coefficient, ``adapted`` says whether layer-wise adaptation applies to the parameter.
-        Raises :class:`JobError` for an optimizer of which nobody says how its updates move with the size.
+        Raises :class:`JobError` for an optimizer whose scaling with the size is unknown.
         """
         if self == Growth():
             return Multipliers()
@@ -135,17 +135,17 @@ class Growth:
 
 @dataclass(frozen=True)
 class BaseSizes:
-    """The sizes at which a parametrization is the standard one; ``depth`` is None in ``mup``, which follows none."""
+    """The sizes at which a parametrization equals the standard one; ``depth`` is None in ``mup``, which ignores it."""
 
     width: int
     depth: int | None = None
 
 
 def base_sizes(data: Mapping[str, Any], *, depth: str = "") -> BaseSizes | None:
-    """The sizes from which a parametrization scales, of a workload's data options; None: the standard one.
+    """Return the base sizes of a parametrization from a workload's data options; None for the standard one.
 
     Reads ``parametrization``, ``base_width`` and ``base_depth``. ``depth`` says why the workload's network cannot be
-    followed over its depth; empty where it can. Raises :class:`DataError` where the options contradict each other.
+    scaled in depth; empty if it can. Raises :class:`DataError` if the options contradict each other.
     """
     name = data.get("parametrization", "standard")
     if name not in PARAMETRIZATIONS:
@@ -179,7 +179,7 @@ def _base(data: Mapping[str, Any], size: str, name: str) -> int:
 
 
 def attention_scale(head_size: int, base_head_size: int) -> float:
-    """The factor of the product of a query and a key: 1 / sqrt(d) at the base, and from there as 1 / d."""
+    """Return the factor of the query-key product: 1 / sqrt(d) at the base size, and 1 / d scaling from there."""
     return math.sqrt(base_head_size / head_size) / math.sqrt(head_size)
 
 
@@ -189,17 +189,17 @@ def maximal_update_(
     initialization: Mapping[str, InitialLaw] | None = None,
     residual_outputs: Collection[str] = (),
 ) -> dict[nn.Parameter, Growth]:
-    """Put a model that was built in the standard way into ``mup``; gives the growth of each parameter.
+    """Convert a model with the standard parametrization to ``mup``; return the growth of each parameter.
 
-    ``base`` is the same model at the base width, of which only the shapes are read. ``initialization`` says, by the
-    beginnings of parameters' names, how the standard deviation of initial values moves with the width, for parameters
-    of more than one dimension; the longest that fits counts. Without it they are PyTorch's: layers and other matrices
-    follow ``fan_in``, embeddings and all other vectors are constant.
+    ``base`` is the same model at the base width, of which only the shapes are read. ``initialization`` says, by
+    prefixes of parameter names, how the standard deviation of initial values scales with the width, for parameters
+    of more than one dimension; the longest matching prefix counts. Without it PyTorch's defaults are assumed: layers
+    and other matrices follow ``fan_in``, embeddings and all other vectors are constant.
 
-    Where the base has another number of blocks (modules of a list), the model is put into ``completep``.
-    ``residual_outputs`` are then the names of the modules of a block whose outputs are added to the stream; they are
-    divided by the depth. Initial values must not depend on the depth. Raises :class:`WorkloadError` where the two
-    models do not fit.
+    If the base has another number of blocks (modules of a list), the model is converted to ``completep``.
+    ``residual_outputs`` then names the modules of a block whose outputs are added to the stream; they are divided by
+    the depth. Initial values must not depend on the depth. Raises :class:`WorkloadError` if the two models do not
+    match.
     """
     depths = _depths(model, base)
     branches = {
@@ -225,7 +225,7 @@ def maximal_update_(
 
 @dataclass(frozen=True)
 class _Depth:
-    """A list of blocks that is of another length than at the base; ``beginning`` is that of its modules' names."""
+    """A list of blocks whose length differs from the base's; ``beginning`` is the prefix of its modules' names."""
 
     beginning: str
     blocks: int
@@ -236,7 +236,7 @@ class _Depth:
         return self.blocks / self.base
 
     def at_base(self, name: str) -> str:
-        """The name that a parameter has in the base: blocks beyond begin anew."""
+        """Return a parameter's name in the base; blocks beyond the base's number start over."""
         if not name.startswith(self.beginning):
             return name
         index, _, rest = name.removeprefix(self.beginning).partition(".")
@@ -244,7 +244,7 @@ class _Depth:
 
 
 def _depths(model: nn.Module, base: nn.Module) -> list[_Depth]:
-    """The lists of blocks that grow; of lists within lists the outermost."""
+    """Return the lists of blocks that grow; of nested lists the outermost."""
     lists = {name: len(each) for name, each in base.named_modules() if _is_list(each)}
     found: list[_Depth] = []
     for name, module in model.named_modules():
@@ -346,7 +346,7 @@ def _standard_deviations(
     growths: Mapping[nn.Parameter, Growth],
     initialization: Mapping[str, InitialLaw],
 ) -> dict[nn.Parameter, float]:
-    """Factors of the initial values in the standard parametrization, as multiples of those at the base width."""
+    """Return the factors of the initial values in the standard parametrization, relative to the base width."""
     deviations: dict[nn.Parameter, float] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):

@@ -1,8 +1,8 @@
-"""Reduced precision: what runs in bf16 or fp16, and the loss scaling that keeps fp16 gradients above zero.
+"""Reduced precision: which operations run in bf16 or fp16, and the loss scaling that keeps fp16 gradients above zero.
 
 Micikevicius et al. (arXiv:1710.03740): matrix products in the reduced type, normalization, loss and updates in
-fp32, and the loss multiplied by a scale by which gradients are divided again before anything looks at them. A
-dynamic scale halves where a gradient overflowed, whose update is left out, and doubles after
+fp32, and the loss multiplied by a scale, which gradients are divided by before anything reads them. A dynamic
+scale halves if a gradient overflowed, whose update is skipped, and doubles after
 ``loss_scale_growth_updates`` updates without an overflow.
 """
 
@@ -32,17 +32,17 @@ _MATRIX_PRODUCTS = (
 
 
 def computing(settings: TrainingSettings, device: torch.device) -> AbstractContextManager[Any]:
-    """The context in which loss and scores are computed; may be entered again and again."""
-    if settings.precision not in REDUCED_TYPES:  # tf32 is how a GPU computes with fp32
+    """Return the context in which loss and scores are computed; may be entered repeatedly."""
+    if settings.precision not in REDUCED_TYPES:  # tf32 is a mode of fp32 on GPUs
         return nullcontext()
     return torch.autocast(device.type, dtype=REDUCED_TYPES[settings.precision])
 
 
 def store_reduced(model: nn.Module, settings: TrainingSettings) -> None:
-    """With ``reduced_weights``: keep convolutions and linear layers in the reduced type, all else as it is.
+    """With ``reduced_weights``: keep convolutions and linear layers in the reduced type, everything else as it is.
 
-    Their gradients are accumulated in fp32 all the same: divided by the loss scale in fp16, they would vanish. Raises
-    :class:`JobError` where PyTorch cannot do that.
+    Their gradients are still accumulated in fp32: divided by the loss scale in fp16, they would vanish. Raises
+    :class:`JobError` if PyTorch cannot do that.
     """
     if not settings.reduced_weights:
         return
@@ -59,7 +59,7 @@ def store_reduced(model: nn.Module, settings: TrainingSettings) -> None:
 
 
 def zero_gradient(parameter: nn.Parameter) -> Tensor:
-    """Zeros of the parameter's shape and of the type in which its gradient is accumulated."""
+    """Return zeros of the parameter's shape, in the type in which its gradient is accumulated."""
     return torch.zeros_like(
         parameter, dtype=getattr(parameter, "grad_dtype", None) or parameter.dtype
     )
@@ -68,8 +68,8 @@ def zero_gradient(parameter: nn.Parameter) -> Tensor:
 class LossScale:
     """The factor of the loss before the back-propagation: 1, a constant, or as large as possible.
 
-    A dynamic ``value`` is a scalar of float32 on the device, which is moved there, so that nobody waits for it; each
-    update gives a new tensor. It does not grow beyond what is finite.
+    A dynamic ``value`` is a scalar of float32 that stays on the device, so that nothing waits for it; each update
+    gives a new tensor. It does not grow beyond the largest finite value.
     """
 
     def __init__(self, settings: TrainingSettings, device: torch.device | str = "cpu") -> None:
@@ -81,7 +81,7 @@ class LossScale:
             self._without_overflow = torch.zeros((), dtype=torch.int32, device=device)
 
     def update(self, overflowed: Tensor) -> None:
-        """Take in whether the gradient of the last update, the same on every worker, overflowed: a scalar of bool."""
+        """Record whether the gradient of the last update, the same on every worker, overflowed: a scalar of bool."""
         assert isinstance(self.value, Tensor), "only a dynamic scale is updated"
         self.value = self.value.clone()
         torch._amp_update_scale_(
@@ -96,7 +96,7 @@ class LossScale:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` gave."""
+        """Restore the result of :meth:`state_dict`."""
         if not isinstance(self.value, Tensor):
             self.value = state["value"]
             return

@@ -1,4 +1,4 @@
-"""Random numbers as functions of their counters, so that nothing has to be stored to repeat them.
+"""Random numbers as functions of counters, so that nothing has to be stored to repeat them.
 
 The mixer is SplitMix64 (Steele, Lea and Flood, 2014, doi:10.1145/2660193.2660195): a bijection of 64-bit
 words whose outputs on consecutive counters pass the usual tests of randomness.
@@ -18,7 +18,7 @@ _LAST_SHIFT, _HIGH_BITS = np.uint64(31), np.uint64(11)
 
 
 def mixed_seed(*counters: int) -> int:
-    """One 63-bit seed from several counters (seed, epoch, ...); other counters give unrelated seeds."""
+    """Mix several counters (seed, epoch, ...) into one 63-bit seed; different counters give unrelated seeds."""
     state = 0
     for counter in counters:
         state = _mix((state + counter + _GAMMA) & _WORD)
@@ -28,11 +28,11 @@ def mixed_seed(*counters: int) -> int:
 def sample_uniforms(seed: int, epochs: Tensor, indices: Tensor, count: int) -> Tensor:
     """``count`` uniform numbers in [0, 1) for each sample, shape ``(len(indices), count)``, float64, on the CPU.
 
-    They depend on the seed, the sample's epoch and its index alone, so that a sample is augmented in the
-    same way on whichever worker and in whichever micro batch it is processed. ``epochs`` and ``indices`` are
-    int64 on the CPU, of shape ``(samples,)``.
+    They depend only on the seed, the sample's epoch and its index, so that a sample is augmented in the same way on
+    any worker and in any micro batch. ``epochs`` and ``indices`` are int64 on the CPU, of shape
+    ``(samples,)``.
     """
-    # in NumPy: its words are unsigned, and an operation on a batch of them takes a third of PyTorch's time
+    # in NumPy: its words are unsigned, and a batched operation takes a third of PyTorch's time
     base = np.uint64(mixed_seed(seed, 1))
     state = _mix_words(epochs.numpy().view(np.uint64) + base)
     state = _mix_words(state + indices.numpy().view(np.uint64))
@@ -47,7 +47,7 @@ def _mix(word: int) -> int:
 
 
 def _mix_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The mixed words, in place."""
+    """Mix the words, in place."""
     for shift, factor in _ROUNDS:
         words ^= words >> shift
         words *= factor

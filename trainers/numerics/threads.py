@@ -1,4 +1,4 @@
-"""How many threads a process computes with, and how many cores are its share of the machine."""
+"""The number of threads that a process computes with, and its share of the machine's cores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCAL_SIZES = (
     "PALS_LOCAL_SIZE",
     "SLURM_NTASKS_PER_NODE",
 )
-"""Variables by which launchers tell a process how many of its kind run on this node."""
+"""Variables in which launchers give the number of workers on this node."""
 
 LOCAL_RANKS = (
     "LOCAL_RANK",
@@ -25,12 +25,12 @@ LOCAL_RANKS = (
     "PALS_LOCAL_RANKID",
     "SLURM_LOCALID",
 )
-"""Variables by which launchers tell a process its number on this node."""
+"""Variables in which launchers give a worker's local rank."""
 
 
 @dataclass
 class _Share:
-    """The threads that this process was told to use; 0 while it was told nothing."""
+    """The number of threads set for this process; 0 if none was set."""
 
     threads: int = 0
 
@@ -41,19 +41,19 @@ _share = _Share()
 def use_threads(count: int) -> None:
     """Compute with ``count`` threads, which are the process's share of the machine's cores from now on."""
     _share.threads = count
-    if "torch" in sys.modules:  # not every workload needs it
+    if "torch" in sys.modules:  # not every workload needs torch
         import torch
 
         torch.set_num_threads(count)
 
 
 def own_cores(count: int) -> None:
-    """The process has so many cores to itself; with how many threads it computes is left as it is."""
+    """Record that the process has ``count`` cores to itself; its number of threads stays as it is."""
     _share.threads = count
 
 
 def place_on_node(environment: Mapping[str, str]) -> tuple[int, int]:
-    """This worker's number among those of its node, and how many these are, from what launchers tell; else 0 of 1."""
+    """Return this worker's local rank and the number of workers on its node, from the launchers; else 0 and 1."""
     number = next(
         (int(environment[name]) for name in LOCAL_RANKS if environment.get(name, "").isdigit()), 0
     )
@@ -61,7 +61,7 @@ def place_on_node(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def local_size(environment: Mapping[str, str]) -> int | None:
-    """The workers on this node, from what launchers tell; None where they tell nothing."""
+    """Return the number of workers on this node, from the launchers; None without them."""
     return next(
         (int(environment[name]) for name in LOCAL_SIZES if environment.get(name, "").isdigit()),
         None,
@@ -69,10 +69,10 @@ def local_size(environment: Mapping[str, str]) -> int | None:
 
 
 def cores_of_process() -> int:
-    """The cores that are this process's share, at least 1.
+    """Return the number of cores that are this process's share, at least 1.
 
-    The number set by :func:`use_threads`; else the cores that the process may run on, divided by the workers on this
-    node.
+    This is the number set by :func:`use_threads`; else the cores that the process may run on, divided by the workers
+    on this node.
     """
     if _share.threads:
         return _share.threads

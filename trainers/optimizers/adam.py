@@ -2,7 +2,7 @@
 
     w = w - rate * direction                            the direction of moments.py
 
-Large batches: raising the batch by k, the rate follows between k and sqrt(k). ``bias_correction`` is Adam's own.
+Large batches: when the batch grows by k, the rate grows by sqrt(k) to k. ``bias_correction`` is Adam's own.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     w = w - rate * weight_decay * w - rate * direction          the direction of moments.py
 
-The decay is multiplied by the learning rate, as in PyTorch; in the paper by the schedule's factor alone.
+The decay is multiplied by the learning rate, as in PyTorch; in the paper only by the schedule's factor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainers.optimizers.parameter_groups import ParameterBatch
 
 
 class AdamWRule(GroupOptimizer):
-    """Adam with the decay beside the moments."""
+    """Adam with the decay separate from the moments."""
 
     state_names = STATE_NAMES
 

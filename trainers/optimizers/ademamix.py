@@ -3,13 +3,13 @@
     m = beta1 * m + (1 - beta1) * g         s = b * s + (1 - b) * g         v = beta2 * v + (1 - beta2) * g^2
     w = w - rate * weight_decay * w - rate * (m / (1 - beta1^t) + a * s) / (sqrt(v / (1 - beta2^t)) + epsilon)
 
-s has no correction. Over ``ademamix_warmup_epochs``, with p from 0 to 1, a rises from 0 to ``ademamix_alpha`` by a
-line and b from beta1 to ``ademamix_beta3`` so that the half-life of the average does (section 3.1):
+s has no correction. Over ``ademamix_warmup_epochs``, with p from 0 to 1, a rises linearly from 0 to ``ademamix_alpha``,
+and b from beta1 to ``ademamix_beta3`` so that the half-life of the average rises linearly (section 3.1):
 
     b = exp(ln beta1 ln beta3 / ((1 - p) ln beta3 + p ln beta1))
 
 The paper counts p in updates, from 1; here it is the progress before the update over the warmup, so that it means the
-same at any batch. Without a warmup a and b are as set throughout.
+same at any batch size. Without a warmup a and b are constant.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def mix(settings: TrainingSettings, epochs: float) -> tuple[float, float]: ...
 @overload
 def mix(settings: TrainingSettings, epochs: float | Tensor) -> tuple[Any, Any]: ...
 def mix(settings: TrainingSettings, epochs: float | Tensor) -> tuple[Any, Any]:
-    """a and b after so many epochs; on the device where only that knows how many."""
+    """Return a and b after ``epochs`` epochs; on the device if only the device knows the epochs."""
     alpha, slow = settings.value("ademamix_alpha"), settings.value("ademamix_beta3")
     warmup, fast = settings.value("ademamix_warmup_epochs"), settings.beta1
     if warmup == 0 or (not isinstance(epochs, Tensor) and epochs >= warmup):
@@ -49,7 +49,7 @@ def mix(settings: TrainingSettings, epochs: float | Tensor) -> tuple[Any, Any]:
 
 
 class AdEMAMixRule(GroupOptimizer):
-    """AdamW on a mix of a fast and a slow average."""
+    """AdamW with a mix of a fast and a slow average."""
 
     state_names = (*STATE_NAMES, "slow_moment")
 

@@ -1,7 +1,7 @@
-"""One update of several trainings of one model at once, as the optimizers' fused rules see it.
+"""One update of several trainings of one model at once, as input to the optimizers' fused rules.
 
-All tensors are ``(elements,)``, in the order of :class:`trainers.fused.memory.StackedMemory`; a number that each
-training has of its own is a vector over the trainings, so that no update waits for the host.
+All tensors are ``(elements,)``, in the order of :class:`trainers.fused.memory.StackedMemory`; a number that differs
+between trainings is a vector over the trainings, so that no update waits for the host.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class StackedTensors(Protocol):
         """The norm of every tensor of every training, shape ``(values, tensors * K)``."""
 
     def over_elements(self, of_trainings: Tensor) -> Tensor:
-        """A vector over the trainings, ``(K,)``, as one over the elements."""
+        """Expand a vector over the trainings, ``(K,)``, to one over the elements."""
 
     def over_blocks(self, of_trainings: Tensor) -> Tensor:
-        """A vector over the trainings, ``(K,)``, as one over tensors and trainings."""
+        """Expand a vector over the trainings, ``(K,)``, to one over tensors and trainings."""
 
 
 @dataclass(frozen=True)
 class FusedUpdate:
     """One update of all trainings: their gradients ``(elements,)`` and their numbers, ``(K,)`` by name.
 
-    The coefficients of weight decay are those of each element and of each tensor of each training; ``adapted`` says
-    whether layer-wise adaptation applies to such a tensor, ``of_blocks`` by what its number of a name is multiplied.
+    The coefficients of weight decay are per element and per tensor of each training; ``adapted`` says whether
+    layer-wise adaptation applies to the tensor, ``of_blocks`` holds factors by which a tensor's named number is scaled.
     """
 
     memory: StackedTensors
@@ -48,20 +48,20 @@ class FusedUpdate:
     of_blocks: Mapping[str, Tensor] = field(default_factory=dict)
 
     def elements(self, name: str) -> Tensor:
-        """A number of each training, for each of its elements: shape ``(elements,)``."""
+        """Return a number of each training for each of its elements: shape ``(elements,)``."""
         if name in self.of_blocks:
             return self.spread(self.blocks(name))
         return self.memory.over_elements(self.numbers[name])
 
     def blocks(self, name: str) -> Tensor:
-        """A number of each training, for each of its tensors: shape ``(blocks,)``."""
+        """Return a number of each training for each of its tensors: shape ``(blocks,)``."""
         of_blocks = self.memory.over_blocks(self.numbers[name])
         if name in self.of_blocks:
             return of_blocks * self.of_blocks[name]
         return of_blocks
 
     def spread(self, of_blocks: Tensor) -> Tensor:
-        """A number of each tensor, shape ``(blocks,)``, for each of its elements: shape ``(elements,)``."""
+        """Expand a number of each tensor, shape ``(blocks,)``, to its elements: shape ``(elements,)``."""
         return of_blocks.index_select(0, self.memory.block_of)
 
     def gradients_with_decay(self) -> Tensor:

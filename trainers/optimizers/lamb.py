@@ -9,9 +9,9 @@ The decay is decoupled from the moments and lies inside the ratio. The paper has
 default). A tensor with ||w|| = 0 or ||u|| = 0 has ratio 1.
 
 Biases and normalization parameters have ratio 1 and do not decay unless ``adapt_norm_and_bias`` and
-``decay_norm_and_bias`` say so: apex's FusedLAMB likewise adapts only where there is decay. NVLAMB is LAMB with
+``decay_norm_and_bias`` are set: apex's FusedLAMB likewise adapts only parameters that decay. NVLAMB is LAMB with
 ``adapt_norm_and_bias`` true, ``bias_correction`` true and ``gradient_clip_norm`` 1.0; the training loop clips, before
-the moments see the gradient. (FusedLAMB: epsilon 1e-6, betas 0.9 and 0.999, weight_decay 0.01.)
+the gradient enters the moments. (FusedLAMB: epsilon 1e-6, betas 0.9 and 0.999, weight_decay 0.01.)
 """
 
 from __future__ import annotations

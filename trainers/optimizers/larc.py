@@ -1,4 +1,4 @@
-"""LARC, layer-wise adaptive rate control, as apex has it (NVIDIA/apex, apex/parallel/LARC.py, commit 0bfb8308).
+"""LARC, layer-wise adaptive rate control, as in apex (NVIDIA/apex, apex/parallel/LARC.py, commit 0bfb8308).
 
     ratio = trust_coefficient * ||w|| / (||g|| + weight_decay * ||w|| + trust_epsilon)        per tensor
     factor = min(ratio / rate, 1)           ``larc_mode`` clip: the layer's rate is min(ratio, rate)
@@ -6,12 +6,12 @@
     g' = factor * (g + weight_decay * w)    then one step of ``larc_optimizer`` with g' at the rate, without decay
 
 Apex's defaults are trust_coefficient 0.02 and trust_epsilon 1e-8. ``sgd`` is PyTorch's, with the rate outside the
-buffer (other than in LARS); ``adam`` is Adam, which cancels a constant factor of a tensor's gradient and so reacts to
-changes of the ratio only; Kurth et al. (arXiv:1810.01993) train with it.
+buffer (unlike in LARS); ``adam`` is Adam, which cancels a constant factor of a tensor's gradient and so reacts only to
+changes of the ratio; Kurth et al. (arXiv:1810.01993) train with it.
 
-A tensor whose weight or gradient norm is zero passes its gradient on as it is and loses its decay for that update, as
+A tensor whose weight or gradient norm is zero keeps its gradient unchanged and skips its decay for that update, as
 in apex. Apex adapts every tensor (``adapt_norm_and_bias`` and ``decay_norm_and_bias`` true); here biases and
-normalization parameters are left to the inner optimizer unless these say otherwise.
+normalization parameters are left to the inner optimizer unless these settings say otherwise.
 """
 
 from __future__ import annotations

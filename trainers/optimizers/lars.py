@@ -13,20 +13,20 @@ retired_benchmarks/resnet-tf2/tensorflow2/lars_optimizer.py, commit aa344c7f). C
 submissions to MLPerf, which multiply the momentum by the rate over the last rate (mlcommons/training_results_v1.0,
 NVIDIA/benchmarks/resnet/implementations/mxnet/common/fit.py, SGDwFASTLARS). Outside is that of TensorFlow 1.12 and of
 the TPU code of 2018 (tensorflow/tpu, models/official/resnet/lars_optimizer.py), where rate and ratio of an update also
-multiply what the buffer holds of earlier ones.
+multiply the earlier updates in the buffer.
 
-Corrected is timm's LARS too (huggingface/pytorch-image-models, timm/optim/lars.py, commit 5788a1af), which most PyTorch
-code has: ``u = momentum * u + ratio * d`` and ``w = w - rate * u``, the ratio on the gradient before the buffer and the
-rate outside, is the same rule with u = v / rate. timm has trust_epsilon 1e-8 and, with ``always_adapt=False``, adapts
-no parameter that does not decay: without weight decay its LARS is SGD.
+Corrected is timm's LARS too (huggingface/pytorch-image-models, timm/optim/lars.py, commit 5788a1af), used by most
+PyTorch code: ``u = momentum * u + ratio * d`` and ``w = w - rate * u``, the ratio on the gradient before the buffer and
+the rate outside, is the same rule with u = v / rate. timm has trust_epsilon 1e-8 and, with ``always_adapt=False``, does
+not adapt parameters without decay: without weight decay its LARS is SGD.
 
 The paper has no trust_epsilon (0, the default); MLPerf's reference has 1e-7, because its default of 0.0 reads
-``epsilon or backend.epsilon()``, which Keras has as 1e-7. Each form knows heavy-ball and Nesterov momentum.
+``epsilon or backend.epsilon()``, which is 1e-7 in Keras. Each form supports heavy-ball and Nesterov momentum.
 
 Biases and normalization parameters have ratio 1 and do not decay, as with MLPerf's skip list, unless
-``adapt_norm_and_bias``, ``decay_norm_and_bias`` and ``decay_bias`` say so. A tensor whose weight or gradient norm is
+``adapt_norm_and_bias``, ``decay_norm_and_bias`` and ``decay_bias`` are set. A tensor whose weight or gradient norm is
 zero (the zero-initialized last gamma of a block) has ratio 1 and keeps its decay. Apex's LARC and NVCaffe's variant are
-other rules, which clip the ratio.
+different rules, which clip the ratio.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     w = w - rate * weight_decay * w - rate * sign(c)
     m = lion_beta2 * m + (1 - lion_beta2) * g
 
-Every element moves by the rate itself, so a good rate is three to ten times below AdamW's and a good decay as much
-above (section 5). One buffer in place of Adam's two.
+Every element moves by the rate itself, so a good rate is three to ten times smaller than AdamW's and a good decay three
+to ten times larger (section 5). One buffer instead of Adam's two.
 """
 
 from __future__ import annotations

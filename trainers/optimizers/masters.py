@@ -1,8 +1,8 @@
 """fp32 master copies of parameters that are kept in bf16 or fp16 (Micikevicius et al., arXiv:1710.03740, section 3.1).
 
 The rule runs on the masters with gradients cast to fp32, so that an update smaller than half a unit in the last place
-of the reduced weight is not lost; then the result is rounded down into the model. Norms and ratios of
-LARS, LARC and LAMB are those of the masters (Jia et al., arXiv:1807.11205).
+of the reduced weight is not lost; then the result is rounded and copied to the model. Norms and ratios of LARS, LARC
+and LAMB are those of the masters (Jia et al., arXiv:1807.11205).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REDUCED = (torch.bfloat16, torch.float16)
 
 
 class MasterOptimizer:
-    """An optimizer over fp32 masters of the reduced parameters, and over all others as they are."""
+    """An optimizer over fp32 masters of the reduced parameters, and over all other parameters directly."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], build: Callable[[list[nn.Parameter]], Optimizer]
@@ -52,7 +52,7 @@ class MasterOptimizer:
         epochs: float | Tensor = 0.0,
         left_out: Tensor | None = None,
     ) -> None:
-        """One update of the masters, copied down to the model."""
+        """Do one update of the masters, and copy it to the model."""
         torch._foreach_copy_(
             self._gradients,
             [
@@ -65,7 +65,7 @@ class MasterOptimizer:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """The model's reduced weights follow the masters there and back."""
+        """Enter and leave the rule's evaluation; the model's reduced weights follow the masters both times."""
         with self.optimizer.evaluation():
             self._copy_down()
             yield
@@ -76,11 +76,11 @@ class MasterOptimizer:
         torch._foreach_copy_(self.reduced, list[Tensor](self.masters))
 
     def gather(self) -> None:
-        """Bring to every worker what only some of them keep of the rule's state."""
+        """Copy to every worker the parts of the rule's state that only some of them keep."""
         self.optimizer.gather()
 
     def state_dict(self) -> dict[str, Any]:
-        """The masters and the state of the rule."""
+        """Return the masters and the state of the rule."""
         return {
             "masters": [master.detach().clone() for master in self.masters],
             "optimizer": self.optimizer.state_dict(),
@@ -88,7 +88,7 @@ class MasterOptimizer:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` gave; the model's reduced weights follow the masters."""
+        """Restore the result of :meth:`state_dict`; the model's reduced weights follow the masters."""
         saved = state.get("masters")
         if saved is None or [tuple(one.shape) for one in saved] != [
             tuple(one.shape) for one in self.masters

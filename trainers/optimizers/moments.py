@@ -3,8 +3,8 @@
     m = beta1 * m + (1 - beta1) * g         v = beta2 * v + (1 - beta2) * g^2
     direction = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)             t, ``count``, is 1 at first
 
-Without ``bias_correction`` the two divisors are 1, as they are for t without end: the kernel gets that.
-PyTorch's fused kernel of Adam reads and writes each tensor once.
+Without ``bias_correction`` the two divisors are 1, which is their limit for large t: the kernel is given that t.
+PyTorch's fused Adam kernel reads and writes each tensor once.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def negative_directions(
 ) -> list[Tensor]:
     """Add ``gradients`` to the moments of a batch and return ``-(direction + weight_decay * w)`` of each parameter.
 
-    The tensors are the batch's temporaries, of shape ``(elements,)`` as the gradients are.
+    The tensors are the batch's temporaries, of shape ``(elements,)`` like the gradients.
     """
     moved = batch.temporaries()
     if batch.on_cpu and batch.weight_decay:
-        # the kernel multiplies by 1 - rate * weight_decay, which it takes in float64: by -batch.weight_decay here
+        # the kernel multiplies by 1 - rate * weight_decay, computed in float64: by -batch.weight_decay here
         torch._foreach_copy_(moved, batch.parameters)
         _fused_(
             moved,
@@ -83,14 +83,14 @@ def negative_directions(
 
 
 def correction(beta: float, count: float | Tensor, settings: TrainingSettings) -> float | Tensor:
-    """``1 - beta^count``, by which an average that began at 0 is divided; 1 without ``bias_correction``."""
+    """Return ``1 - beta^count``, the divisor of an average that began at 0; 1 without ``bias_correction``."""
     if not settings.bias_correction:
         return 1.0
     return 1 - beta ** (count.double() if isinstance(count, Tensor) else count)
 
 
 def fused_direction(update: FusedUpdate, gradients: Tensor) -> Tensor:
-    """The direction of several trainings at once, ``(elements,)``; their moments take the gradients in."""
+    """Update the moments of several trainings with the gradients and return their direction, ``(elements,)``."""
     first, second = (update.memory.states[name] for name in STATE_NAMES)
     first.lerp_(gradients, update.elements("first_part"))
     second.mul_(update.elements("beta2"))

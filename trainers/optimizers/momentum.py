@@ -7,13 +7,13 @@ parameter's tensor, which is 1 in plain SGD. ``form`` is
     inside      v = momentum * v + rate * ratio * d                     w = w - v
     corrected   v = momentum * v * rate / last rate + rate * ratio * d  w = w - v
 
-Nesterov: the momentum of the new buffer and the new term once more, so outside w - rate * ratio * (d + momentum * v)
-and inside w - momentum * v - rate * ratio * d. The forms differ whenever the rate or the ratio changes. The corrected
-one (Goyal et al., arXiv:1706.02677, section 3, remark 2) is kept as v / rate, which obeys ``momentum * v + ratio * d``
-with the rate outside: the same wherever the correction is defined, and defined also after a rate of 0. Without ratios
-it is therefore the form outside.
+Nesterov applies the momentum to the new buffer and adds the new term again, so w - rate * ratio * (d + momentum * v)
+outside and w - momentum * v - rate * ratio * d inside. The forms differ whenever the rate or the ratio changes. The
+corrected one (Goyal et al., arXiv:1706.02677, section 3, remark 2) is kept as v / rate, which obeys
+``momentum * v + ratio * d`` with the rate outside: the same wherever the correction is defined, and also defined after
+a rate of 0. Without ratios it therefore equals the outside form.
 
-PyTorch's fused kernel of SGD reads and writes each tensor once; ``1 - dampening`` there is what multiplies ``d``.
+PyTorch's fused SGD kernel reads and writes each tensor once; its ``1 - dampening`` is the factor of ``d``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def move_(
     nesterov: bool,
     ratios: float | Tensor = 1.0,
 ) -> None:
-    """Move a batch by the rule of ``form``; ``gradients`` hold no decay yet, the batch's is added.
+    """Move a batch by the rule of ``form``; ``gradients`` are without decay, and the batch's is added.
 
-    ``ratios`` is one trust ratio, or one for each tensor, shape ``(tensors,)``.
+    ``ratios`` is a single trust ratio, or one for each tensor, shape ``(tensors,)``.
     """
     factors: dict[str, tuple[float | Tensor, float | Tensor]] = {
         "outside": (1.0, rate * ratios),
@@ -92,7 +92,7 @@ def move_outside_(
 ) -> None:
     """Move a batch with the rate outside the buffer: ``m = momentum * m + g``, then ``w = w - rate * m``.
 
-    ``gradients`` are flat, shape ``(elements,)`` each; ``weight_decay`` is the coefficient that they do not hold yet.
+    ``gradients`` are flat, shape ``(elements,)`` each; ``weight_decay`` is the coefficient still to be added to them.
     """
     _move_fused_(
         batch.parameters,
@@ -109,7 +109,7 @@ def move_outside_(
 def fused_momentum(
     update: FusedUpdate, settings: TrainingSettings, form: str, ratios: Tensor | None = None
 ) -> None:
-    """:func:`move_` of several trainings at once; ``ratios`` of each tensor of each training, None: 1."""
+    """:func:`move_` of several trainings at once; ``ratios`` per tensor of each training, None means 1."""
     rate = update.blocks("rate")
     rated = rate if ratios is None else rate * ratios
     inner, outer = {
@@ -130,7 +130,7 @@ def move_fused_trainings(
     *,
     nesterov: bool,
 ) -> None:
-    """v = momentum * v + inner * term, w = w - outer * v; factors of each tensor of each training, None: 1."""
+    """v = momentum * v + inner * term, w = w - outer * v; factors per tensor of each training, None means 1."""
     weights, buffer = update.memory.parameters, update.memory.states["momentum"]
     momentum = update.elements("momentum")
     if inner is not None:
@@ -154,7 +154,7 @@ def _move_fused_(
     *,
     nesterov: bool,
 ) -> None:
-    if momentum == 0:  # the kernel knows no dampening then
+    if momentum == 0:  # the kernel ignores dampening then
         inner, outer = 1.0, inner * outer
     torch._fused_sgd_(
         weights,

@@ -1,6 +1,6 @@
-"""Muon: momentum whose matrices are made orthogonal (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
+"""Muon: momentum with orthogonalized matrices (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
 
-For a weight of two dimensions and more, as the matrix (first dimension, all others):
+For a weight of two or more dimensions, as the matrix (first dimension, all others):
 
     m = muon_momentum * m + (1 - muon_momentum) * g
     d = (1 - muon_momentum) * g + muon_momentum * m             d = m without ``muon_nesterov``
@@ -12,20 +12,20 @@ with ``muon_rate_scaling``
     rms     scale = 0.2 sqrt(max(rows, columns))        an update is as long as AdamW's (arXiv:2502.16982, section 2.2)
     shape   scale = sqrt(max(1, rows / columns))        the author's
 
-One of ``muon_iterations`` steps of Newton and Schulz is X = a X + (b X X^T + c (X X^T)^2) X with a = 3.4445,
-b = -4.7750 and c = 2.0315, from X = d / ||d||. They run in the type of the weights, and in bf16 where the training
-computes in bf16 or fp16, as the author's do. Matrices of one shape are one batch.
+One of ``muon_iterations`` Newton-Schulz steps is X = a X + (b X X^T + c (X X^T)^2) X with a = 3.4445,
+b = -4.7750 and c = 2.0315, from X = d / ||d||. They run in the type of the weights, and in bf16 if the training
+computes in bf16 or fp16, as in the author's code. Matrices of one shape are batched.
 
-All other parameters (biases, scales, normalizations, the tables of embeddings, and what a workload names as
-``embedding``) move by AdamW at ``muon_rest_rate`` times the rate.
+All other parameters (biases, scales, normalizations, embedding tables, and those that a workload names as
+``embedding``) are updated by AdamW at ``muon_rest_rate`` times the rate.
 
-Over several workers each makes a share of the matrices orthogonal, and a sum over all of them hands them round (as the
-author's and Liu et al.'s distributed Muon, arXiv:2502.16982, section 2.3; momentum stays on every worker, so that a
-checkpoint knows of no share). A matrix of m x n takes some 2 * 3 * iterations * min(m, n) operations an element, and
-the sum two passages of the element over the network: that pays for matrices of ``SHARED_FROM`` rows and columns or
-more, and all others are made orthogonal by every worker.
+Over several workers each orthogonalizes a share of the matrices, and a sum over all workers distributes the results (as
+in the author's and Liu et al.'s distributed Muon, arXiv:2502.16982, section 2.3; momentum stays on every worker, so a
+checkpoint does not depend on the shares). A matrix of m x n takes about 2 * 3 * iterations * min(m, n) operations per
+element, and the sum sends each element over the network twice: that pays for matrices of ``SHARED_FROM`` rows and
+columns or more, and every worker orthogonalizes all others itself.
 
-``torch.optim.Muon`` is the same rule for matrices of two dimensions, in bf16 only, one by one; tests compare.
+``torch.optim.Muon`` is the same rule for matrices of two dimensions, in bf16 only, one by one; tests compare the two.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from trainers.optimizers.sharing import computed_by_owners, owners
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 SMALLEST_NORM = 1e-7
 SHARED_FROM = 256
-"""Rows and columns from which on the work on a matrix is shared: 8,000 operations for each number that is sent."""
+"""Rows and columns from which the work on a matrix is shared: 8,000 operations for each number that is sent."""
 
 
 class MuonRule(GroupOptimizer):
@@ -54,7 +54,7 @@ class MuonRule(GroupOptimizer):
     state_names = ("momentum", *STATE_NAMES)
 
     def names_of_state(self, group: ParameterGroup) -> tuple[str, ...]:
-        """One buffer of a matrix, two moments of any other parameter."""
+        """Return one buffer for a matrix, two moments for any other parameter."""
         return ("momentum",) if group.adapted else STATE_NAMES
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
@@ -63,7 +63,7 @@ class MuonRule(GroupOptimizer):
         self._found: dict[int, Tensor] = {}
 
     def begin_update(self, learning_rate: float | Tensor) -> None:  # noqa: ARG002 - of every rule
-        """Make what is shared with other workers orthogonal, in one exchange."""
+        """Orthogonalize the matrices shared with other workers, in one exchange."""
         workers = self.communicator
         self._found = {}
         if workers is None or workers.size == 1:
@@ -108,7 +108,7 @@ class MuonRule(GroupOptimizer):
         add_scaled_(batch.parameters, self._orthogonal(batch, moves), -learning_rate)
 
     def _moved(self, batch: ParameterBatch) -> list[Tensor]:
-        """Take the gradients into the momentum; gives what is to be made orthogonal, ``(elements,)`` each."""
+        """Update the momentum with the gradients; return the matrices to orthogonalize, ``(elements,)`` each."""
         momentum, gradients = self.settings.value("muon_momentum"), batch.gradients()
         buffers = batch.states["momentum"]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
@@ -117,14 +117,14 @@ class MuonRule(GroupOptimizer):
         return list(torch._foreach_lerp(gradients, buffers, momentum))
 
     def _made_orthogonal(self, matrices: Tensor) -> Tensor:
-        """Scaled, orthogonalized matrices ``(n, rows, columns)``."""
+        """Return scaled, orthogonalized matrices ``(n, rows, columns)``."""
         settings, (_, rows, columns) = self.settings, matrices.shape
         return orthogonalized(
             matrices, settings.value("muon_iterations"), _iteration_type(settings)
         ).mul_(rate_scale(settings.value("muon_rate_scaling"), rows, columns))
 
     def _orthogonal(self, batch: ParameterBatch, moves: list[Tensor]) -> list[Tensor]:
-        """The scaled direction of each parameter, ``(elements,)``."""
+        """Return the scaled direction of each parameter, ``(elements,)``."""
         directions, by_shape = batch.temporaries(), defaultdict(list)
         for index, parameter in enumerate(batch.shaped):
             if id(parameter) in self._found:
@@ -143,7 +143,7 @@ class MuonRule(GroupOptimizer):
 
 
 def orthogonalized(matrices: Tensor, iterations: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Nearly U V^T of each of ``(n, rows, columns)`` matrices U S V^T, whose singular values become 0.7 to 1.2.
+    """Return nearly U V^T of each of ``(n, rows, columns)`` matrices U S V^T, with singular values of 0.7 to 1.2.
 
     The iterations run in ``dtype``, or in the matrices' own.
     """
@@ -159,7 +159,7 @@ def orthogonalized(matrices: Tensor, iterations: int, dtype: torch.dtype | None 
 
 
 def rate_scale(scaling: str, rows: int, columns: int) -> float:
-    """The factor of a matrix's rate."""
+    """Return the factor of a matrix's rate."""
     if scaling == "rms":
         return float(0.2 * max(rows, columns) ** 0.5)
     return float(max(1.0, rows / columns) ** 0.5)

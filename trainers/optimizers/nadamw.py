@@ -1,10 +1,10 @@
-"""NAdamW: AdamW with Nesterov's momentum (Dozat, ICLR workshop 2016), as optax, AlgoPerf and Levanter have it.
+"""NAdamW: AdamW with Nesterov's momentum (Dozat, ICLR workshop 2016), as in optax, AlgoPerf and Levanter.
 
     m = beta1 * m + (1 - beta1) * g         v = beta2 * v + (1 - beta2) * g^2
     n = beta1 * m / (1 - beta1^(t+1)) + (1 - beta1) * g / (1 - beta1^t)
     w = w - rate * weight_decay * w - rate * n / (sqrt(v / (1 - beta2^t)) + epsilon)
 
-The momentum is beta1 throughout. ``torch.optim.NAdam`` lets it rise from beta1 / 2 by a schedule of its own
+The momentum is beta1 throughout. ``torch.optim.NAdam`` instead lets it rise from beta1 / 2 on a separate schedule
 (Dozat's psi), which is another rule. Without ``bias_correction`` the divisors are 1.
 """
 
@@ -21,7 +21,7 @@ from trainers.optimizers.parameter_groups import ParameterBatch, add_scaled_
 
 
 class NAdamWRule(GroupOptimizer):
-    """Adam with Nesterov's momentum and the decay beside the moments."""
+    """Adam with Nesterov's momentum and the decay separate from the moments."""
 
     state_names = STATE_NAMES
 

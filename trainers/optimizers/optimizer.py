@@ -1,4 +1,4 @@
-"""The interface of optimizers for the training loop, and the base that all optimizers here share."""
+"""The interface of optimizers for the training loop, and the base class of all optimizers here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
 
 
 class Optimizer(Protocol):
-    """One update per call; the rate is handed in, so that a schedule stays a pure function of progress."""
+    """One update per call; the rate is an argument, so that a schedule stays a pure function of progress."""
 
     def step(
         self,
@@ -30,28 +30,28 @@ class Optimizer(Protocol):
     ) -> None:
         """Update every parameter from its ``grad``, the gradient of the mean loss over the global batch.
 
-        ``epochs`` is the progress of the training (samples processed over data-set size) before this update;
-        only RMSprop warm-up reads it. Rate and progress may be scalar tensors on the parameters' device, and where
-        ``left_out``, a scalar of bool there, is true the update changes nothing: no accelerator is waited for.
+        ``epochs`` is the progress of the training (samples processed over data-set size) before this update; only
+        RMSprop warm-up reads it. Rate and progress may be scalar tensors on the parameters' device. If ``left_out``, a
+        scalar of bool on that device, is true, the update changes nothing; the host does not wait for an accelerator.
         """
 
     def evaluation(self) -> AbstractContextManager[None]:
-        """Within it the parameters are those to evaluate; after it, those to train on."""
+        """Within the context the parameters are those to evaluate; after it, those to train."""
 
     def gather(self) -> None:
-        """Bring to every worker what only some of them keep of the state; all call it before one saves the state."""
+        """Copy to every worker the state that only some of them keep; all call it before one saves the state."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as tensors and plain values."""
+        """Return the state as tensors and plain values."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` gave."""
+        """Restore the result of :meth:`state_dict`."""
 
 
 def rule_named(name: str) -> type[GroupOptimizer]:
-    """The rule of the optimizer of this name, from the file that its description names.
+    """Return the rule of the optimizer of this name, from the file that its description names.
 
-    Raises :class:`JobError` where that cannot be imported or is no rule.
+    Raises :class:`JobError` if that cannot be imported or is not a rule.
     """
     reference = OPTIMIZERS[name].rule
     try:
@@ -70,15 +70,15 @@ def rule_named(name: str) -> type[GroupOptimizer]:
 class GroupOptimizer(ABC):
     """An optimizer over parameter groups, updated batch by batch.
 
-    A rule says which tensors of state each parameter has (``state_names``), how a batch is updated, and whether the
-    host has to know of the next update if it is left out (``waits_if_left_out``). ``fused`` is the same update of
-    several trainings at once; without one each training of a fused group moves by its own rule, which is right but
-    slower. Where it reads numbers that no other rule does, ``fused_numbers`` gives them, for the settings of one
+    A rule declares the tensors of state of each parameter (``state_names``), how a batch is updated, and whether the
+    host must know if the next update is skipped (``waits_if_left_out``). ``fused`` is the same update of
+    several trainings at once; without it each training of a fused group is updated by its own rule, which is correct
+    but slower. If it reads numbers that no other rule does, ``fused_numbers`` gives them, for the settings of one
     training, the rate of its update and the epochs before it.
 
-    An update that is left out is done on an accelerator all the same, and taken back by a choice between the tensors
-    before and after it, because the host does not know yet. It takes memory for a second copy of parameters and state,
-    and the time to pass over them three times more.
+    On an accelerator a skipped update is computed anyway, and undone by selecting between the tensors before and after
+    it, because the host does not yet know that it is skipped. This needs memory for a second copy of parameters and
+    state, and three more passes over them.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("momentum",)
@@ -86,14 +86,14 @@ class GroupOptimizer(ABC):
     communicator: Communicator | None = None
     """The workers of a synchronous training, each of which does every update: a rule may share its work among them.
 
-    What it then keeps on some of them only, it brings together in ``gather``.
+    State that it then keeps on only some of them is collected in ``gather``.
     """
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
         self.groups, self.settings = groups, settings
         self.updates = 0
         self.epochs: float | Tensor = 0.0
-        self._left_out: Tensor | None = None  # of self.updates, where only the device knows
+        self._left_out: Tensor | None = None  # updates skipped, if only the device knows
         for group in groups:
             for name in self.names_of_state(group):
                 group.add_state(name)
@@ -108,9 +108,9 @@ class GroupOptimizer(ABC):
     ) -> None:
         """Update every parameter from its gradient; see :class:`Optimizer`."""
         on_cpu = all(batch.on_cpu for batch in self.batches)
-        if on_cpu:  # where a value is there as soon as it is asked for
+        if on_cpu:  # where values can be read without waiting
             learning_rate, epochs = float(learning_rate), float(epochs)
-        elif isinstance(learning_rate, Tensor):  # as torch's multi-tensor operations want it
+        elif isinstance(learning_rate, Tensor):  # as torch's multi-tensor operations need
             learning_rate = learning_rate.to(self.batches[0].parameters[0].dtype)
         if left_out is not None and (on_cpu or self.waits_if_left_out):
             if left_out:
@@ -132,39 +132,39 @@ class GroupOptimizer(ABC):
 
     @property
     def count(self) -> float | Tensor:
-        """The updates that were done, with the one that is being done; on the device where only that knows."""
+        """The number of updates done, including the current one; on the device if only the device knows."""
         return self.updates if self._left_out is None else self.updates - self._left_out
 
     def names_of_state(self, group: ParameterGroup) -> tuple[str, ...]:  # noqa: ARG002 - for subclasses
-        """The tensors of state of each parameter of a group, by default all of ``state_names``."""
+        """Return the names of the state tensors of each parameter of a group, by default all of ``state_names``."""
         return self.state_names
 
     def begin_update(self, learning_rate: float | Tensor) -> None:  # noqa: B027 - most rules need none
-        """The work of a rule once per update, before its batches."""
+        """Do a rule's work that is due once per update, before its batches."""
 
     def evaluation(self) -> AbstractContextManager[None]:
-        """Within it the parameters are those to evaluate; most rules evaluate what they train."""
+        """Within the context the parameters are those to evaluate; most rules evaluate what they train."""
         return nullcontext()
 
     @abstractmethod
     def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update the parameters and the state of one batch; ``self.count`` is 1 in the first update.
 
-        The rate is a number where ``batch.on_cpu``.
+        The rate is a number if ``batch.on_cpu``.
         """
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:
-        """One update of several trainings, whose settings agree in what :mod:`trainers.fused.fusable` says."""
+        """Do one update of several trainings, whose settings agree as :mod:`trainers.fused.fusable` requires."""
         raise NotImplementedError
 
     @staticmethod
     def fused_numbers(settings: TrainingSettings, rate: float, epochs: float) -> dict[str, float]:  # noqa: ARG004
-        """Numbers of one training's update that only this rule reads, by name."""
+        """Return numbers of one training's update that only this rule reads, by name."""
         return {}
 
     def _changed(self) -> list[Tensor]:
-        """Every tensor that an update changes."""
+        """Return every tensor that an update changes."""
         return [
             tensor
             for batch in self.batches
@@ -173,14 +173,14 @@ class GroupOptimizer(ABC):
         ]
 
     def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:
-        """The tensors of state of one parameter of a group, of its shape, by name; not copies."""
+        """Return the state tensors of one parameter of a group, of its shape, by name; not copies."""
         return {name: group.states[name][index] for name in self.names_of_state(group)}
 
     def gather(self) -> None:  # noqa: B027 - most rules keep all of their state on every worker
-        """Bring to every worker what only some of them keep of the state; all call it before one saves the state."""
+        """Copy to every worker the state that only some of them keep; all call it before one saves the state."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of updates and the tensors of every group."""
+        """Return the number of updates and the tensors of every group."""
         return {
             "updates": int(self.count),
             "groups": [group.state_dict() for group in self.groups],
@@ -188,14 +188,14 @@ class GroupOptimizer(ABC):
         }
 
     def numbers(self) -> dict[str, Any]:
-        """State of a rule besides tensors and the number of updates: plain values, by name."""
+        """Return a rule's state besides tensors and the number of updates: plain values, by name."""
         return {}
 
     def set_numbers(self, numbers: Mapping[str, Any]) -> None:  # noqa: B027 - most rules keep none
-        """Restore what :meth:`numbers` gave."""
+        """Restore the result of :meth:`numbers`."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` gave; another model's or rule's raises :class:`CheckpointError`."""
+        """Restore the result of :meth:`state_dict`; raise :class:`CheckpointError` for another model's or rule's."""
         groups = state.get("groups")
         if groups is None or len(groups) != len(self.groups):
             raise CheckpointError(
@@ -209,5 +209,5 @@ class GroupOptimizer(ABC):
         self.set_numbers(state)
 
     def go_on_after(self, updates: int) -> None:
-        """Count from so many updates on, which were done before."""
+        """Continue the count after ``updates`` updates done before."""
         self.updates, self._left_out = updates, None

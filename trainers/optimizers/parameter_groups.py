@@ -1,4 +1,4 @@
-"""Parameters that are treated alike, their state, and the batches in which they are updated."""
+"""Parameters that share a treatment, their state, and the batches in which they are updated."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from trainers.numerics.parametrization import Growth
 from trainers.optimizers.parameter_kinds import KINDS, Kind
 
 BATCH_ELEMENTS = 1 << 18
-"""Elements of the parameters that a processor updates together: with gradients, state and temporaries they stay in
-its cache from the first pass over them to the last. A larger tensor is a batch of its own."""
+"""Elements of the parameters that a CPU updates together: with gradients, state and temporaries they stay in
+its cache from the first pass over them to the last. A larger tensor is a separate batch."""
 
 
 class Treatment(NamedTuple):
     """How a parameter is treated: its coefficient of weight decay, whether layer-wise adaptation applies to it (the
-    trust ratio, or Shampoo's preconditioners), and what its learning rate and Adam's epsilon are multiplied by.
+    trust ratio, or Shampoo's preconditioners), and the factors of its learning rate and of Adam's epsilon.
     """
 
     weight_decay: float = 0.0
@@ -36,8 +36,8 @@ AS_IT_IS = Treatment()
 class ParameterBatch:
     """Consecutive parameters of a group, updated together; on an accelerator the whole group is one batch.
 
-    Parameters, gradients, states and temporaries are flat, shape ``(elements,)``: views of the memory of the tensors in
-    whatever order that has (PyTorch's fused kernels copy a gradient first that is not contiguous).
+    Parameters, gradients, states and temporaries are flat, shape ``(elements,)``: views of the tensors in their memory
+    order (PyTorch's fused kernels first copy a gradient that is not contiguous).
     """
 
     def __init__(self, group: ParameterGroup, first: int, last: int, memory: Tensor) -> None:
@@ -53,9 +53,9 @@ class ParameterBatch:
         self._flatten_parameters()
 
     def follow(self) -> None:
-        """Look where the parameters lie; they may have got new memory.
+        """Find the parameters' memory again; it may have moved.
 
-        Raises :class:`WorkloadError` where their layout has changed.
+        Raises :class:`WorkloadError` if their layout has changed.
         """
         if [parameter.data_ptr() for parameter in self.shaped] != self._addresses:
             if [parameter.stride() for parameter in self.shaped] != self._layouts:
@@ -66,7 +66,7 @@ class ParameterBatch:
             self._flatten_parameters()
 
     def gradients(self) -> list[Tensor]:
-        """The gradient of each parameter, ``(elements,)``; zeros where the loss does not depend on it."""
+        """Return the gradient of each parameter, ``(elements,)``; zeros if the loss does not depend on it."""
         return [
             _flat(gradient)
             if gradient is not None and gradient.stride() == layout
@@ -80,15 +80,15 @@ class ParameterBatch:
         ]
 
     def gradients_with_decay(self) -> list[Tensor]:
-        """The gradients of the loss and of weight_decay / 2 * ||w||^2, shape ``(elements,)`` each."""
+        """Return the gradients of the loss and of weight_decay / 2 * ||w||^2, shape ``(elements,)`` each."""
         if self.weight_decay == 0:
             return self.gradients()
         return list(torch._foreach_add(self.gradients(), self.parameters, alpha=self.weight_decay))
 
     def temporaries(self) -> list[Tensor]:
-        """A tensor ``(elements,)`` for each parameter, with any content; a group's batches share it on a processor.
+        """Return an uninitialized tensor ``(elements,)`` for each parameter; on a CPU a group's batches share it.
 
-        The processor's system clears new memory page by page, which costs more than the update itself.
+        The operating system clears new memory page by page, which costs more than the update itself.
         """
         if not self.on_cpu:
             return [torch.empty_like(parameter) for parameter in self.parameters]
@@ -101,7 +101,7 @@ class ParameterBatch:
 
 
 class ParameterGroup:
-    """Parameters that are treated alike, with tensors of state by name."""
+    """Parameters that share a treatment, with tensors of state by name."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], treatment: Treatment = AS_IT_IS) -> None:
         self.parameters: list[Tensor] = list(parameters)
@@ -132,13 +132,13 @@ class ParameterGroup:
         return [ParameterBatch(self, start, stop, memory) for start, stop in limits]
 
     def state_dict(self) -> dict[str, list[Tensor]]:
-        """A copy of every tensor of the state, of its parameter's shape."""
+        """Return a copy of every state tensor, of its parameter's shape."""
         return {
             name: [tensor.clone() for tensor in tensors] for name, tensors in self.states.items()
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy saved tensors into the state; other names or shapes raise :class:`CheckpointError`."""
+        """Copy saved tensors into the state; raise :class:`CheckpointError` for other names or shapes."""
         if set(state) != set(self.states):
             raise CheckpointError(
                 f"the checkpoint holds {_listed(state)} of each parameter, but the optimizer of this "
@@ -162,10 +162,10 @@ def parameter_groups(
     kinds: Iterable[Kind] | None = None,
     growths: Iterable[Growth] | None = None,
 ) -> list[ParameterGroup]:
-    """The trained parameters in groups: first the weights, then normalization parameters and biases.
+    """Group the trained parameters: first the weights, then normalization parameters and biases.
 
     ``kinds`` are those of the parameters, in order (:mod:`trainers.optimizers.parameter_kinds`). Without them the rank
-    decides, which is all that a bare tensor shows: one of at most one dimension counts as a normalization parameter.
+    decides, the only information in a bare tensor: one of at most one dimension counts as a normalization parameter.
     ``growths`` say how far each is from its base shape (:mod:`trainers.numerics.parametrization`); none: not at all.
 
     The standard exclusions: normalization parameters and biases neither decay nor take part in layer-wise adaptation,
@@ -193,10 +193,10 @@ def parameter_groups(
 
 
 def treatment(kind: Kind, settings: TrainingSettings, parameter: Tensor | None = None) -> Treatment:
-    """How a parameter of its base shape is treated.
+    """Return the treatment of a parameter of its base shape.
 
-    Where the optimizer's own rule takes matrices alone, those it adapts are the weights of two dimensions and more; the
-    tables of embeddings are none of them.
+    If the optimizer's own rule handles only matrices, it adapts the weights of two or more dimensions, but not the
+    embedding tables.
     """
     if OPTIMIZERS[settings.optimizer].takes == "matrices":
         is_matrix = kind == "weight" and (parameter is None or parameter.ndim > 1)
@@ -224,14 +224,14 @@ def _decay(kind: Kind, settings: TrainingSettings) -> float:
 
 
 def add_scaled_(tensors: list[Tensor], added: list[Tensor], factor: float | Tensor) -> None:
-    """Add ``factor`` times each of the one list to the other; a factor on the device is not waited for."""
+    """Add ``factor`` times each tensor of the second list to the first, without waiting for a factor on the device."""
     if isinstance(factor, Tensor):
         added, factor = list(torch._foreach_mul(added, factor)), 1.0
     torch._foreach_add_(tensors, added, alpha=factor)
 
 
 def kernel_rate(rate: float | Tensor) -> Any:
-    """A rate as PyTorch's fused kernels take it: on an accelerator they read it as float32."""
+    """Convert a rate for PyTorch's fused kernels: on an accelerator they read it as float32."""
     return rate.float() if isinstance(rate, Tensor) and rate.device.type != "cpu" else rate
 
 

@@ -5,14 +5,14 @@
     w = w + rate * D                                                the rate stands outside the buffer
     a_rms = (1 - a_sgd) * rmsprop_learning_rate / rate
 
-a_sgd grows with the epochs, exponentially up to 1/2 at ``rmsprop_center_epochs`` and from there linearly up to 1,
-half of ``rmsprop_period_epochs`` later. g holds the decay, weight_decay * w. At rate 0 nothing moves, and a_rms counts
-as 0.
+a_sgd grows with the epochs, exponentially up to 1/2 at ``rmsprop_center_epochs`` and then linearly to 1, reached
+half of ``rmsprop_period_epochs`` later. g includes the decay, weight_decay * w. At rate 0 nothing moves, and a_rms
+counts as 0.
 
-Center 10 and period 5 are from a summary of the paper, whose text was not at hand; beta2 0.99, momentum 0.9 and
-rmsprop_learning_rate 3e-4 are recalled, and so is the absence of another warmup. That summary has 1/2 + 2 (epochs -
-center) / period for the linear part, which kinks at the center and would pass 1; with the form used here value and
-slope are continuous, and 1 is met on time.
+Center 10 and period 5 are from a summary of the paper, whose text was not available; beta2 0.99, momentum 0.9 and
+rmsprop_learning_rate 3e-4 are from memory, as is the absence of another warmup. That summary has 1/2 + 2 (epochs -
+center) / period for the linear part, which has a kink at the center and would exceed 1; in the form used here value
+and slope are continuous, and 1 is reached on time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def sgd_share(epochs: float, center_epochs: float, period_epochs: float) -> floa
 @overload
 def sgd_share(epochs: Tensor, center_epochs: float, period_epochs: float) -> Tensor: ...
 def sgd_share(epochs: float | Tensor, center_epochs: float, period_epochs: float) -> float | Tensor:
-    """a_sgd after so many epochs: 1/2 exp(2 (epochs - center) / period), then linear to 1, then 1."""
+    """Return a_sgd after ``epochs`` epochs: 1/2 exp(2 (epochs - center) / period), then linear to 1, then 1."""
     if isinstance(epochs, Tensor):
         periods = (epochs - center_epochs) / period_epochs
         return torch.where(periods < 0, 0.5 * (2 * periods).exp(), (0.5 + periods).clamp(max=1.0))
@@ -44,7 +44,7 @@ def sgd_share(epochs: float | Tensor, center_epochs: float, period_epochs: float
 
 
 class RMSpropWarmupRule(GroupOptimizer):
-    """RMSprop whose share gives way to momentum SGD over the first epochs."""
+    """RMSprop that gives way to momentum SGD over the first epochs."""
 
     state_names = ("momentum", "second_moment")
 
@@ -75,7 +75,7 @@ class RMSpropWarmupRule(GroupOptimizer):
             adaptive = torch.where(learning_rate == 0, 0.0, adaptive / learning_rate)
         else:
             adaptive = adaptive / learning_rate if learning_rate else 0.0
-        # in lists: the host would read one scalar tensor, to add it as a plain number
+        # as lists: the host would read a single scalar tensor, to add it as a plain number
         for operation, number in ((torch._foreach_mul_, adaptive), (torch._foreach_add_, share)):
             if isinstance(number, Tensor):
                 operation(factors, [number.to(factors[0].dtype)] * len(factors))

@@ -1,17 +1,17 @@
-"""Schedule-Free SGD and AdamW (Defazio et al., arXiv:2405.15682): averaging in the place of a decay.
+"""Schedule-Free SGD and AdamW (Defazio et al., arXiv:2405.15682): averaging instead of a decay.
 
-Three points: z moves by the gradient, x is the average of z, and the gradient is taken between them, at
+Three points: z moves by the gradient, x is the average of z, and the gradient is taken at a point between them,
 
-    y = (1 - beta) z + beta x                   y are the weights while it trains, beta ``schedule_free_beta``
+    y = (1 - beta) z + beta x                   y are the weights during training, beta ``schedule_free_beta``
     z = z - rate * (d + weight_decay * y)       d = g(y), or g / (sqrt(v / (1 - beta2^t)) + epsilon) in AdamW
     x = (1 - c) x + c z                         c = weight of this update over the sum of all
 
 with v = beta2 * v + (1 - beta2) * g^2 and an update's weight t^r * (largest rate so far)^p, r ``schedule_free_r`` and
-p ``schedule_free_rate_power``. x is not kept: with z and y it is known. It is what is evaluated, and the result.
+p ``schedule_free_rate_power``. x is not stored: it follows from z and y. It is evaluated, and is the result.
 
-The rate needs a warmup and no decay; a batch norm's running statistics are those of the passes at y. The file of the
-authors (facebookresearch/schedule_free) is the same update; it leaves it to the user's loop to switch between y and x,
-which this loop does at each evaluation.
+The rate needs a warmup and no decay; a batch norm's running statistics are those of the passes at y. The authors' code
+(facebookresearch/schedule_free) does the same update, but leaves switching between y and x to the user's loop; this
+loop does it at each evaluation.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class ScheduleFreeSGDRule(GroupOptimizer):
             torch._foreach_copy_(
                 group.states["moved"], [each.detach() for each in group.parameters]
             )
-        self._share: float | Tensor = 0.0  # c of the update that is being done
-        # the largest rate and the sum of weights: numbers, and on an accelerator a tensor
+        self._share: float | Tensor = 0.0  # c of the current update
+        # the largest rate and the sum of weights: numbers, or a tensor on an accelerator
         self._plain = [0.0, 0.0]
         self._on_device = groups[0].parameters[0].new_zeros(2, dtype=torch.float64)
 
     def begin_update(self, learning_rate: float | Tensor) -> None:
-        """Weigh the update."""
+        """Compute the weight of the update."""
         settings = self.settings
         power, r = settings.value("schedule_free_rate_power"), settings.value("schedule_free_r")
         if all(batch.on_cpu for batch in self.batches):
@@ -77,7 +77,7 @@ class ScheduleFreeSGDRule(GroupOptimizer):
 
     @contextlib.contextmanager
     def evaluation(self) -> Iterator[None]:
-        """The averaged weights x in the place of y; y comes back bit for bit."""
+        """Replace y by the averaged weights x; y is restored bit for bit."""
         beta = self.settings.value("schedule_free_beta")
         with torch.no_grad():
             kept = []
@@ -93,12 +93,12 @@ class ScheduleFreeSGDRule(GroupOptimizer):
                     torch._foreach_copy_(batch.parameters, weights)
 
     def numbers(self) -> dict[str, Any]:
-        """The largest rate and the sum of the weights."""
+        """Return the largest rate and the sum of the weights."""
         on_cpu = all(batch.on_cpu for batch in self.batches)
         return {"sums": list(self._plain) if on_cpu else self._on_device.tolist()}
 
     def set_numbers(self, numbers: Mapping[str, Any]) -> None:
-        """Restore what :meth:`numbers` gave."""
+        """Restore the result of :meth:`numbers`."""
         self._plain = list(numbers.get("sums", self._plain))
         self._on_device.copy_(torch.tensor(self._plain, dtype=torch.float64))
 

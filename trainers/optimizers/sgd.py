@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with momentum, the learning rate outside or inside the buffer.
+"""Stochastic gradient descent with momentum, with the learning rate outside or inside the buffer.
 
 With d = g + weight_decay * w, ``momentum_form`` is
 
@@ -7,8 +7,8 @@ With d = g + weight_decay * w, ``momentum_form`` is
     corrected   v = momentum * v * rate / last rate + rate * d      w = w - v   inside, with momentum correction
 
 Nesterov: w - rate * (d + momentum * v) outside, w - momentum * v - rate * d inside. Goyal et al. (arXiv:1706.02677,
-section 3, remark 2): with the rate inside, the buffer must be corrected whenever the rate changes. Corrected, it is
-the rule outside (momentum.py).
+section 3, remark 2): with the rate inside, the buffer must be corrected whenever the rate changes. Corrected, it
+equals the rule outside (momentum.py).
 """
 
 from __future__ import annotations

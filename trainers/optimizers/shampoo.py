@@ -10,15 +10,15 @@ along dimension i:
     v   = momentum * v + d,  w = w - rate * v           the rate outside (Nesterov: w - rate * (d + momentum * v))
 
 The ridge is ``epsilon``, but at least the rounding error of H_i (rows times the relative precision of its numbers).
-The roots are due in the first update, and so many updates after the last ones. One that is left out (a gradient that
-overflowed) counts among these, and roots that were due in it are taken in the next.
+The roots are due in the first update, and a fixed number of updates after the last ones. A skipped update (whose
+gradient overflowed) counts among these, and roots that were due in it are computed in the next.
 
-From Anil et al. (arXiv:2002.09018): the moving average in place of a sum, the ridge relative to the largest
+From Anil et al. (arXiv:2002.09018): the moving average instead of a sum, the ridge relative to the largest
 eigenvalue, roots in float64 that are reused between intervals, and grafting: the direction is Shampoo's, the step
 size of each tensor is SGD's, so that a rate means the same as with SGD and the scale of H_i does not matter.
 
 Dimensions of size 1, and those above ``preconditioner_size_limit``, are not preconditioned (P_i = I). Biases and
-normalization parameters follow SGD unless ``adapt_norm_and_bias`` is set. A tensor with ||s|| = 0 does not move by
+normalization parameters follow SGD unless ``adapt_norm_and_bias`` is set. A tensor with ||s|| = 0 is not moved by
 its gradient.
 """
 
@@ -40,13 +40,13 @@ from trainers.optimizers.trust_ratio import norms
 class ShampooRule(GroupOptimizer):
     """Shampoo grafted onto SGD over the adapted parameters, SGD over the others.
 
-    The host waits for the device where roots are due, whose decomposition tells whether it converged, and there asks
-    whether the update is left out.
+    The host waits for the device when roots are due, as the decomposition reports whether it converged, and then
+    checks whether the update is skipped.
     """
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
         super().__init__(groups, settings)
-        self._since_roots: int | None = None  # updates, with those that were left out
+        self._since_roots: int | None = None  # updates, including skipped ones
         self.factors = {
             id(parameter): factors
             for group in groups
@@ -58,7 +58,7 @@ class ShampooRule(GroupOptimizer):
 
     @property
     def waits_if_left_out(self) -> bool:  # type: ignore[override]
-        """Whether roots are due."""
+        """Return whether roots are due."""
         since = self._since_roots
         return since is None or since >= self.settings.preconditioner_interval
 
@@ -83,11 +83,11 @@ class ShampooRule(GroupOptimizer):
         self._since_roots = (updates - 1) % interval + 1 if updates else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Also how many updates ago the roots were taken."""
+        """Include the number of updates since the roots were computed."""
         return {**super().state_dict(), "since_roots": self._since_roots}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` gave."""
+        """Restore the result of :meth:`state_dict`."""
         super().load_state_dict(state)
         self._since_roots = state.get("since_roots", self._since_roots)
 
@@ -110,7 +110,7 @@ class ShampooRule(GroupOptimizer):
         )
 
     def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:
-        """The momentum, and of an adapted parameter each dimension's H and P."""
+        """Return the momentum, and for an adapted parameter each dimension's H and P."""
         state, factors = (
             super().state_of(group, index),
             self.factors.get(id(group.parameters[index])),
@@ -160,7 +160,7 @@ class Factors:
     def observe(self, gradient: Tensor, beta2: float) -> None:
         """``H = beta2 * H + (1 - beta2) * G G^T`` of each dimension, G the gradient with that dimension as its rows.
 
-        ``gradient`` has the parameter's shape, an H of a dimension of n entries ``(n, n)``.
+        ``gradient`` has the parameter's shape; the H of a dimension of n entries has ``(n, n)``.
         """
         for dimension, statistic in zip(self.dimensions, self.statistics, strict=True):
             rows = (
@@ -171,7 +171,7 @@ class Factors:
             statistic.addmm_(rows, rows.T, beta=beta2, alpha=1 - beta2)
 
     def take_roots(self, epsilon: float) -> None:
-        """P from H by its eigenvalues, in float64; the identity while H is zero."""
+        """Compute P from H by its eigenvalues, in float64; the identity while H is zero."""
         for statistic, root in zip(self.statistics, self.roots, strict=True):
             values, vectors = torch.linalg.eigh(statistic.double())
             ridge = max(epsilon, len(values) * torch.finfo(statistic.dtype).eps)
@@ -180,7 +180,7 @@ class Factors:
             root.copy_((vectors * values ** (-0.5 / len(self.dimensions))) @ vectors.T)
 
     def precondition(self, gradient: Tensor) -> Tensor:
-        """The gradient times P along every preconditioned dimension; both have the parameter's shape."""
+        """Return the gradient times P along every preconditioned dimension; both have the parameter's shape."""
         for dimension, root in zip(self.dimensions, self.roots, strict=True):
             gradient = torch.tensordot(gradient, root, ([dimension], [0])).movedim(-1, dimension)
         return gradient

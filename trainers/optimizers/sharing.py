@@ -1,8 +1,8 @@
-"""Work that every worker would do alike, shared among them: each does a part, and a sum hands the results round.
+"""Share work that every worker would repeat: each does a part, and a sum distributes the results.
 
 Distributed Shampoo (Shi et al., arXiv:2309.06497, section 4) and distributed Muon (Liu et al., arXiv:2502.16982,
-section 2.3) share so what they compute of each parameter. It pays where an element costs more to compute than to send
-twice.
+section 2.3) share their computations for each parameter in this way. It pays if an element costs more to compute than
+to send twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trainers.distributed.communicator import Communicator
 
 
 def owners(costs: Sequence[float], workers: int) -> list[int]:
-    """The worker of each task: the dearest first, each to whom has least so far; the same on every worker."""
+    """Return the worker of each task: the most costly first, each to the least loaded; the same on every worker."""
     spent, found = [0.0] * workers, [0] * len(costs)
     for index in sorted(range(len(costs)), key=lambda each: -costs[each]):
         found[index] = min(range(workers), key=spent.__getitem__)
@@ -29,9 +29,9 @@ def computed_by_owners(
     workers: Communicator,
     compute: Callable[[int], Tensor],
 ) -> list[Tensor]:
-    """A tensor of the shape of each of ``like``, computed by its owner alone; all workers call it together.
+    """Return a tensor of the shape of each of ``like``, computed only by its owner; all workers call it together.
 
-    ``compute`` gives that of an index. The result is one piece of memory in parts, contiguous each.
+    ``compute`` gives the tensor of an index. The results are contiguous parts of one piece of memory.
     """
     sizes = [each.numel() for each in like]
     flat = like[0].new_zeros(sum(sizes))

@@ -4,23 +4,23 @@ For a gradient g of a weight and each of its preconditioned dimensions i, with m
 dimension i, and rot(x) = x times Q_i along every i:
 
     m = beta1 * m + (1 - beta1) * g                     v = beta2 * v + (1 - beta2) * rot(g)^2
-    d = rot(m) / (sqrt(v) + epsilon), turned back       the steps' bias corrections on the rate, as in Adam
+    d = rot(m) / (sqrt(v) + epsilon), rotated back      the bias corrections are on the rate, as in Adam
     w = (w - rate * d) (1 - rate * weight_decay)
     H_i = beta2 * H_i + (1 - beta2) * mat_i(g) mat_i(g)^T
-    Q_i = QR(H_i Q_i), its columns first in the falling order of diag(Q_i^T H_i Q_i), and v with them,
+    Q_i = QR(H_i Q_i), its columns first sorted by decreasing diag(Q_i^T H_i Q_i), and v with them,
                                                         every ``preconditioner_interval`` updates
 
-with beta1 ``soap_beta1`` and beta2 ``soap_beta2``. The first update moves nothing: it makes H_i, and Q_i of its
+with beta1 ``soap_beta1`` and beta2 ``soap_beta2``. The first update moves nothing: it makes H_i, and Q_i from its
 eigenvectors. Dimensions of size 1, those above ``preconditioner_size_limit``, and parameters that are not adapted
-(biases, normalizations) have Q_i = I, where this is AdamW. Decompositions are in float32, or float64 for such weights.
+(biases, normalizations) have Q_i = I, which gives AdamW. Decompositions are in float32, or float64 for such weights.
 
-Over several workers each does this for a share of the tensors, whose H, Q, m and v it alone keeps up, and a sum over
-all of them hands d round, as in distributed Shampoo (Shi et al., arXiv:2309.06497, section 4); before a checkpoint they
-are brought together. Turning and observing take 8 operations an element for each entry of a preconditioned dimension,
-and the sum two passages of the element over the network: that pays for tensors whose preconditioned dimensions have
-``SHARED_FROM`` entries or more together, and every worker does all others.
+Over several workers each does this for a share of the tensors, whose H, Q, m and v only it keeps, and a sum over all
+workers distributes d, as in distributed Shampoo (Shi et al., arXiv:2309.06497, section 4); before a checkpoint the
+states are collected. Rotating and observing take 8 operations per element for each entry of a preconditioned dimension,
+and the sum sends each element over the network twice: that pays for tensors whose preconditioned dimensions have
+``SHARED_FROM`` entries or more together, and every worker computes all others itself.
 
-The authors' file (nikhilvyas/SOAP) is the same, its dimensions of size 1 apart, where a rotation changes nothing.
+The authors' code (nikhilvyas/SOAP) is the same, except for dimensions of size 1, where a rotation changes nothing.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
 from trainers.optimizers.sharing import computed_by_owners, owners
 
 SHARED_FROM = 512
-"""Entries of the preconditioned dimensions from which on a tensor is shared: 4,000 operations a number that is sent."""
+"""Entries of the preconditioned dimensions from which a tensor is shared: 4,000 operations per number that is sent."""
 
 
 class SOAPRule(GroupOptimizer):
     """SOAP over the adapted parameters, AdamW over the others.
 
-    The host asks of each update whether it is left out, for what is due is counted in updates.
+    The host checks for each update whether it is skipped, as the intervals are counted in updates.
     """
 
     state_names = STATE_NAMES
@@ -61,7 +61,7 @@ class SOAPRule(GroupOptimizer):
             self._bases |= {id(each): its for each, its in zip(group.parameters, made, strict=True)}
 
     def begin_update(self, learning_rate: float | Tensor) -> None:  # noqa: ARG002 - of every rule
-        """Have each shared tensor's direction from its owner, in one exchange."""
+        """Get each shared tensor's direction from its owner, in one exchange."""
         shared = self._shared()
         if self.communicator is None or not shared:
             return
@@ -96,7 +96,7 @@ class SOAPRule(GroupOptimizer):
                 weight.mul_(1 - learning_rate * batch.weight_decay)
 
     def gather(self) -> None:
-        """Give every worker the moments, H and Q of what others own."""
+        """Copy to every worker the moments, H and Q of tensors that others own."""
         workers, kept = self.communicator, list[Tensor]()
         for batch, index, owner in self._shared():
             bases = self._bases[id(batch.shaped[index])]
@@ -109,7 +109,7 @@ class SOAPRule(GroupOptimizer):
             workers.all_reduce_sum_(kept)
 
     def _shared(self) -> list[tuple[ParameterBatch, int, int]]:
-        """The tensors that are shared: batch, place in it, and the worker that owns it; none where one works alone."""
+        """Return the shared tensors: batch, place in it, and the worker that owns it; none with a single worker."""
         if self.communicator is None or self.communicator.size == 1:
             return []
         places = [
@@ -128,7 +128,7 @@ class SOAPRule(GroupOptimizer):
         ]
 
     def _direction(self, batch: ParameterBatch, index: int, gradient: Tensor) -> Tensor:
-        """Take a gradient into the state of one parameter; its direction, of its shape, zeros in the first update."""
+        """Update the state of one parameter with a gradient; return its direction, zeros in the first update."""
         settings, parameter, done = self.settings, batch.shaped[index], self.updates - 1
         beta1, beta2 = settings.value("soap_beta1"), settings.value("soap_beta2")
         gradient, moment, square = (
@@ -150,7 +150,7 @@ class SOAPRule(GroupOptimizer):
         return direction
 
     def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:
-        """The moments, and each preconditioned dimension's H and Q."""
+        """Return the moments, and each preconditioned dimension's H and Q."""
         state, bases = super().state_of(group, index), self._bases[id(group.parameters[index])]
         for at, statistic, basis in zip(
             bases.dimensions, bases.statistics, bases.bases, strict=True
@@ -170,8 +170,8 @@ class Eigenbases:
         self.entries, self._elements = sum(sizes), parameter.numel()
 
     def operations(self, interval: int) -> float:
-        """The operations of one update: three turns, an observation, and a share of the iteration, whose QR is slow for
-        its size.
+        """Return the operations of one update: three rotations, an observation, and a share of the iteration, whose QR
+        is slow for its size.
         """
         return (
             8.0 * self._elements * self.entries
@@ -179,25 +179,25 @@ class Eigenbases:
         )
 
     def turned(self, tensor: Tensor, *, back: bool = False) -> Tensor:
-        """A new tensor of the parameter's shape: times Q along every preconditioned dimension, or its transpose."""
+        """Return the tensor times Q along every preconditioned dimension, or times its transpose; a new tensor."""
         turned = tensor.clone()
         for at, basis in zip(self.dimensions, self.bases, strict=True):
             turned = torch.tensordot(turned, basis, ([at], [1 if back else 0])).movedim(-1, at)
         return turned
 
     def observe(self, gradient: Tensor, beta2: float) -> None:
-        """Take a gradient into every H."""
+        """Add a gradient to every H."""
         for at, statistic in zip(self.dimensions, self.statistics, strict=True):
             rows = gradient.movedim(at, 0).reshape(gradient.shape[at], -1)
             statistic.addmm_(rows, rows.T, beta=beta2, alpha=1 - beta2)
 
     def begin(self) -> None:
-        """Q from the eigenvectors of H, those of the largest eigenvalues first."""
+        """Set Q to the eigenvectors of H, those of the largest eigenvalues first."""
         for statistic, basis in zip(self.statistics, self.bases, strict=True):
             basis.copy_(torch.linalg.eigh(statistic.double())[1].flip(1))
 
     def iterate(self, second_moment: Tensor) -> Tensor:
-        """One step of the power iteration on every Q; gives the second moment in the new order."""
+        """Do one step of the power iteration on every Q; return the second moment in the new order."""
         for at, statistic, basis in zip(self.dimensions, self.statistics, self.bases, strict=True):
             product = statistic @ basis
             order = (basis * product).sum(0).argsort(descending=True)

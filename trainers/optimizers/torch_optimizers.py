@@ -1,4 +1,4 @@
-"""The optimizers as PyTorch's: for any training loop, with parameter groups, schedulers and state dicts.
+"""The optimizers as PyTorch optimizers: for any training loop, with parameter groups, schedulers and state dicts.
 
 ::
 
@@ -6,10 +6,10 @@
 
     optimizer = LARS(model.parameters(), lr=2.0, momentum=0.9, weight_decay=5e-5, kinds=parameter_kinds(model))
 
-There is one for each description of :mod:`search_spaces.techniques.optimizers`, under its title, those of plug-ins
-with them. Each takes the settings that its rule uses, by their names in docs/reference/settings.md and with the
-defaults there; the learning rate is ``lr``, as PyTorch's schedulers want it. A parameter group may have values of its
-own, which a scheduler may change. The updates are those of the same rule inside this project's training loop.
+There is one for each description of :mod:`search_spaces.techniques.optimizers`, named by its title, including plug-ins.
+Each takes the settings that its rule uses, by their names in docs/reference/settings.md and with the
+defaults there; the learning rate is ``lr``, as PyTorch's schedulers expect. A parameter group may have its own values,
+which a scheduler may change. The updates are those of the same rule inside this project's training loop.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
 
 
 class RuleOptimizer(torch.optim.Optimizer):
-    """One of the rules as an optimizer of PyTorch.
+    """One of the rules as a PyTorch optimizer.
 
     ``params`` are parameters or groups of them, ``lr`` the learning rate per update, ``settings`` those that the rule
-    uses. Biases and the parameters of normalizations are left out of weight decay and layer-wise adaptation, as the
-    settings say; ``kinds`` tells which they are (:func:`~trainers.optimizers.parameter_kinds.parameter_kinds`), and
-    without it tensors of at most one dimension count as such. A parameter without a gradient has a gradient of zero:
+    uses. Biases and normalization parameters are excluded from weight decay and layer-wise adaptation as the settings
+    say; ``kinds`` identifies them (:func:`~trainers.optimizers.parameter_kinds.parameter_kinds`), and without it
+    tensors of at most one dimension count as such. A parameter without a gradient has a gradient of zero:
     unlike with PyTorch's own optimizers it decays, and its momentum moves it.
 
     Raises :class:`~search_spaces.settings.SettingError` for a setting that the rule does not use, and for weights in
@@ -67,7 +67,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         self._build()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group; parameters that are there already keep their state."""
+        """Add a group; existing parameters keep their state."""
         for name in param_group:
             if name not in ("params", "lr", "updates", "numbers", "param_names"):
                 _check_use(self.rule, name)
@@ -95,14 +95,14 @@ class RuleOptimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """The state dict of PyTorch, with further state of the rules in their groups."""
+        """Return PyTorch's state dict, with further state of the rules in their groups."""
         for group, rule in zip(self.param_groups, self._rules, strict=True):
             group["numbers"] = rule.numbers()
         return super().state_dict()
 
     @contextlib.contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Within it the parameters are those to evaluate; they differ with Schedule-Free alone."""
+        """Within the context the parameters are those to evaluate; they differ only with Schedule-Free."""
         with contextlib.ExitStack() as stack:
             for rule in self._rules:
                 stack.enter_context(rule.evaluation())
@@ -110,7 +110,7 @@ class RuleOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what ``state_dict`` gave; another rule's raises :class:`CheckpointError`."""
+        """Restore the result of ``state_dict``; another rule's raises :class:`CheckpointError`."""
         used = {"lr", "updates", *used_settings(self.rule)}
         if not all(used <= group.keys() for group in state_dict["param_groups"]):
             raise CheckpointError(
@@ -159,7 +159,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         )
 
     def _follow(self, group: Mapping[str, Any], rule: GroupOptimizer) -> None:
-        """Take over what a scheduler has changed in a group since the last update."""
+        """Apply a scheduler's changes to a group since the last update."""
         settings = self._settings(group)
         if settings == rule.settings:
             return
@@ -178,7 +178,7 @@ class RuleOptimizer(torch.optim.Optimizer):
 
 @functools.cache
 def optimizer_class(title: str) -> type[RuleOptimizer] | None:
-    """The class of the optimizer whose description has this title (``LARS``); None where there is none."""
+    """Return the class of the optimizer whose description has this title (``LARS``), or None."""
     for name, described in OPTIMIZERS.items():
         if described.title == title:
             where = described.rule.partition(":")[0]
@@ -189,7 +189,7 @@ def optimizer_class(title: str) -> type[RuleOptimizer] | None:
 
 
 def used_settings(rule: str) -> tuple[str, ...]:
-    """The settings that an optimizer uses, besides the learning rate."""
+    """Return the settings that an optimizer uses, besides the learning rate."""
     described = OPTIMIZERS[rule]
     return (
         "weight_decay",

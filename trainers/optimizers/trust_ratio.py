@@ -1,4 +1,4 @@
-"""The ratio of layer-wise adaptation, for all tensors of a batch at once, without waiting for the device."""
+"""The trust ratio of layer-wise adaptation, for all tensors of a batch at once, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def norms(*lists: list[Tensor]) -> Tensor:
-    """The Euclidean norm of each tensor of some lists of equal length, shape ``(lists, tensors)``."""
+    """Return the Euclidean norm of each tensor of lists of equal length, shape ``(lists, tensors)``."""
     together = [tensor for tensors in lists for tensor in tensors]
     return torch.stack(torch._foreach_norm(together)).view(len(lists), -1)
 
@@ -22,7 +22,7 @@ def trust_ratios(
     """``trust_coefficient * ||w|| / (||g|| + weight_decay * ||w|| + epsilon)``; 1 where either norm is zero.
 
     You et al., arXiv:1708.03888, equation 6 with the decay in the denominator, from the raw gradient. Norms, ratios and
-    factors that are no plain numbers have shape ``(tensors,)``.
+    factors that are not plain numbers have shape ``(tensors,)``.
     """
     ratios = (
         trust_coefficient * weight_norms / (gradient_norms + weight_decay * weight_norms + epsilon)

@@ -1,1 +1,1 @@
-"""Learning rate and batch size over a training, and what adapts them."""
+"""Learning rate and batch size over a training, and the rules that adapt them."""

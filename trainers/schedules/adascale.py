@@ -1,18 +1,18 @@
-"""AdaScale SGD (Johnson et al., arXiv:2007.05105): the rate rises by as much as the larger batch is worth.
+"""AdaScale SGD (Johnson et al., arXiv:2007.05105): the rate rises by the gain of the larger batch.
 
 With base batch b0 and batch B = k b0 the gain of an update is
 
     r = (tr(Sigma) / b0 + |G|^2) / (tr(Sigma) / B + |G|^2),     between 1 and k,
 
 the update's rate is r times the schedule's at tau, and tau, the scale-invariant steps (those of a training at
-b0), grows by r. The schedule's epochs are tau b0 / N, so warmup and decay stretch where the gain is below k.
+b0), grows by r. The schedule's epochs are tau b0 / N, so warmup and decay stretch when the gain is below k.
 |G|^2 and tr(Sigma) come from the gradients of the k chunks of b0 samples (``noise_scale``) and are averaged with
 smoothing max(1 - k / 1000, 0) per update. Published code (fairscale, adaptdl) bounds each estimate from below
 before averaging, which adds a bias; here the averages are bounded when they are used.
 
 Gain, tau and rate are computed where the norms are. On an accelerator that is on the device, and the number of updates
-does not depend on them: the host queues one update after another and reads the last rate at an evaluation. On the CPU
-they are plain numbers.
+does not depend on them: the host queues updates and only reads the last rate at an evaluation. On the CPU they are
+plain numbers.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class AdaScale:
 
     @property
     def epochs(self) -> float | Tensor:
-        """The position of the schedule."""
+        """The progress at which the schedule is evaluated."""
         return self.scale_invariant_steps * self.epochs_per_step
 
     def add(self, norms: Tensor, chunk_samples: float, global_batch_size: int) -> None:
-        """Take the measurement of the update that comes next in, unless it is not finite.
+        """Add the measurement of the next update, unless it is not finite.
 
         ``norms`` are the squared norms of SquaredNorms, of the chunks and of the batch, shape ``(2,)``.
         """
@@ -86,7 +86,7 @@ class AdaScale:
         self._set_gain()
 
     def advance(self, left_out: Tensor | None = None) -> None:
-        """Count an update at the present gain, unless it was ``left_out`` (a scalar of bool)."""
+        """Count an update at the current gain, unless it was ``left_out`` (a scalar of bool)."""
         by, steps = self.arithmetic, self.scale_invariant_steps
         self.scale_invariant_steps = (
             steps + self.gain
@@ -112,7 +112,7 @@ class AdaScale:
         self._set_gain()
 
     def state_dict(self) -> dict[str, Any]:
-        """The averages and tau, as plain numbers."""
+        """Return the averages and tau, as plain numbers."""
         names = ("squared_gradient", "covariance_trace")
         return {
             "statistics": {name: float(getattr(self, name)) for name in names},
@@ -120,7 +120,7 @@ class AdaScale:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what :meth:`state_dict` gave."""
+        """Restore the result of :meth:`state_dict`."""
         saved = state["statistics"]
         self._set(
             saved["squared_gradient"], saved["covariance_trace"], state["scale_invariant_steps"]
@@ -128,10 +128,10 @@ class AdaScale:
 
 
 def adascale_layout(layout: BatchLayout, base_batch_size: int, group_size: int) -> BatchLayout:
-    """The layout with chunks of ``base_batch_size`` samples, or of the largest part of it that fits a worker.
+    """Return the layout with chunks of ``base_batch_size`` samples, or of the largest part of it that fits a worker.
 
-    Where the base batch divides the local batch the gain does not depend on the number of workers. Raises
-    :class:`JobError` where a chunk would cut a normalization group of ``group_size`` samples.
+    If the base batch divides the local batch, the gain does not depend on the number of workers. Raises
+    :class:`JobError` if a chunk would cut a normalization group of ``group_size`` samples.
     """
     chunk = math.gcd(base_batch_size, layout.local_batch_size)
     if chunk % group_size:

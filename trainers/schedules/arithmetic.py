@@ -1,7 +1,7 @@
-"""Arithmetic of the schedules' formulas beyond + - * /, for a progress that is a number or a scalar on a device.
+"""Arithmetic of the schedules' formulas beyond + - * /, where progress is a number or a scalar on a device.
 
-A choice is a branch for numbers; on a device both sides are computed and one is taken there, so that nobody waits for
-the progress. There constants stay plain numbers, so that nothing is copied to the device.
+For numbers a choice is a branch; on a device both sides are computed and one is selected there, so that nothing waits
+for the progress. Constants stay plain numbers there, so that nothing is copied to the device.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ else:
 
 
 class Arithmetic(Protocol[Value]):
-    """The operations on values of one kind."""
+    """The operations on one kind of value."""
 
     def constant(self, value: float, like: Value) -> Value:
-        """A plain number as a value of the kind of another."""
+        """Convert a plain number to the kind of another value."""
 
     def choose(
         self, condition: Any, then: Callable[[], Value], otherwise: Callable[[], Value]
     ) -> Value:
-        """One of two, by the result of a comparison."""
+        """Return one of two values, by the result of a comparison."""
 
     def by_milestones(
         self, epochs: Value, milestones: Sequence[float], values: Sequence[float]
     ) -> Value:
-        """``values[n]`` where n of the rising ``milestones`` are passed."""
+        """Return ``values[n]`` when n of the increasing ``milestones`` are passed."""
 
     def exponential(self, base: float, exponent: Value) -> Value:
         """The base to the power of a value."""
@@ -44,7 +44,7 @@ class Arithmetic(Protocol[Value]):
         """The cosine of an angle in radians."""
 
     def share(self, t: Value) -> Value:
-        """The value, limited to 0 to 1."""
+        """Limit the value to 0 to 1."""
 
     def at_least_zero(self, value: Value) -> Value:
         """The value, or 0 if it is negative."""
@@ -53,14 +53,14 @@ class Arithmetic(Protocol[Value]):
         """``start + weight * (end - start)``."""
 
     def finite(self, value: Value) -> Any:
-        """Whether the value is finite, as a condition for :meth:`choose`."""
+        """Return whether the value is finite, as a condition for :meth:`choose`."""
 
     def values(self, numbers: Tensor) -> Sequence[Value]:
-        """The numbers of a tensor of shape ``(n,)``."""
+        """Return the numbers of a tensor of shape ``(n,)``."""
 
 
 class Numbers:
-    """Plain numbers, in Python's own functions."""
+    """Plain numbers, with Python's own functions."""
 
     def constant(self, value: float, like: float) -> float:  # noqa: ARG002
         """The number itself."""
@@ -69,13 +69,13 @@ class Numbers:
     def choose(
         self, condition: Any, then: Callable[[], float], otherwise: Callable[[], float]
     ) -> float:
-        """A branch: the other side is not computed."""
+        """Branch: the other side is not computed."""
         return then() if condition else otherwise()
 
     def by_milestones(
         self, epochs: float, milestones: Sequence[float], values: Sequence[float]
     ) -> float:
-        """Counts the milestones that are passed."""
+        """Count the milestones passed."""
         return values[sum(epochs >= milestone for milestone in milestones)]
 
     exponential = staticmethod(math.pow)
@@ -97,7 +97,7 @@ class Numbers:
         return start + weight * (end - start)
 
     def values(self, numbers: Tensor) -> Sequence[float]:
-        """Read from where they are; waits for an accelerator."""
+        """Read the numbers; waits for an accelerator."""
         return numbers.tolist()
 
 

@@ -2,23 +2,23 @@
 
     constant     the job's global batch size throughout
     piecewise    batch_factors[i] times it from batch_milestones[i] epochs on; the rate follows batch_rate_rule.
-                 Mikami et al. (arXiv:1811.05233) go from 34K to 68K so.
-    doubling     twice the size at doubling_epochs, and again at doubling_spacing times the progress of each doubling
-                 before, up to batch_limit_factor; the rate follows batch_rate_rule. Merrill et al. (arXiv:2505.23971)
-                 double a small batch as the measured critical batch grows, the rate with the root of it.
+                 Mikami et al. (arXiv:1811.05233) go from 34K to 68K in this way.
+    doubling     twice the size at doubling_epochs, and again at doubling_spacing times the progress of each previous
+                 doubling, up to batch_limit_factor; the rate follows batch_rate_rule. Merrill et al. (arXiv:2505.23971)
+                 double a small batch as the measured critical batch grows, and the rate with its square root.
     noise_scale  twice the size at an evaluation where the measured gradient noise scale is noise_scale_ratio times the
-                 doubled batch or more, up to batch_limit_factor; the rate follows batch_rate_rule. So a batch stays
+                 doubled batch or more, up to batch_limit_factor; the rate follows batch_rate_rule. Thus the batch stays
                  below the critical one (arXiv:1812.06162, equation 2.7; arXiv:2505.23971, section 4: it doubles as
-                 the critical batch does). What was decided are milestones and factors of 'piecewise', kept in
+                 the critical batch does). The decisions are milestones and factors of 'piecewise', kept in
                  checkpoints.
     grow         where decay 'step' would multiply the rate by decay_factor, the batch grows by 1 / decay_factor
-                 instead, up to batch_limit_factor; what is left of the factor lowers the rate. Smith et al.
-                 (arXiv:1711.00489): the noise scale lr (N / B - 1) falls as much either way.
+                 instead, up to batch_limit_factor; the rest of the factor lowers the rate. Smith et al.
+                 (arXiv:1711.00489): the noise scale lr (N / B - 1) falls by the same amount either way.
 
-The size changes with the first update that starts at or after a milestone. Updates of one size make a phase.
+The size changes with the first update that starts at or after a milestone. Updates of one size form a phase.
 """
 
-# every control takes the same arguments, read or not
+# every control takes the same arguments, used or not
 # ruff: noqa: ARG002
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from trainers.schedules.arithmetic import NUMBERS, Arithmetic, Value
 from trainers.schedules.formulas import formula_of
 
 MOST_GROWTH = 2.0**20
-"""The most growth of a batch that doubles without a limit of its own."""
+"""The largest growth of a batch that doubles without an explicit limit."""
 
 
 class BatchControl(Protocol):
     """How the batch changes: pure functions of the settings and of the progress in epochs."""
 
     named: str
-    """The settings that make the sizes, for an error about one that is no whole number of samples."""
+    """The settings that determine the sizes, for an error about one that is not a whole number of samples."""
 
     def boundaries(self, settings: TrainingSettings, budget_epochs: float) -> Sequence[float]:
-        """When the size changes, rising, in epochs."""
+        """Return when the size changes, increasing, in epochs."""
 
     def factor(self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value:
-        """The global batch size of the update that starts after ``epochs`` epochs, over the job's own."""
+        """Return the global batch size of the update that starts after ``epochs`` epochs, relative to the job's own."""
 
     def rate_factor(
         self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value
     ) -> Value | float:
-        """The factor of the learning rate."""
+        """Return the factor of the learning rate."""
 
 
 class ConstantBatch:
@@ -89,13 +89,13 @@ class BatchPieces:
         return settings.batch_milestones
 
     def factor(self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value:
-        """The factor of the last milestone that is passed."""
+        """Return the factor of the last milestone passed."""
         return by.by_milestones(epochs, settings.batch_milestones, [1.0, *settings.batch_factors])
 
     def rate_factor(
         self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value
     ) -> Value | float:
-        """The rate's factor by ``batch_rate_rule``: none, the batch's factor, or its square root."""
+        """Return the rate's factor by ``batch_rate_rule``: none, the batch's factor, or its square root."""
         if settings.batch_rate_rule == "none":
             return 1.0
         linear = settings.batch_rate_rule == "linear"
@@ -106,12 +106,12 @@ class BatchPieces:
 
 
 class BatchDoubling:
-    """Twice the size at planned times; where the limit is no power of 2, the last step goes up to the limit."""
+    """Doublings at planned times; if the limit is not a power of 2, the last step goes up to the limit."""
 
     named = "batch_limit_factor"
 
     def boundaries(self, settings: TrainingSettings, budget_epochs: float) -> Sequence[float]:
-        """The times within the budget at which the size changes."""
+        """Return the times within the budget at which the size changes."""
         at, spacing = settings.value("doubling_epochs"), settings.value("doubling_spacing")
         limit = settings.batch_limit_factor or MOST_GROWTH
         found: list[float] = []
@@ -121,14 +121,14 @@ class BatchDoubling:
         return found
 
     def factor(self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value:
-        """A power of 2, up to the limit."""
+        """Return a power of 2, up to the limit."""
         times, sizes = self._course(settings)
         return by.by_milestones(epochs, times, sizes)
 
     def rate_factor(
         self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value
     ) -> Value | float:
-        """The rate's factor by ``batch_rate_rule``."""
+        """Return the rate's factor by ``batch_rate_rule``."""
         if settings.batch_rate_rule == "none":
             return 1.0
         times, sizes = self._course(settings)
@@ -143,7 +143,7 @@ class BatchDoubling:
 
 
 class BatchByNoise(ConstantBatch):
-    """Doublings that a training decides at its evaluations; of one size until the first."""
+    """Doublings that a training decides at its evaluations; constant until the first."""
 
     named = "batch_limit_factor"
 
@@ -151,7 +151,7 @@ class BatchByNoise(ConstantBatch):
     def grows(
         settings: TrainingSettings, factor: float, global_batch_size: int, noise: float
     ) -> bool:
-        """Whether a batch of ``factor * global_batch_size`` samples doubles where the noise scale is ``noise``."""
+        """Return whether a batch of ``factor * global_batch_size`` samples doubles at a noise scale of ``noise``."""
         grown, limit = 2 * factor, settings.batch_limit_factor or MOST_GROWTH
         needed = settings.value("noise_scale_ratio") * grown * global_batch_size
         return grown <= limit and noise >= float(needed)
@@ -160,7 +160,7 @@ class BatchByNoise(ConstantBatch):
     def pieces(
         settings: TrainingSettings, growth: Sequence[tuple[float, float]]
     ) -> TrainingSettings:
-        """The settings of what was decided: factors of the first batch, each from so many epochs on."""
+        """Return the decisions as settings: factors of the first batch, each from a number of epochs on."""
         plain = {name: each for name, each in settings.own.items() if name != "noise_scale_ratio"}
         return TrainingSettings.from_dict(
             {
@@ -174,18 +174,18 @@ class BatchByNoise(ConstantBatch):
 
 
 class BatchGrowth:
-    """Growth where decay 'step' would lower the rate; the rate's factor takes that decay back."""
+    """Growth where decay 'step' would lower the rate; the rate's factor undoes that decay."""
 
     named = "decay_factor and batch_limit_factor"
 
     def boundaries(self, settings: TrainingSettings, budget_epochs: float) -> Sequence[float]:
-        """The decay's milestones; during the warmup nothing decays, so nothing grows."""
+        """Return the decay's milestones; during the warmup nothing decays, so nothing grows."""
         return sorted(
             {max(milestone, settings.warmup_epochs) for milestone in settings.decay_milestones}
         )
 
     def factor(self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value:
-        """1 over the step decay, up to the limit."""
+        """Return 1 over the step decay, up to the limit."""
         limit = settings.batch_limit_factor or math.inf
         sizes = [min(each, limit) for each in step_factors(settings, -1)]
         return by.choose(
@@ -198,12 +198,12 @@ class BatchGrowth:
 
 
 def batch_factor(settings: TrainingSettings, epochs: float) -> float:
-    """The global batch size of the update that starts after ``epochs`` epochs, over the job's own."""
+    """Return the global batch size of the update that starts after ``epochs`` epochs, relative to the job's own."""
     return _control(settings).factor(NUMBERS, settings, epochs)
 
 
 def rate_factor(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value | float:
-    """The factor of the learning rate under batch control; with 'grow' it takes back the step decay."""
+    """Return the factor of the learning rate under batch control; with 'grow' it undoes the step decay."""
     return _control(settings).rate_factor(by, settings, epochs)
 
 
@@ -213,7 +213,7 @@ def _control(settings: TrainingSettings) -> BatchControl:
 
 
 def step_factors(settings: TrainingSettings, sign: int) -> list[float]:
-    """``decay_factor`` to the power of ``sign`` times the milestones passed, for each number of these."""
+    """Return ``decay_factor`` to the power of ``sign`` times the milestones passed, for each number of milestones."""
     passed = range(len(settings.decay_milestones) + 1)
     return [math.pow(settings.decay_factor, sign * each) for each in passed]
 
@@ -231,7 +231,7 @@ class Phase:
 class BatchSchedule:
     """Every update of a training within its budget: its batch size, its samples, and the evaluations between.
 
-    A phase ends with an evaluation, so the updates between two evaluations are of one size.
+    A phase ends with an evaluation, so all updates between two evaluations have one size.
     """
 
     phases: tuple[Phase, ...]
@@ -241,7 +241,7 @@ class BatchSchedule:
 
     def phase(self, step: int) -> Phase:
         """The phase of update ``step`` (from 0)."""
-        if len(self.phases) == 1:  # of most trainings, several times an update
+        if len(self.phases) == 1:  # true for most trainings, and called several times per update
             return self.phases[0]
         return self.phases[bisect_right(self.phases, step, key=lambda phase: phase.first_step) - 1]
 
@@ -263,7 +263,7 @@ class BatchSchedule:
         end = next(
             (after.first_step for after in self.phases if after.first_step > step), self.total_steps
         )
-        # an evaluation shortly before that at the end of a phase would tell nothing new
+        # an evaluation shortly before the one at the end of a phase would add nothing
         return (
             end
             if following > end or (end < self.total_steps and 2 * (end - following) < every)
@@ -278,9 +278,9 @@ def batch_schedule(
     budget_epochs: float,
     evaluations_per_epoch: float,
 ) -> BatchSchedule:
-    """The course of a training whose first batch holds ``global_batch_size`` samples.
+    """Return the batch schedule of a training whose first batch holds ``global_batch_size`` samples.
 
-    Raises :class:`~trainers.errors.JobError` where a factor gives no whole number of samples.
+    Raises :class:`~trainers.errors.JobError` if a factor does not give a whole number of samples.
     """
     phases = [Phase(0, 0, global_batch_size)]
     for boundary in _control(settings).boundaries(settings, budget_epochs):

@@ -1,4 +1,4 @@
-"""The formula of a schedule, by the setting that chooses it."""
+"""The formula of a schedule, by the setting that selects it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trainers.errors import JobError
 
 
 def formula_of(setting: str, settings: TrainingSettings) -> Any:
-    """The rule that the description of the chosen ``decay``, ``warmup_shape`` or ``batch_control`` names.
+    """Return the rule named in the description of the chosen ``decay``, ``warmup_shape`` or ``batch_control``.
 
-    Raises :class:`JobError` where that cannot be imported.
+    Raises :class:`JobError` if it cannot be imported.
     """
     return formula_named(setting, getattr(settings, setting))
 

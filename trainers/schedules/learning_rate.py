@@ -3,9 +3,9 @@
 During ``warmup_epochs`` the rate rises to the peak from s = ``warmup_start_factor`` times the peak; with t from 0
 to 1 over the warmup it is the peak times
 
-    gradual      s + (1 - s) t           a constant more each update: Goyal et al., arXiv:1706.02677, section 2.2
+    gradual      s + (1 - s) t           a constant increment per update: Goyal et al., arXiv:1706.02677, section 2.2
     constant     s                       the same, "constant warmup"
-    exponential  s^(1 - t)               a constant factor more each update
+    exponential  s^(1 - t)               a constant factor per update
     quadratic    s + (1 - s) t^2         NVCaffe's ramp-up
 
 Then, with t from 0 at the end of the warmup to 1 at ``decay_epochs`` and e = ``end_learning_rate_factor``, it is
@@ -28,10 +28,10 @@ where c is 1 and falls, over the last ``cooldown_share`` of the training with u 
     cosine         e + (1 - e) (1 + cos(pi u)) / 2
     one_less_sqrt  e + (1 - e) (1 - sqrt(u))          arXiv:2405.18392, equation 1
 
-Where the batch size changes, :func:`trainers.schedules.batch_size.rate_factor` comes on top.
+If the batch size changes, :func:`trainers.schedules.batch_size.rate_factor` is applied as well.
 """
 
-# every formula of a kind takes the same arguments, read or not
+# every formula of a kind takes the same arguments, used or not
 # ruff: noqa: ARG001
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from trainers.schedules.formulas import formula_of
 
 
 def learning_rate(settings: TrainingSettings, epochs: float, budget_epochs: float) -> float:
-    """The rate of the update that starts after ``epochs`` epochs.
+    """Return the rate of the update that starts after ``epochs`` epochs.
 
-    ``budget_epochs`` is where a polynomial or cosine decay ends whose ``decay_epochs`` is None.
+    ``budget_epochs`` is the end of a polynomial or cosine decay whose ``decay_epochs`` is None.
     """
     return learning_rate_by(NUMBERS, settings, epochs, budget_epochs)
 
@@ -56,7 +56,7 @@ def learning_rate(settings: TrainingSettings, epochs: float, budget_epochs: floa
 def learning_rate_by(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, budget_epochs: float
 ) -> Value:
-    """The rate for a progress of any kind, by its arithmetic: a scalar on a device gives the rate there."""
+    """Return the rate for a progress of any kind, by its arithmetic: a scalar on a device gives the rate there."""
 
     def decayed() -> Value:
         decay: Callable[..., Value] = formula_of("decay", settings)
@@ -118,7 +118,7 @@ def piecewise(
 def polynomial(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
 ) -> Value:
-    """A power of the share that is left."""
+    """A power of the remaining share."""
     left = 1 - share_passed(by, settings, epochs, end)
     return _down_to(settings, by.power(left, settings.decay_power))
 
@@ -130,19 +130,19 @@ def cosine(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end
 
 
 def linear(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
-    """The share that is left."""
+    """The remaining share."""
     return _down_to(settings, 1 - share_passed(by, settings, epochs, end))
 
 
 def wsd(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
-    """The cooldown alone."""
+    """Only the cooldown."""
     return _cooldown(by, settings, epochs, end)
 
 
 def inverse_sqrt(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
 ) -> Value:
-    """Over the root of 1 and the time since the warmup, and the cooldown."""
+    """One over the square root of 1 plus the time since the warmup, and the cooldown."""
     since = by.at_least_zero(epochs - settings.warmup_epochs)
     body = by.power(1 + since / settings.value("inverse_sqrt_epochs"), -0.5)
     return body * _cooldown(by, settings, epochs, end)
@@ -159,7 +159,7 @@ def power(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end:
 def _cooldown(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
 ) -> Value:
-    """1, and over the last ``cooldown_share`` of the training down to the end; it begins after the warmup."""
+    """1, falling over the last ``cooldown_share`` of the training to the end value; begins after the warmup."""
     share, shape = settings.value("cooldown_share"), settings.value("cooldown_shape")
     start = max(settings.warmup_epochs, (1 - share) * end)
     if start >= end:
@@ -175,7 +175,7 @@ def _cooldown(
 def share_passed(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
 ) -> Value:
-    """t, from 0 where the warmup ends to 1 at ``end``."""
+    """t, from 0 at the end of the warmup to 1 at ``end``."""
     return by.share((epochs - settings.warmup_epochs) / (end - settings.warmup_epochs))
 
 

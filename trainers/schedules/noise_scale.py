@@ -7,17 +7,17 @@ covariance of one sample's gradient,
     |G|^2     = (B |g_B|^2 - b |g_b|^2) / (B - b)
     tr(Sigma) = (|g_b|^2 - |g_B|^2) / (1/b - 1/B)
 
-and the noise scale B_simple = tr(Sigma) / |G|^2, in samples. Both estimates are without bias, their ratio is not:
-each is smoothed by itself over the updates, and then divided.
+and the noise scale B_simple = tr(Sigma) / |G|^2, in samples. Both estimates are unbiased, but their ratio is not:
+each is smoothed separately over the updates, and then the ratio is taken.
 
-Here g_B is the mean gradient of the global batch, and the small batches are its n chunks over all workers. Chunk
-i, with a share c_i of the samples, counts with weight c_i; the mean of |g_i|^2 then has the expectation
-|G|^2 + tr(Sigma) n / B whatever the shares, which is that of chunks of b = B / n samples each.
+Here g_B is the mean gradient of the global batch, and the small batches are its n chunks over all workers. Chunk i,
+with a share c_i of the samples, counts with weight c_i; the mean of |g_i|^2 then has the expectation
+|G|^2 + tr(Sigma) n / B for any shares, which is that of chunks of b = B / n samples each.
 
-A chunk is whole normalization groups, so it has the gradient that it has inside the whole batch. Samples come from
-a permutation of the data set, without replacement: where B is not small against the set, tr(Sigma) / B of the
+A chunk consists of whole normalization groups, so it has the same gradient as inside the whole batch. Samples come from
+a permutation of the data set, without replacement: if B is not small compared to the set, tr(Sigma) / B of the
 estimate is up to 1 - B / N of that of independent samples. Settings that scale gradients (clipping, loss scaling,
-decay) have no part in it.
+decay) do not enter it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torch import Tensor
 from trainers.distributed.sampling import BatchLayout
 
 MEASURED_EVERY = 24
-"""Updates from one that is measured to the next: cutting its batch costs up to 0.6 of an update, so 2.5 % of all."""
+"""Updates between measurements: cutting a measured batch costs up to 0.6 of an update, so 2.5 % of all."""
 
 SMOOTHING = 0.8
 """Decay of the averages per measurement."""
@@ -55,7 +55,7 @@ class SquaredNorms:
 
     @property
     def covariance_trace(self) -> float:
-        """The estimate of tr(Sigma), of the gradient of one sample."""
+        """The estimate of tr(Sigma), for the gradient of one sample."""
         return (self.of_chunks - self.of_batch) / (
             1 / self.chunk_samples - 1 / self.global_batch_size
         )
@@ -69,7 +69,7 @@ class GradientStatistics:
         self._squared_gradient = self._covariance_trace = self._weight = 0.0
 
     def add(self, measured: SquaredNorms) -> None:
-        """Take one measurement in; one that is not finite is left out."""
+        """Add one measurement; one that is not finite is ignored."""
         if not (math.isfinite(measured.of_chunks) and math.isfinite(measured.of_batch)):
             return
         keep = self.smoothing
@@ -93,7 +93,7 @@ class GradientStatistics:
 
     @property
     def noise_scale(self) -> float | None:
-        """B_simple in samples; None before the first measurement and where an average is not above 0."""
+        """B_simple in samples; None before the first measurement, or if an average is not above 0."""
         if not (self._squared_gradient > 0 and self._covariance_trace > 0):
             return None
         return self._covariance_trace / self._squared_gradient
@@ -107,7 +107,7 @@ class GradientStatistics:
         }
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Restore what :meth:`state_dict` gave."""
+        """Restore the result of :meth:`state_dict`."""
         self._squared_gradient, self._covariance_trace = (
             state["squared_gradient"],
             state["covariance_trace"],
@@ -116,7 +116,7 @@ class GradientStatistics:
 
 
 def measured_layout(layout: BatchLayout, group_size: int, *, may_cut: bool) -> BatchLayout | None:
-    """The layout of a measured update: at least two chunks a worker, where its groups allow; None: nothing to measure.
+    """Return the layout of a measured update: at least two chunks per worker if its groups allow; else None.
 
     ``may_cut`` says whether smaller micro batches than planned give the same training.
     """
@@ -127,7 +127,7 @@ def measured_layout(layout: BatchLayout, group_size: int, *, may_cut: bool) -> B
 
 
 def squared_norm(tensors: Iterable[Tensor]) -> Tensor:
-    """The sum of the squares of all numbers of all tensors, taken in float32 or wider, as a scalar of float64."""
+    """Return the sum of squares over all tensors, computed in float32 or wider, as a scalar of float64."""
     tensors = list(tensors)
     wide = [tensor.dtype for tensor in tensors if tensor.dtype.itemsize > 4]
     norms = torch._foreach_norm(tensors, 2, dtype=wide[0] if wide else torch.float32)

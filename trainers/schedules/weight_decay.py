@@ -1,12 +1,12 @@
-"""Weight decay by its time scale in epochs, so that it moves with the batch and the rate by itself.
+"""Weight decay by its time scale in epochs, so that it scales with the batch and the rate.
 
 Decoupled decay makes the weights an average of their last updates, over 1 / (rate * weight_decay) of them (Wang and
 Aitchison, arXiv:2405.13698, section 2). In epochs that is ``weight_decay_epochs``, and with B of N samples in an update
 
     weight_decay = B / (N * rate * weight_decay_epochs)
 
-at the peak rate and the first batch. The best time scale hardly moves with batch, model and data (section 4 there;
-Bergsma et al., arXiv:2505.13738, section 3), where the best coefficient grows with the batch.
+at the peak rate and the first batch. The best time scale hardly depends on batch, model and data (section 4 there;
+Bergsma et al., arXiv:2505.13738, section 3), whereas the best coefficient grows with the batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from search_spaces.settings import TrainingSettings
 def with_decay(
     settings: TrainingSettings, global_batch_size: int, train_samples: int
 ) -> TrainingSettings:
-    """The settings with the coefficient that ``weight_decay_epochs`` asks for; the same where nothing does."""
+    """Return the settings with the coefficient given by ``weight_decay_epochs``; unchanged if that is not set."""
     if "weight_decay_epochs" not in settings.own_settings:
         return settings
     epochs = settings.value("weight_decay_epochs")

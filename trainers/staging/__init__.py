@@ -1,4 +1,4 @@
-"""Staging: shard files go from a shared folder to every node's local disk, each read once from the shared folder.
+"""Staging: copy shard files from a shared folder to every node's local disk, reading each only once from the folder.
 
     python -m trainers.staging SHARED LOCAL                                    one node
     torchrun --nnodes N --nproc-per-node 1 -m trainers.staging SHARED LOCAL --backend torch
@@ -6,15 +6,15 @@
 
 One staging process runs on each node; a *node* here is one rank of the communicator. Node i reads its share of
 the files from the shared folder, and the nodes exchange them over the network, after Kurth et al.
-(arXiv:1810.01993), where without this each file was read about 23 times (a figure that is recalled).
+(arXiv:1810.01993), where without this each file was read about 23 times (a figure quoted from memory).
 
-* mode ``all``: every node gets every file, as ``distributed.sampling``'s shuffle over the whole data set needs.
-* mode ``partition``: every node gets a random share, equal to one file; with ``files_per_node`` it also draws random
-  files of the other nodes' shares, as Kurth's script does. It suits a reader that shuffles within its node.
+* mode ``all``: every node gets every file, as needed for ``distributed.sampling``'s shuffle over the whole data set.
+* mode ``partition``: every node gets a random share, equal to within one file; with ``files_per_node`` it also draws
+  random files of the other nodes' shares, as Kurth's script does. It suits a reader that shuffles within its node.
 
-Each file is checked against its checksum (CRC-32) after the copy and when an interrupted staging goes on,
-and appears under its name only when it is whole. ``LOCAL/.staging/manifest.jsonl`` holds the checksums and, for every
-staging, what it moved and how fast.
+Each file is checked against its checksum (CRC-32) after the copy and when an interrupted staging resumes,
+and appears under its name only when complete. ``LOCAL/.staging/manifest.jsonl`` holds the checksums and, for every
+staging, the amount moved and its speed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Stage shard files on this node, together with the other nodes; node 0 prints what was moved, as JSON.
+"""Stage shard files on this node, together with the other nodes; node 0 prints a summary as JSON.
 
     python -m trainers.staging SHARED LOCAL [--mode all|partition] [--threads N]
     torchrun --nnodes N --nproc-per-node 1 -m trainers.staging SHARED LOCAL --backend torch
 
-Exit status: 0 every file is in place, 2 the data, the folders or the set-up are wrong, 1 any other failure.
+Exit status: 0 if every file is in place, 2 if the data, the folders or the set-up are wrong, 1 for any other failure.
 """
 
 from __future__ import annotations

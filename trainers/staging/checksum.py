@@ -1,7 +1,7 @@
 """CRC-32 of files and streams.
 
-It finds every burst of up to 32 damaged bits and all but one in 4e9 of other damages, at several GB/s; a copy has
-to be guarded from accidents, not from forgers.
+It finds every burst of up to 32 damaged bits and all but one in 4e9 of other damages, at several GB/s; a copy needs
+protection from accidents, not from forgery.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ class Readable(Protocol):
     """A binary file, open for reading."""
 
     def readinto(self, buffer: bytearray, /) -> int | None:
-        """Fill ``buffer`` from its start; returns the bytes read, 0 at the end."""
+        """Fill ``buffer`` from its start; return the number of bytes read, 0 at the end."""
 
 
 class Checksum:
-    """The CRC-32 of what it has seen."""
+    """The CRC-32 of the blocks so far."""
 
     def __init__(self) -> None:
         self._value = 0
 
     def update(self, block: memoryview) -> None:
-        """Go on with the next block."""
+        """Add the next block."""
         self._value = zlib.crc32(block, self._value)
 
     def digest(self) -> bytes:
@@ -38,14 +38,14 @@ class Checksum:
 
 
 def blocks(file: Readable) -> Iterator[memoryview]:
-    """The content in blocks; each is valid until the next is asked for."""
+    """Yield the content in blocks; each is valid until the next is requested."""
     buffer = bytearray(BLOCK_BYTES)
     while count := file.readinto(buffer):
         yield memoryview(buffer)[:count]
 
 
 def checksum_of(path: Path) -> bytes:
-    """The checksum of a file as it lies on the disk now."""
+    """Return the checksum of a file's current content on disk."""
     checksum = Checksum()
     with path.open("rb", buffering=0) as file:
         for block in blocks(file):

@@ -1,4 +1,4 @@
-"""The nodes send each other the files that they read: one stream of bytes per node, in chunks, turn by turn."""
+"""The nodes send each other the files that they read: one stream of bytes per node, in chunks, in turn."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _broadcast(communicator: Communicator, node: int, count: int, reader: FileRe
 
 
 class IncomingStream:
-    """Cuts the bytes that one node sends back into files: the content of each, then its checksum."""
+    """Splits the bytes sent by one node back into files: the content of each, then its checksum."""
 
     def __init__(self, files: Sequence[SharedFile], writer: FileWriter) -> None:
         self._files = list(files)
@@ -55,7 +55,7 @@ class IncomingStream:
         self._checksum = b""
 
     def feed(self, chunk: memoryview) -> None:
-        """Take over the next bytes of the stream."""
+        """Process the next bytes of the stream."""
         while chunk:
             file = self._files[0]
             if self._position < file.bytes:
@@ -73,7 +73,7 @@ class IncomingStream:
 
 
 class FileWriter:
-    """Writes the files that this node misses, on several threads; each file by one of them, in order."""
+    """Writes the files that this node lacks, on several threads; each file by one of them, in order."""
 
     def __init__(
         self, local: LocalFolder, missing: frozenset[str], faults: Faults, threads: int
@@ -89,11 +89,11 @@ class FileWriter:
         self.written: list[SharedFile] = []
 
     def write(self, file: SharedFile, piece: memoryview) -> None:
-        """Append to the file; waits while too much is waiting already."""
+        """Append to the file; blocks while too much is queued."""
         self._submit(file, lambda: self._copy(file).write(piece))
 
     def finish(self, file: SharedFile, checksum: bytes) -> None:
-        """The file is complete: check it and give it its name."""
+        """Check the complete file and give it its name."""
 
         def check() -> None:
             self._copy(file).finish(checksum)
@@ -103,7 +103,7 @@ class FileWriter:
         self._submit(file, check)
 
     def wait(self) -> None:
-        """Until everything handed over is on the disk; what was begun and not finished is given up."""
+        """Wait until everything submitted is on the disk; discard unfinished files."""
         for thread in self._threads:
             thread.shutdown(wait=True)
         for copy in self._copies.values():

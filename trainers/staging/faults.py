@@ -12,13 +12,13 @@ from trainers.distributed.communicator import Communicator
 from trainers.errors import DataError, TrainerError
 
 READING, WRITING = 2, 1
-"""A fault of reading is reported before one of writing, which may be its consequence."""
+"""A fault in reading is reported before one in writing, which may be its consequence."""
 
 _MESSAGE_BYTES = 4096
 
 
 class Faults:
-    """The first and gravest fault of this node; ``stop`` tells its threads to end."""
+    """The first and most severe fault of this node; ``stop`` tells its threads to end."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -28,14 +28,14 @@ class Faults:
 
     @contextlib.contextmanager
     def noted(self, weight: int) -> Iterator[None]:
-        """Note an error rather than raise it: the other nodes must know of it first."""
+        """Record an error instead of raising it: the other nodes must know of it first."""
         try:
             yield
         except Exception as error:
             self.note(error, weight)
 
     def note(self, error: BaseException, weight: int) -> None:
-        """Remember ``error`` unless a graver one is known."""
+        """Record ``error`` unless a more severe one is known."""
         with self._lock:
             if weight > self.weight:
                 self.error, self.weight = error, weight
@@ -43,7 +43,7 @@ class Faults:
 
 
 def agree(communicator: Communicator, faults: Faults) -> None:
-    """Go on only if no node has a fault; otherwise raise :class:`~trainers.errors.DataError` on all of them."""
+    """Continue only if no node has a fault; otherwise raise :class:`~trainers.errors.DataError` on all of them."""
     weights = torch.zeros(communicator.size, dtype=torch.int64, device=communicator.device)
     weights[communicator.rank] = faults.weight
     communicator.all_reduce_sum_([weights])
@@ -58,7 +58,7 @@ def agree(communicator: Communicator, faults: Faults) -> None:
 
 
 def broadcast_bytes(communicator: Communicator, content: bytes, root: int = 0) -> bytes:
-    """The bytes of node ``root``, of any length, on every node."""
+    """Return the bytes of node ``root``, of any length, on every node."""
     length = torch.tensor([len(content)], dtype=torch.int64, device=communicator.device)
     communicator.broadcast_([length], root=root)
     buffer = torch.zeros(int(length), dtype=torch.uint8)

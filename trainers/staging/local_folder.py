@@ -1,4 +1,4 @@
-"""A node's local folder: files that appear whole, with checksums that outlive an interruption."""
+"""A node's local folder: files that appear only when complete, with checksums that survive an interruption."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainers.staging.plan import SharedFile
 
 @contextlib.contextmanager
 def local_folder(folder: Path, source: Mapping[str, Any]) -> Iterator[LocalFolder]:
-    """Open ``folder`` for one staging at a time; ``source`` names what is staged into it."""
+    """Open ``folder`` for one staging at a time; ``source`` identifies what is staged into it."""
     private = folder / ".staging"
     try:
         private.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ class LocalFolder:
         self.journal = self._manifest.open("a", encoding="utf-8")
 
     def holds(self, file: SharedFile) -> bool:
-        """Whether the file lies here, staged from this version of the shared file, with the checksum it had then."""
+        """Return whether the file is here, staged from this version of the shared file, with its original checksum."""
         entry = self.entries.get(file.name)
         if entry is None or (entry["bytes"], entry["modified_ns"]) != (
             file.bytes,
@@ -71,7 +71,7 @@ class LocalFolder:
             return False
 
     def remove_all_but(self, names: set[str]) -> None:
-        """Delete what an earlier staging put here and this one does not want; no other file is touched."""
+        """Delete files of an earlier staging that this one does not need; no other file is touched."""
         for name in set(self.entries) - names:
             (self.folder / name).unlink(missing_ok=True)
             del self.entries[name]
@@ -86,7 +86,7 @@ class LocalFolder:
             )
 
     def new_copy(self, file: SharedFile) -> Copy:
-        """A file to be written here; it gets its name when its checksum has been verified."""
+        """Create a file to be written here; it gets its name once its checksum has been verified."""
         with self._lock:
             self._number += 1
             part = self.folder / ".staging" / f"{self._number}.part"
@@ -111,7 +111,7 @@ class LocalFolder:
             )
 
     def _rewrite(self, source: Mapping[str, Any]) -> None:
-        """Without the repeated lines of files staged again, or a last line cut off by a crash."""
+        """Rewrite the manifest without repeated lines of files staged again, or a last line cut off by a crash."""
         lines = [{"source": source}, *self.entries.values(), *self._history]
         fresh = self._manifest.with_suffix(".new")
         try:
@@ -123,7 +123,7 @@ class LocalFolder:
 
 @dataclass
 class Copy:
-    """One file on its way to the local disk."""
+    """One file being copied to the local disk."""
 
     local: LocalFolder
     file: SharedFile
@@ -140,7 +140,7 @@ class Copy:
             raise write_fault(self.local.folder / self.file.name, error) from error
 
     def finish(self, checksum: bytes) -> None:
-        """Read back what was written, compare it with ``checksum``, give it its name and note it in the manifest."""
+        """Read the written file back, compare it with ``checksum``, give it its name and add it to the manifest."""
         path = self.local.folder / self.file.name
         try:
             self.handle.close()
@@ -169,7 +169,7 @@ class Copy:
 
 
 def write_fault(path: Path, error: OSError) -> DataError:
-    """The meaning of a failed write to the user."""
+    """Explain a failed write to the user."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DataError(
             f"the disk is full while {path} is staged ({error.strerror}); free some space and start the "
@@ -179,7 +179,7 @@ def write_fault(path: Path, error: OSError) -> DataError:
 
 
 def _lines(manifest: Path) -> list[dict[str, Any]]:
-    """The whole lines of a manifest; a torn or foreign line is as good as none, its file is fetched again."""
+    """Return the complete lines of a manifest; torn or foreign lines are ignored, and their files fetched again."""
     try:
         texts = manifest.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""``stage``: what the nodes do together, step by step."""
+"""``stage``: the nodes' work together, step by step."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def stage(
 ) -> StagingResult:
     """Copy the files of ``shared`` that match ``pattern`` to ``local``, as ``mode`` says; called on every node.
 
-    Files that an earlier staging of the same folder left whole are kept; files that it left and that this node
-    no longer wants are deleted. ``open_shared`` opens a file of the shared folder, once per file over all nodes.
+    Complete files of an earlier staging of the same folder are kept; those that this node no longer needs are
+    deleted. ``open_shared`` opens a file of the shared folder, once per file over all nodes.
 
     Raises:
-        DataError: on every node, with the node and the file, where one is missing, unreadable, changed, damaged
-            on the way, or the disk is full; what was staged until then is kept for the next call.
+        DataError: on every node, with the node and the file, if one is missing, unreadable, changed, damaged
+            in transit, or the disk is full; files staged so far are kept for the next call.
         CommunicationError: a node is gone.
     """
     started = time.perf_counter()
@@ -81,7 +81,7 @@ class Moved:
 def _agree_on_files(
     communicator: Communicator, faults: Faults, shared: Path, pattern: str
 ) -> tuple[SharedFile, ...]:
-    """Node 0 lists the folder for all, so that every node works from the same list."""
+    """List the folder on node 0 for all, so that every node works from the same list."""
     text = b"[]"
     if communicator.rank == 0:
         with faults.noted(READING):
@@ -102,7 +102,7 @@ def _check(shared: Path, local: Path, threads: int) -> None:
 
 
 def _missing(folder: LocalFolder, plan: StagingPlan, threads: int) -> frozenset[int]:
-    """The files of this node that are not whole on its disk."""
+    """Return the files of this node that are not complete on its disk."""
     folder.remove_all_but({plan.files[index].name for index in plan.kept})
     wanted = sorted(plan.kept)
     with ThreadPoolExecutor(threads) as pool:
@@ -159,7 +159,7 @@ def _move(
 def _sent(
     communicator: Communicator, plan: StagingPlan, missing: frozenset[int]
 ) -> list[list[int]]:
-    """For each node the files that it must send, because another node misses them."""
+    """Return for each node the files that it must send, because another node lacks them."""
     counts = torch.zeros(len(plan.files), dtype=torch.int64)
     for index in missing:
         counts[index] = int(plan.reader[index] != communicator.rank)

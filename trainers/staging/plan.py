@@ -19,7 +19,7 @@ MODES = ("all", "partition")
 
 @dataclass(frozen=True)
 class SharedFile:
-    """A file of the shared folder: its path below it (with ``/``), its size and when it was last changed."""
+    """A file of the shared folder: its relative path (with ``/``), its size and its modification time."""
 
     name: str
     bytes: int
@@ -36,7 +36,7 @@ class StagingPlan:
 
 
 def list_files(shared: Path, pattern: str) -> tuple[SharedFile, ...]:
-    """The files below ``shared`` whose name matches ``pattern``, by path; hidden files and folders are left out."""
+    """Return the files below ``shared`` whose name matches ``pattern``, by path, without hidden files and folders."""
     if not shared.is_dir():
         raise DataError(f"the shared folder {shared} is no folder that this node can read")
     found = []
@@ -77,9 +77,9 @@ def make_plan(
     seed: int,
     files_per_node: int | None,
 ) -> StagingPlan:
-    """The same reader of each file on every node, and the files that ``node`` keeps.
+    """Return the same reader of each file on every node, and the files that ``node`` keeps.
 
-    With ``files_per_node`` below the node's base share, the files that no node keeps are not read at all.
+    If ``files_per_node`` is below the node's base share, files that no node keeps are not read at all.
     """
     if mode == "all":
         if files_per_node is not None:
@@ -98,7 +98,7 @@ def make_plan(
 
 
 def balanced_readers(files: Sequence[SharedFile], nodes: int) -> tuple[int, ...]:
-    """A reader for each file, so that the nodes read nearly equal bytes: the largest file first, to the least laden."""
+    """Assign a reader to each file so that nodes read nearly equal bytes: the largest first, to the least loaded."""
     laden = [(0, node) for node in range(nodes)]
     reader = [0] * len(files)
     for file in sorted(range(len(files)), key=lambda i: (-files[i].bytes, i)):

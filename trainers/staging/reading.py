@@ -1,4 +1,4 @@
-"""This node's files, each opened once, read by several threads, summed up, and handed on in order."""
+"""This node's files, each opened once, read by several threads, checksummed, and passed on in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainers.staging.plan import SharedFile
 Opener = Callable[[Path], FileIO]
 
 _BLOCKS_AHEAD = 16
-"""Blocks of a file that wait to be sent, at most: 16 MB."""
+"""The maximum number of a file's blocks that wait to be sent: 16 MB."""
 
 
 def open_unbuffered(path: Path) -> FileIO:
@@ -30,7 +30,7 @@ def open_unbuffered(path: Path) -> FileIO:
 
 @dataclass
 class Task:
-    """One file that this node reads: from where, whether it keeps it and whether others wait for it."""
+    """One file that this node reads: its source, whether the node keeps it and whether others wait for it."""
 
     file: SharedFile
     from_shared: bool
@@ -40,7 +40,7 @@ class Task:
 
 
 class FileReader:
-    """Reads tasks in order on ``threads`` threads; the bytes to send come out of :meth:`take`."""
+    """Reads tasks in order on ``threads`` threads; :meth:`take` returns the bytes to send."""
 
     def __init__(
         self, shared: Path, local: LocalFolder, faults: Faults, threads: int, open_shared: Opener
@@ -59,7 +59,7 @@ class FileReader:
         self.written: list[SharedFile] = []
 
     def start(self, tasks: Sequence[Task]) -> None:
-        """Begin to read, what others wait for first."""
+        """Begin to read, starting with files that others wait for."""
         self._outgoing = [task for task in tasks if task.send]
         for number, task in enumerate(self._outgoing):
             self._pool.submit(self._run_soon, number, task)
@@ -68,7 +68,7 @@ class FileReader:
                 self._pool.submit(self._run, task)
 
     def take(self, count: int) -> bytearray:
-        """The next ``count`` bytes to send: each file's content, then its checksum; zeros once there is a fault."""
+        """Return the next ``count`` bytes to send: each file's content, then its checksum; zeros after a fault."""
         taken = bytearray(count)
         filled = 0
         while filled < count:
@@ -83,7 +83,7 @@ class FileReader:
         return taken
 
     def wait(self) -> None:
-        """Until every task is done, or given up after a fault."""
+        """Wait until every task is done, or abandoned after a fault."""
         self._pool.shutdown(wait=True, cancel_futures=self._faults.stop.is_set())
 
     def _next_block(self) -> bytes:

@@ -1,4 +1,4 @@
-"""The result of a staging: what was moved, and how fast."""
+"""The result of a staging: the amount moved, and the speed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MEGABYTE = 1_000_000
 class StagingResult:
     """The work of one node, and of all together; bytes are counted once per file read or written.
 
-    ``files`` lie on this node now; ``files_read`` and ``bytes_read`` came from the shared folder through this
+    ``files`` are now on this node; ``files_read`` and ``bytes_read`` came from the shared folder through this
     node; ``files_written`` and ``bytes_written`` were new on this node's disk. ``shared_reads`` and
-    ``shared_bytes_read`` are the sums over the nodes. ``seconds`` is the wall clock from the first listing to
-    the moment at which every node was done, checks and waiting included.
+    ``shared_bytes_read`` are the sums over the nodes. ``seconds`` is the wall-clock time from the first listing
+    until every node was done, including checks and waiting.
     """
 
     mode: str
@@ -33,7 +33,7 @@ class StagingResult:
 
     @property
     def read_megabytes_per_second(self) -> float:
-        """MB/s (10^6 bytes) that this node took from the shared folder."""
+        """MB/s (10^6 bytes) that this node read from the shared folder."""
         return self.bytes_read / MEGABYTE / self.seconds
 
     @property
@@ -42,7 +42,7 @@ class StagingResult:
         return self.bytes_written / MEGABYTE / self.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """Every figure by name, the rates included."""
+        """Return every figure by name, including the rates."""
         return {
             **dataclasses.asdict(self),
             "read_megabytes_per_second": self.read_megabytes_per_second,

@@ -63,7 +63,7 @@ def load_workload(
 
 
 def load_model_workload(job: TrainingJob) -> Workload:
-    """The workload of a job whose model is trained here; WorkloadError for one that trains itself."""
+    """Return the workload of a job whose model is trained here; WorkloadError for one that trains itself."""
     workload = load_workload(job.workload, job.data, job.search_path)
     if not isinstance(workload, Workload):
         raise WorkloadError(
@@ -76,12 +76,12 @@ def load_model_workload(job: TrainingJob) -> Workload:
 def metrics_of(
     name: str, search_path: str | None = None, data: Mapping[str, Any] | None = None
 ) -> Mapping[str, bool]:
-    """The metrics of a workload with its data options, and whether a higher value is better; touches no data."""
+    """Return the metrics of a workload with its data options, and whether higher is better; reads no data."""
     return workload_class(name, search_path).metrics_of(data or {})
 
 
 def check_own_settings(workload: AnyWorkload, name: str, settings: Mapping[str, Any]) -> None:
-    """Raise :class:`WorkloadError`, with the nearest name, where a workload does not read a setting of one's own."""
+    """Raise :class:`WorkloadError`, with the nearest name, if a workload does not read one of its own settings."""
     known = workload.own_settings_of(workload.data_options or {})
     for setting in settings:
         if known is not None and setting not in known:
@@ -93,9 +93,9 @@ def check_own_settings(workload: AnyWorkload, name: str, settings: Mapping[str, 
 
 
 def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkload]:
-    """The class of a workload; ``search_path`` is a folder in which a user's module is looked up first.
+    """Return the class of a workload; ``search_path`` is a folder in which a user's module is looked up first.
 
-    Raises :class:`WorkloadError` where there is none of this name, or it leaves out what a workload must define.
+    Raises :class:`WorkloadError` if no workload has this name, or it lacks a required definition.
     """
     try:
         rule = WORKLOADS[name].rule if name in WORKLOADS else name
@@ -126,7 +126,7 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
 
 
 def _scores(workload: type[Workload]) -> bool:
-    """Whether a workload says how it is evaluated: by each sample's score, or by counts and what is made of them."""
+    """Return whether a workload defines its evaluation: by each sample's score, or by counts and their metrics."""
     by_counts = (
         workload.counts is not Workload.counts
         and workload.metrics_from is not Workload.metrics_from
@@ -159,7 +159,7 @@ def _import(module_name: str, name: str, search_path: str | None) -> Any:
 
 @dataclass
 class _Search:
-    """The folder in which users' modules are looked for first, and what was imported before it was."""
+    """The folder in which users' modules are looked up first, and the modules imported before it was set."""
 
     folder: str = ""
     before: frozenset[str] = frozenset()
@@ -171,9 +171,9 @@ _OURS = ("hpo", "search_spaces", "storage", "trainers")
 
 
 def _look_first_in(folder: str) -> None:
-    """Look for modules in this folder first, and forget those that came from the folder before it.
+    """Look for modules in this folder first, and forget those that came from the previous folder.
 
-    A process that runs many studies would else give one study the module of another that has its name.
+    Otherwise a process that runs many studies would give one study another's module of the same name.
     """
     if _search.folder == folder:
         return

@@ -1,4 +1,4 @@
-"""The workloads that a study may name: each stands here once, with what is known of it before its data are opened.
+"""The workloads that a study may name: each is listed here once, with what is known before its data are opened.
 
 The class that ``rule`` names does the training. ``hpo init``, services, ``hpo doctor`` and tests read these.
 """
@@ -17,10 +17,10 @@ class Beginning:
     """The entries that ``hpo init`` writes for a workload, as a starting point.
 
     Attributes:
-        about: what it is, in half a sentence. data: the section ``data`` of the study file, as text; ``METRIC`` stands
+        about: what it is, in a short phrase. data: the section ``data`` of the study file, as text; ``METRIC`` stands
         for the target's metric and ``BETTER`` for whether a higher value is better. target: as ``top1>=0.76``.
-        optimizer: its name. learning_rate: the lowest and the highest that are tried. warmup_epochs: the most, 0 for
-        none. fixed: other settings. epochs: of one training, at most. others: whether any optimizer may be named.
+        optimizer: its name. learning_rate: the lowest and the highest value tried. warmup_epochs: the largest, 0 for
+        none. fixed: other settings. epochs: the maximum per training. others: whether any optimizer may be named.
     """
 
     about: str
@@ -36,7 +36,7 @@ class Beginning:
 
 @dataclass(frozen=True)
 class Demand:
-    """A study's demand on a service: an amount at a place of its file, against the service's limit of that name."""
+    """A study's demand on a service: an amount at a place in its file, against the service's limit of that name."""
 
     place: tuple[str, str]
     amount: float
@@ -50,16 +50,16 @@ def _no_demands(data: Mapping[str, Any], epochs: float, smallest_batch: int) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadDescription:
-    """A workload; ``about`` says in half a sentence what is trained, ``source`` where it was published.
+    """A workload; ``about`` says in a short phrase what is trained, ``source`` where it was published.
 
     Attributes:
-        rule: its class, ``module:Class``, a subclass of :class:`trainers.workloads.AnyWorkload`; imported when it is
-        used. beginnings: what ``hpo init`` offers, by the name under which it does. needs_torch: whether its class can
-        only be opened where torch is. served: whether services train it where their configuration names no workloads.
-        writes: data options that name a folder which is written; on a service nobody sets them. demands: what a study
-        asks of a service beside its trials, of its data section, the epochs of a training and the smallest batch size.
-        grows: sizes of the model of which a ladder may hold several: data options, or those that ``size_options`` name.
-        sample_flops: operations of a sample, forward and backward, by the data section, where they do not just grow as
+        rule: its class, ``module:Class``, a subclass of :class:`trainers.workloads.AnyWorkload`; imported on first
+        use. beginnings: what ``hpo init`` offers, by name. needs_torch: whether its class can only be opened where
+        torch is installed. served: whether services train it if their configuration names no workloads. writes: data
+        options that name a folder to be written; nobody can set them on a service. demands: what a study asks of a
+        service besides its trials, from its data section, the epochs of a training and the smallest batch size. grows:
+        sizes of the model of which a ladder may hold several: data options, or those that ``size_options`` name.
+        sample_flops: operations of a sample, forward and backward, by the data section, if they do not simply grow as
         the square of the width.
     """
 
@@ -76,7 +76,7 @@ class WorkloadDescription:
     sample_flops: Callable[[Mapping[str, Any]], float] | None = None
 
     def size_option(self, size: str) -> str:
-        """The data option that is a size of the model: ``width``, unless the data know that word for something else."""
+        """Return the data option for a size of the model: ``width``, unless the data use that word otherwise."""
         return self.size_options.get(size, size)
 
     def __post_init__(self) -> None:
@@ -85,12 +85,12 @@ class WorkloadDescription:
 
 
 def _number(value: Any) -> float:
-    """A number of a data section, of which the workload says itself whether it is one; 0 for what is none."""
+    """Return a number of a data section, or 0 if it is not one; the workload checks the value itself."""
     return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else 0.0
 
 
 def _of_decoder(data: Mapping[str, Any]) -> float:
-    """6 for each weight of a matrix and position, and 12 n^2 width a layer for the attention (Kaplan et al. 2020,
+    """Return 6 per matrix weight and position, and 12 n^2 width per layer for the attention (Kaplan et al. 2020,
     arXiv:2001.08361, section 2.1, with the output over 256 bytes and the attention's backward pass).
     """
     usual = {"width": 64, "depth": 2, "sequence_length": 128}

@@ -1,4 +1,4 @@
-"""The host's work for a sample: reading, decoding, cropping, until its batch is ready for the device."""
+"""The host's work for a sample: reading, decoding and cropping, until its batch is ready for the device."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 SAMPLES = 64
 REPEATS = 3
 MOST_SECONDS = 1.0
-"""Seconds of a repetition: fewer samples are measured where they take longer."""
+"""Seconds of a repetition; fewer samples are measured if they take longer."""
 
 
 def host_seconds_per_sample(
     workload: Workload, samples: int = SAMPLES, *, evaluation: bool = False
 ) -> float:
-    """Processor seconds of one core to make one sample ready for the device, measured on this machine.
+    """Measure the processor seconds of one core to make one sample ready for the device, on this machine.
 
-    The least of some repetitions over ``samples`` samples that are spread over the training (or evaluation) set, all
-    threads together; a worker with c cores for its data makes at most c over this many samples a second. Waiting for
-    storage is not in it (``WorkloadCost.sample_bytes`` says what is read), nor what the device does (``prepare``).
+    It is the minimum of some repetitions over ``samples`` samples spread over the training (or evaluation) set, summed
+    over all threads; a worker with c cores for its data makes at most c over this many samples a second. It excludes
+    waiting for storage (``WorkloadCost.sample_bytes`` is the amount read) and the device's work (``prepare``).
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""AnyTraining: what every training has in common: how far it has come, and the rules that end it.
+"""AnyTraining: what all trainings have in common: their progress, and the rules that end them.
 
 A :class:`TrainingRun` does its updates and evaluations here, by a schedule; how the weights move is left to a subclass:
-``trainers.loop.synchronous.Training`` moves a model of PyTorch, ``noisy_quadratic`` the modes of a quadratic.
+``trainers.loop.synchronous.Training`` trains a PyTorch model, ``noisy_quadratic`` the modes of a quadratic.
 ``trainers.workloads.program`` follows a program that trains by itself. Importing this does not import torch.
 """
 
@@ -21,12 +21,12 @@ from trainers.report import ConvergencePoint, TrainingOutcome
 from trainers.schedules.batch_size import BatchByNoise, batch_schedule
 
 DIVERGENCE_FACTOR = 3.0
-"""A training has diverged when its mean loss between two evaluations exceeds so many times its first loss."""
+"""A training has diverged when its mean loss between two evaluations exceeds this multiple of its first loss."""
 
 
 @dataclass
 class TrainingProgress:
-    """How far a training has come; plain numbers, so that a checkpoint holds it as it is."""
+    """The progress of a training; plain numbers, so that a checkpoint can hold it directly."""
 
     step: int = 0
     seconds: float = 0.0
@@ -41,11 +41,11 @@ class TrainingProgress:
 
 @dataclass(frozen=True)
 class TrainingSegment:
-    """The updates up to an evaluation, and what the evaluation found.
+    """The updates up to an evaluation, and the results of the evaluation.
 
     ``train_loss`` is the mean over the updates, ``first_loss`` that of the first, ``learning_rate`` that of the
-    last; ``scores`` holds every metric; ``seconds`` is what the updates and the evaluation took; ``memory_bytes`` the
-    most that they held, None where that is not measured.
+    last; ``scores`` holds every metric; ``seconds`` is the time of the updates and the evaluation; ``memory_bytes``
+    their peak memory, None if not measured.
     """
 
     train_loss: float
@@ -60,8 +60,8 @@ class TrainingSegment:
 class AnyTraining(ABC):
     """One training in progress; ``advance`` goes to the next evaluation until ``finished``.
 
-    ``metrics`` and ``train_samples`` are those of its workload. ``resumed`` are the evaluations of earlier starts,
-    where a training keeps files of its own and goes on from them by itself; None where :meth:`state_dict` is its state.
+    ``metrics`` and ``train_samples`` are those of its workload. ``resumed`` are the evaluations of earlier starts, if a
+    training keeps its own files and resumes from them by itself; None if :meth:`state_dict` is its state.
     """
 
     resumed: list[ConvergencePoint] | None = None
@@ -75,28 +75,28 @@ class AnyTraining(ABC):
     @property
     @abstractmethod
     def epochs(self) -> float:
-        """How far the training has come: samples processed over ``train_samples``."""
+        """The progress of the training: samples processed over ``train_samples``."""
 
     @abstractmethod
     def advance(self) -> ConvergencePoint | None:
-        """Train to the next evaluation, and decide whether the training goes on; None where it ended without one."""
+        """Train to the next evaluation, and decide whether the training goes on; None if it ended without one."""
 
     def gather(self) -> None:  # noqa: B027 - most keep everything on every worker
-        """Bring to every worker what only some of them keep; all call it together before one takes the state."""
+        """Copy to every worker the state that only some of them keep; all call it before one takes the state."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed training needs, as tensors and plain values; the same on every worker."""
+        """Return everything that a resumed training needs, as tensors and plain values; the same on every worker."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave, with any number of workers and any micro batch."""
+        """Continue from the result of :meth:`state_dict`, with any number of workers and any micro batch."""
 
     def close(self) -> None:  # noqa: B027 - most have started nothing
-        """End what the training has started, wherever it stands."""
+        """End everything that the training has started, at any point."""
 
     def sample_images(self) -> dict[str, Any] | None:
-        """The workload's sample images of the present model (``trainers.loop.sample_images``); None if it has none."""
+        """The workload's sample images of the current model (``trainers.loop.sample_images``); None if it has none."""
         return None
 
     @property
@@ -106,7 +106,7 @@ class AnyTraining(ABC):
 
     @property
     def outcome(self) -> TrainingOutcome:
-        """How the training ended; raises :class:`JobError` before it is ``finished``."""
+        """Return how the training ended; raises :class:`JobError` before it is ``finished``."""
         if not self.finished:
             raise JobError(
                 "a training has an outcome only once it is finished; call advance() until it is"
@@ -128,11 +128,11 @@ class AnyTraining(ABC):
 
     @property
     def found_micro_batch(self) -> int | None:
-        """The micro batch that the memory was found to take; None where it took what it was asked to."""
+        """The micro batch found to fit in memory; None if the requested one did."""
         return None
 
     def _measure(self, scores: Mapping[str, float], memory_bytes: int | None) -> None:
-        """Take in what an evaluation tells beside the target's metric."""
+        """Record the results of an evaluation besides the target's metric."""
         at = self.progress
         at.measures = {
             name: float(value)
@@ -143,7 +143,7 @@ class AnyTraining(ABC):
             at.memory_bytes = max(memory_bytes, at.memory_bytes or 0)
 
     def _decide(self, train_loss: float | None, metric: float, *, budget_spent: bool) -> None:
-        """Whether the training goes on; a ``train_loss`` of None was not told."""
+        """Decide whether the training goes on; a ``train_loss`` of None was not reported."""
         at, target = self.progress, self.job.target
         at.best_metric, at.final_metric = target.better(at.best_metric, metric), metric
         limit = at.first_loss + (DIVERGENCE_FACTOR - 1) * abs(at.first_loss)
@@ -169,8 +169,8 @@ class AnyTraining(ABC):
 class TrainingRun(AnyTraining):
     """A training that does its updates here, by a schedule of batches and evaluations.
 
-    ``scheduled`` are the settings by which rate and batch go: those of the job, or what a batch by the noise scale has
-    come to, whose growth so far is ``batch_growth``: factors of the first batch, each from so many epochs on.
+    ``scheduled`` are the settings that determine rate and batch: those of the job, or, for a batch by the noise scale,
+    the ones decided so far, with ``batch_growth``: factors of the first batch, each from a number of epochs on.
     """
 
     def __init__(self, job: TrainingJob, metrics: Mapping[str, bool], train_samples: int) -> None:
@@ -182,19 +182,19 @@ class TrainingRun(AnyTraining):
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:
         """Do the updates from ``first_step`` up to, not including, ``last_step``, then evaluate.
 
-        All of them are of one phase, so of one global batch size.
+        They all belong to one phase, and so have one global batch size.
         """
 
     @abstractmethod
     def _weights(self) -> dict[str, Any]:
-        """The state that updates change, as tensors and plain values."""
+        """Return the state that updates change, as tensors and plain values."""
 
     @abstractmethod
     def _load_weights(self, state: Mapping[str, Any]) -> None:
-        """Take over what :meth:`_weights` gave; ``progress`` is already where it was then."""
+        """Restore the result of :meth:`_weights`; ``progress`` has already been restored."""
 
     def _plan_batches(self) -> None:
-        """Schedule the updates by the growth of the batch so far."""
+        """Schedule the updates by the batch growth so far."""
         job, growth = self.job, self.batch_growth
         self.scheduled = BatchByNoise.pieces(job.settings, growth) if growth else job.settings
         self.batch_schedule = batch_schedule(
@@ -209,7 +209,7 @@ class TrainingRun(AnyTraining):
         """Prepare the next updates by the new schedule."""
 
     def _grow_batch(self, noise_scale: float | None) -> None:
-        """Double the batch from here on, where the settings ask for it and the noise scale allows it."""
+        """Double the batch from here on, if the settings ask for it and the noise scale allows it."""
         job = self.job
         if job.settings.batch_control != "noise_scale" or noise_scale is None:
             return
@@ -221,13 +221,13 @@ class TrainingRun(AnyTraining):
 
     @property
     def epochs(self) -> float:
-        """How far the training has come, by its schedule."""
+        """The progress of the training, by its schedule."""
         return self.batch_schedule.epochs(self.progress.step)
 
     def advance(self) -> ConvergencePoint:
         """Train to the next evaluation, evaluate, and decide whether the training goes on.
 
-        Raises :class:`JobError` where it is finished.
+        Raises :class:`JobError` if it is finished.
         """
         if self.finished:
             raise JobError(f"the training is finished: {self.progress.reason}")
@@ -235,7 +235,7 @@ class TrainingRun(AnyTraining):
         return self.evaluated(self._train(self.progress.step, last), last)
 
     def evaluated(self, segment: TrainingSegment, step: int) -> ConvergencePoint:
-        """Take in the updates up to ``step``, where an evaluation was due, and decide whether the training goes on."""
+        """Record the updates up to ``step``, where an evaluation was due, and decide whether the training goes on."""
         at = self.progress
         at.step, at.seconds = step, at.seconds + segment.seconds
         if math.isnan(at.first_loss):
@@ -252,7 +252,7 @@ class TrainingRun(AnyTraining):
         return point
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed training needs, as tensors and plain values; the same on every worker."""
+        """Return everything that a resumed training needs, as tensors and plain values; the same on every worker."""
         return {
             "job": _identity(self.job),
             **self._weights(),
@@ -261,9 +261,9 @@ class TrainingRun(AnyTraining):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave, with any number of workers and any micro batch.
+        """Continue from the result of :meth:`state_dict`, with any number of workers and any micro batch.
 
-        Raises :class:`CheckpointError` for the state of another job, or of no training.
+        Raises :class:`CheckpointError` for the state of another job, or one that is not a training's.
         """
         if set(state) | {"batch_growth"} != set(self.state_dict()):
             raise CheckpointError(
@@ -308,7 +308,7 @@ def _check_target(job: TrainingJob, metrics: Mapping[str, bool]) -> None:
 
 
 def _identity(job: TrainingJob) -> dict[str, Any]:
-    """The inputs that decide the weights; where the files lie, the micro batch and the threads that decode do not."""
+    """Return the inputs that determine the weights; file paths, micro batch and decoding threads do not."""
     incidental = ("micro_batch_size", "search_path")
     identity = {name: value for name, value in job.to_dict().items() if name not in incidental}
     identity["data"] = {

@@ -1,8 +1,8 @@
 """A decoder-only transformer: pre-norm, learned positions, an output that is not tied to the embedding.
 
 Radford et al. 2019 (GPT-2), section 2.3: layer normalization before each block and after the last, and matrices that
-write to the residual stream begin smaller by the square root of how many there are, 2 depth. All others and the tables
-of embeddings begin with the standard deviation sqrt(2 / (5 width)) (Nguyen and Salazar, arXiv:1910.05895, section 2.2,
+write to the residual stream start smaller by the square root of their number, 2 depth. All others and the embedding
+tables start with the standard deviation sqrt(2 / (5 width)) (Nguyen and Salazar, arXiv:1910.05895, section 2.2,
 SmallInit): near a width of 768 that is the 0.02 of GPT-2's code, which is far too small for narrow networks. Wider
 models have more heads of the same size.
 """
@@ -23,13 +23,13 @@ INITIALIZATION: Mapping[str, InitialLaw] = {
     "token_embedding": "fan_out",
     "position_embedding": "fan_out",
 }
-"""How the initial values move with the width, by the beginnings of parameters' names."""
+"""How the initial values scale with the width, by prefixes of parameter names."""
 RESIDUAL_OUTPUTS = ("attention_output", "network_output")
-"""The values that each block adds to the stream."""
+"""The modules whose outputs each block adds to the stream."""
 
 
 class DecoderBlock(nn.Module):
-    """Causal attention, then a network of four times the width, each added to what came in."""
+    """Causal attention, then a network of four times the width, each added to its input."""
 
     def __init__(self, width: int, heads: int, attention_scale: float) -> None:
         super().__init__()
@@ -61,8 +61,8 @@ class DecoderBlock(nn.Module):
 class TransformerDecoder(nn.Module):
     """Predicts each next token of a sequence from those before it; ``heads`` must divide ``width``.
 
-    ``attention_scale`` is what the product of a query and a key is multiplied by. Initial values are those of a network
-    of ``initial_depth`` blocks.
+    ``attention_scale`` is the factor of the query-key product. Initial values are those of a network of
+    ``initial_depth`` blocks.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ _MOST_EVALUATED = 512
 
 
 class LanguageWorkload(Workload):
-    """Next bytes of a text; loss in nats a byte, and in bits as ``bits_per_byte``. A sample is one sequence."""
+    """Next bytes of a text; loss in nats per byte, and in bits as ``bits_per_byte``. A sample is one sequence."""
 
     metrics: ClassVar[Mapping[str, bool]] = {"bits_per_byte": False, "loss": False}
     largest_micro_batch = 64
@@ -123,7 +123,7 @@ class LanguageWorkload(Workload):
         )
 
     def parameter_kinds(self, model: nn.Module) -> Mapping[str, str]:  # noqa: ARG002
-        """The output is the table of an embedding too, one row a byte: Muon leaves it to its other rule."""
+        """The output is also an embedding table, one row per byte: Muon leaves it to its other rule."""
         return {"head.weight": "embedding"}
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
@@ -139,7 +139,7 @@ class LanguageWorkload(Workload):
         return tuple(each.long() for each in batch)
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:
-        """Cross entropy in nats a byte, with label smoothing."""
+        """Cross entropy in nats per byte, with label smoothing."""
         sequences, following = batch
         return F.cross_entropy(
             model(sequences).flatten(0, 1),
@@ -148,7 +148,7 @@ class LanguageWorkload(Workload):
         )
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Cross entropy of each sequence without smoothing, in nats and in bits a byte."""
+        """Cross entropy of each sequence without smoothing, in nats and in bits per byte."""
         sequences, following = batch
         scores = model(sequences).transpose(1, 2)
         losses = F.cross_entropy(scores, following, reduction="none").mean(1)

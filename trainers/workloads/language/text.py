@@ -1,6 +1,6 @@
-"""Texts as bytes, and the windows that are trained on and evaluated.
+"""Texts as bytes, and the windows for training and evaluation.
 
-The last tenth of every file is held out, whatever the sequence length, so that models of any size and length of context
+The last tenth of every file is held out, whatever the sequence length, so that models of any size and context length
 are scored on the same bytes.
 """
 
@@ -22,11 +22,11 @@ SOURCES = ("python", "text")
 
 
 class ByteWindows:
-    """Windows of ``length + 1`` bytes of a text: what is read, and beside it what comes next.
+    """Windows of ``length + 1`` bytes of a text: the input, and shifted by one the next bytes.
 
-    A window's last byte is the next one's first; they overlap in nothing else. Where only some of them are wanted they
-    are spread evenly over the text. ``text`` is ``(bytes,)`` uint8; ``what`` names it in errors, ``option`` the data
-    option that asks for ``samples``, None for all. Raises DataError where there are fewer.
+    A window's last byte is the next one's first; otherwise they do not overlap. If only some of them are requested,
+    they are spread evenly over the text. ``text`` is ``(bytes,)`` uint8; ``what`` names it in errors, ``option`` the
+    data option that asks for ``samples``, None for all. Raises DataError if there are fewer.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ByteWindows:
 
 
 def read_text(data: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """The training and the held-out text that data options name, each ``(bytes,)`` uint8; DataError where none is."""
+    """Return the training and the held-out text of the data options, ``(bytes,)`` uint8 each; DataError without one."""
     source = data.get("source", "python")
     if source not in SOURCES:
         raise DataError(f"there is no source {source!r}{nearest_or_all(str(source), SOURCES)}")

@@ -1,13 +1,13 @@
-"""Expected dynamics of SGD on a quadratic with noisy gradients: each mode by itself, in closed recursion.
+"""Expected dynamics of SGD on a quadratic with noisy gradients: each mode separately, by a closed recursion.
 
 A mode with curvature h sees the gradient g = h theta + noise of variance n. PyTorch's update, heavy ball or
 Nesterov (Sutskever et al., 2013), is
 
     v <- m v + g,    theta <- theta - lr d,    d = v (heavy ball)  or  g + m v (Nesterov)
 
-Its second moments E[theta^2], E[theta v], E[v^2] close on themselves, because the noise is independent of both
+Its second moments E[theta^2], E[theta v], E[v^2] form a closed system, because the noise is independent of both
 (Zhang et al., arXiv:1907.04164, appendix; here for PyTorch's form). Preconditioning by curvature, the paper's
-stand-in for adaptive methods and what LARS does from layer to layer, gives mode i the rate lr h_i^-p.
+stand-in for adaptive methods and LARS's effect between layers, gives mode i the rate lr h_i^-p.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 class Update:
     """One update of every mode; shapes broadcast to ``(settings, modes)``, or ``(modes,)`` for one configuration.
 
-    ``learning_rate`` is the mode's own, ``noise`` the variance of its gradient at the global batch size.
+    ``learning_rate`` is per mode, ``noise`` the variance of its gradient at the global batch size.
     """
 
     learning_rate: Array
@@ -45,7 +45,7 @@ def make_update(
     nesterov: bool = False,
     weight_decay: float = 0.0,
 ) -> Update:
-    """The update at these settings: numbers, or arrays ``(settings,)``.
+    """Return the update at these settings: numbers, or arrays ``(settings,)``.
 
     ``curvature`` and per-sample ``noise`` are ``(modes,)``. Weight decay adds to the curvature of the gradient, not
     to that of the loss, so theta = 0 stays the optimum.
@@ -64,14 +64,14 @@ def make_update(
 
 
 def start(initial_squares: Array) -> Array:
-    """The moments before the first update, with v = 0; shape ``(3, ..., modes)``."""
+    """Return the moments before the first update, with v = 0; shape ``(3, ..., modes)``."""
     return np.stack(
         [initial_squares, np.zeros_like(initial_squares), np.zeros_like(initial_squares)]
     )
 
 
 def step(moments: Array, update: Update) -> Array:
-    """The moments (E[theta^2], E[theta v], E[v^2]), shape ``(3, ..., modes)``, one update later.
+    """Return the moments (E[theta^2], E[theta v], E[v^2]), shape ``(3, ..., modes)``, one update later.
 
     With d = p v + q g: p = m, q = 1 for heavy ball and p = m^2, q = 1 + m for Nesterov.
     """
@@ -92,10 +92,10 @@ def step(moments: Array, update: Update) -> Array:
 
 
 def stationary(update: Update) -> Array:
-    """The moments that a heavy-ball update leaves as they are, shape ``(3, ..., modes)``.
+    """Return the moments that a heavy-ball update leaves unchanged, shape ``(3, ..., modes)``.
 
     E[v^2] = 2 n / ((1-m) (2(1+m) - lr h)),  E[theta^2] = lr (1+m) / (2 h) E[v^2],  E[theta v] = -lr/2 E[v^2]:
-    :func:`step` solved for a fixed point. Beyond the stability limit it is one that repels.
+    this solves :func:`step` for a fixed point. Beyond the stability limit the fixed point is repelling.
     """
     _check_heavy_ball(update)
     lr, m, h = update.learning_rate, update.momentum, update.curvature
@@ -129,10 +129,10 @@ def stability_limit(
     preconditioning: float = 0.0,
     nesterov: bool = False,
 ) -> Array:
-    """The learning rate from which on the moments grow without bound; shape of ``momentum``.
+    """Return the learning rate above which the moments grow without bound; shape of ``momentum``.
 
-    lr h < 2 (1+m) for heavy ball (Polyak, 1964), lr h < 2 (1+m) / (1+2m) for Nesterov, in the mode that comes
-    first; with preconditioning h^(1-p) stands for h. Noise is additive and moves no limit.
+    lr h < 2 (1+m) for heavy ball (Polyak, 1964), lr h < 2 (1+m) / (1+2m) for Nesterov, in the first unstable
+    mode; with preconditioning h^(1-p) replaces h. Noise is additive and does not change the limit.
     """
     m = np.asarray(momentum, dtype=float)
     return np.asarray(

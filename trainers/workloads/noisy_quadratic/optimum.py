@@ -1,4 +1,4 @@
-"""The truth: the best constant learning rate, the fewest epochs to a target at any batch, the critical batch size.
+"""The exact optimum: the best constant learning rate, the fewest epochs to a target at any batch, the critical batch.
 
 A deterministic search over the exact number of updates, so that forecasts up to a full machine's batch can be
 scored. Two limits bracket it (McCandlish et al., arXiv:1812.06162): the fewest samples, as B -> 0, and the fewest
@@ -18,17 +18,17 @@ from trainers.workloads.noisy_quadratic.dynamics import Array, stability_limit
 from trainers.workloads.noisy_quadratic.problem import Problem
 from trainers.workloads.noisy_quadratic.steps import steps_to_target
 
-_RATES = 1024  # learning rates in the first look: with momentum the updates have several minima
-_LOOKS = 4  # each further look divides the bracket of the one before ...
-_FEWER_RATES = 128  # ... by so many
+_RATES = 1024  # learning rates in the first search: with momentum there are several minima
+_LOOKS = 4  # each further search divides the previous bracket ...
+_FEWER_RATES = 128  # ... by this many
 _LOOKS_AT_MOMENTA = 2
 _LAGS = np.geomspace(1, 0.01, 24)
-"""1 - momentum where the best one is sought: at small batches every momentum does as well, and higher ones slow."""
+"""1 - momentum in the search: at small batches every momentum does as well, and higher ones slow the search."""
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """The settings that reach the target in the fewest updates; of equals, the middle of the learning rates."""
+    """The settings that reach the target in the fewest updates; in a tie, the middle of the learning rates."""
 
     global_batch_size: float
     learning_rate: float
@@ -46,7 +46,7 @@ def epochs_to_target(
     momentum: ArrayLike = 0.0,
     preconditioning: float = 0.0,
 ) -> Array:
-    """Epochs until the expected loss is first at the target, at constant settings; inf where it never is."""
+    """Return the epochs until the expected loss first reaches the target, at constant settings; inf if never."""
     steps = steps_to_target(
         problem,
         target_loss,
@@ -66,7 +66,7 @@ def optimum(
     momentum: float | None = 0.0,
     preconditioning: float = 0.0,
 ) -> Optimum:
-    """The best learning rate at this momentum (None: the best momentum up to 0.99 too) and the fewest epochs.
+    """Return the best learning rate at this momentum (None: also the best momentum up to 0.99) and the fewest epochs.
 
     ``global_batch_size`` may be inf: then there is no noise, and the epochs are infinite. Raises
     :class:`~trainers.errors.JobError` for a target that no training can reach.
@@ -103,9 +103,9 @@ def optimum(
 
 
 def fewest_samples(problem: Problem, target_loss: float, *, preconditioning: float = 0.0) -> float:
-    """Samples to the target as the batch size goes to 0 at the best learning rate, whatever the momentum.
+    """Return the samples to the target as the batch size goes to 0 at the best learning rate, for any momentum.
 
-    There SGD follows a differential equation in time tau = steps lr / (1-m), with temperature
+    In this limit SGD follows a differential equation in time tau = steps lr / (1-m), with temperature
     eta = lr / ((1-m) B): L(tau, eta) = L_0(tau) + eta N(tau), and the samples are tau / eta. The target fixes eta for
     each tau, which leaves tau N(tau) / (target - L_0(tau)) to be minimized.
     """
@@ -120,7 +120,7 @@ def fewest_steps(
     momentum: float | None = 0.0,
     preconditioning: float = 0.0,
 ) -> float:
-    """Updates to the target as the batch size goes to infinity, at the best learning rate (and momentum)."""
+    """Return the updates to the target as the batch size goes to infinity, at the best learning rate (and momentum)."""
     return optimum(
         problem, target_loss, math.inf, momentum=momentum, preconditioning=preconditioning
     ).steps
@@ -133,7 +133,7 @@ def critical_batch_size(
     momentum: float | None = 0.0,
     preconditioning: float = 0.0,
 ) -> float:
-    """Fewest samples over fewest updates: where the two limits, perfect scaling and none, meet."""
+    """Return fewest samples over fewest updates: the batch where the limits of perfect and of no scaling meet."""
     return fewest_samples(problem, target_loss, preconditioning=preconditioning) / fewest_steps(
         problem, target_loss, momentum=momentum, preconditioning=preconditioning
     )
@@ -142,7 +142,7 @@ def critical_batch_size(
 def _small_batch_limit(
     problem: Problem, target: float, preconditioning: float
 ) -> tuple[float, float]:
-    """The fewest samples, and the temperature eta that takes them."""
+    """Return the fewest samples, and the temperature eta that achieves them."""
     h, noise = problem.curvature, problem.noise * problem.curvature**-preconditioning / 4
     speed = h ** (1 - preconditioning)
     if not noise.any():
@@ -169,14 +169,14 @@ def _range(
     momenta: Array,
     preconditioning: float,
 ) -> tuple[Array, Array]:
-    """Learning rates between which the best one lies: about the small-batch limit's, below the stability limit."""
+    """Return the bracket of the best learning rate: around the small-batch limit's, below the stability limit."""
     limit = stability_limit(problem.curvature, momentum=momenta, preconditioning=preconditioning)
     small = (1 - momenta) * batch * _small_batch_limit(problem, target, preconditioning)[1]
     return np.minimum(limit, small) / 32, np.minimum(limit * (1 - 1e-9), 8 * small)
 
 
 def _best_momentum(problem: Problem, target: float, batch: float, preconditioning: float) -> float:
-    """The momentum that needs the fewest updates, each at its best learning rate, up to 0.99."""
+    """Return the momentum up to 0.99 that needs the fewest updates, each at its best learning rate."""
     lags = _LAGS
     for _ in range(_LOOKS_AT_MOMENTA):
         low, high = _range(problem, target, batch, 1 - lags, preconditioning)
@@ -189,7 +189,7 @@ def _best_momentum(problem: Problem, target: float, batch: float, preconditionin
             momentum=np.broadcast_to(1 - lags, rates.shape),
             preconditioning=preconditioning,
         )
-        best = int(np.argmin(steps.min(0)))  # of equals the lowest momentum
+        best = int(np.argmin(steps.min(0)))  # in a tie the lowest momentum
         chosen = float(1 - lags[best])
         lags = np.geomspace(lags[max(0, best - 1)], lags[min(len(lags) - 1, best + 1)], len(lags))
     return chosen

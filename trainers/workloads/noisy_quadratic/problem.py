@@ -2,8 +2,8 @@
 
     loss = 1/2 sum_i h_i theta_i^2,     gradient of mode i = h_i theta_i + noise of variance c_i / B
 
-with curvatures h_i = i^-exponent and per-sample noise c_i = noise_scale * h_i, as in the paper: the noise is that
-of a model near its optimum, where the covariance of gradients and the Hessian agree. The noise enters only as
+with curvatures h_i = i^-exponent and per-sample noise c_i = noise_scale * h_i, as in the paper: the noise of a
+model near its optimum, where the covariance of gradients and the Hessian agree. The noise enters only as
 noise_scale / B, so the critical batch size is proportional to ``noise_scale``.
 """
 
@@ -28,10 +28,10 @@ MOST_MODES, MOST_SAMPLES = 10**7, 10**12
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One quadratic; numbers out of range raise :class:`~trainers.errors.DataError`.
+    """One quadratic; values out of range raise :class:`~trainers.errors.DataError`.
 
-    ``modes``: how many eigenvalues. ``curvature_exponent``: how fast they fall. ``noise_scale``: variance of one
-    sample's gradient over the curvature. ``initial_square``: theta_i^2 at the start, of every mode.
+    ``modes``: number of eigenvalues. ``curvature_exponent``: how fast they fall. ``noise_scale``: variance of one
+    sample's gradient over the curvature. ``initial_square``: theta_i^2 at the start, for every mode.
     ``train_samples``: samples in an epoch.
     """
 
@@ -50,12 +50,12 @@ class Problem:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Problem:
-        """The problem of a study's ``data`` section; :class:`~trainers.errors.DataError` says what is wrong."""
+        """Create the problem of a study's ``data`` section; :class:`~trainers.errors.DataError` says what is wrong."""
         check_options(data, option_names())
         return cls(**data)
 
     def to_data(self) -> dict[str, Any]:
-        """The ``data`` section that :meth:`from_data` reads back."""
+        """Return the ``data`` section that :meth:`from_data` reads back."""
         return dataclasses.asdict(self)
 
     @cached_property
@@ -84,7 +84,7 @@ class Problem:
 
 
 def option_names() -> tuple[str, ...]:
-    """The data options that make a problem."""
+    """Return the data options that define a problem."""
     return tuple(field.name for field in dataclasses.fields(Problem))
 
 

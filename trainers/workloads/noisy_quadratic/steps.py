@@ -1,7 +1,7 @@
-"""Updates to a target at constant settings, for thousands of settings at once, without doing them one by one.
+"""Updates to a target at constant settings, for thousands of settings at once, without stepping through them.
 
 The mean of (theta, v) moves by the matrix M = [[1 - lr h, -lr m], [h, m]], so the second moments are
-M^t (moments_0 - stationary) M^t' + stationary. By Cayley and Hamilton every power of M is a M + b, two numbers per
+M^t (moments_0 - stationary) M^t' + stationary. By Cayley-Hamilton every power of M is a M + b, two numbers per
 mode, and the product of two powers costs a handful of multiplications.
 """
 
@@ -20,7 +20,7 @@ MAX_STEPS = 2**40
 """Updates after which a training counts as never reaching its target."""
 
 _STRIDES = 8  # between two doublings, so that a stride is at most an eighth of the steps done
-_SETTLED = 1e-12  # what is left of the start when a training counts as stationary
+_SETTLED = 1e-12  # share of the start left when a training counts as stationary
 _ELEMENTS = 2**15  # settings times modes at a time: the arrays stay in the processor's cache
 
 Power = tuple[Array, Array]
@@ -29,7 +29,7 @@ Power = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class _Runs:
-    """The terms of the loss at any step; arrays ``(settings, modes)``, ``index`` and ``momentum`` by settings."""
+    """The terms of the loss at any step; arrays ``(settings, modes)``, ``index`` and ``momentum`` by setting."""
 
     index: NDArray[np.int64]
     trace: Array
@@ -80,11 +80,11 @@ def steps_to_target(
     preconditioning: float = 0.0,
     max_steps: int = MAX_STEPS,
 ) -> Array:
-    """Fewest updates (at least 1) after which the expected loss is at most the target; inf where it never is.
+    """Return the fewest updates (at least 1) after which the expected loss is at most the target; inf if never.
 
     Settings are numbers or arrays that broadcast to ``(settings,)``, the shape of the result. Exact where the loss
-    falls: while momentum may still ring (10 / (1 - m) updates) every update is looked at; later, when oscillations
-    have died down to e^-10, at least eight points within each doubling, with bisection between them.
+    falls: while momentum may still ring (10 / (1 - m) updates) every update is checked; later, when oscillations
+    have decayed to e^-10, at least eight points within each doubling, with bisection between them.
     """
     rates, batches, momenta = np.broadcast_arrays(
         *(np.asarray(each, dtype=float) for each in (learning_rate, global_batch_size, momentum))
@@ -139,7 +139,7 @@ def _runs(
 
 
 def _search(runs: _Runs, target: float, max_steps: int, result: Array) -> None:
-    """Stride ahead with all settings together, the stride doubling; write each one's steps when it arrives."""
+    """Stride ahead with all settings together, with doubling strides; record each setting's steps when it arrives."""
     at: Power = (np.zeros_like(runs.trace), np.ones_like(runs.trace))
     powers: list[Power] = [(np.ones_like(runs.trace), np.zeros_like(runs.trace))]  # of M^(2^k)
     strides = max(_STRIDES, math.ceil(10 / (1 - float(runs.momentum.max()))))
@@ -178,7 +178,7 @@ def _search(runs: _Runs, target: float, max_steps: int, result: Array) -> None:
 
 
 def _bisect(runs: _Runs, at: Power, powers: list[Power], target: float) -> Array:
-    """Updates from ``at``, above the target, to the first at or below it, which is within the last power."""
+    """Return the updates from ``at``, above the target, to the first at or below it, within the last power."""
     passed = np.zeros(len(runs.index))
     for exponent in range(len(powers) - 2, -1, -1):
         ahead = runs.times(at, powers[exponent])

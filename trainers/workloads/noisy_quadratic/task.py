@@ -1,8 +1,8 @@
 """The workload ``noisy_quadratic``: trainings simulated in closed form, on a simulated clock, without torch.
 
 Data options: those of :class:`~trainers.workloads.noisy_quadratic.problem.Problem`, and ``sampled`` (draw the
-weights, so that seeds scatter, instead of following their expectation), ``preconditioning`` (p, what the optimizer
-``lars`` stands for: mode i has the rate lr h_i^-p), ``seconds_per_update`` and ``seconds_per_sample`` (of one worker).
+weights, so that seeds scatter, instead of following their expectation), ``preconditioning`` (p, to which the optimizer
+``lars`` corresponds: mode i has the rate lr h_i^-p), ``seconds_per_update`` and ``seconds_per_sample`` (of one worker).
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ class NoisyQuadratic(CustomLoopWorkload):
         check_number("seconds_per_sample", self.seconds_per_sample)
 
     def begin(self, job: TrainingJob, communicator: Communicator | None) -> SimulatedTraining:
-        """A simulated training; every worker runs all of it, and the clock runs as if they had shared it."""
+        """Create a simulated training; every worker runs all of it, with the clock of a shared training."""
         return SimulatedTraining(
             job, workload=self, workers=communicator.size if communicator else 1
         )
 
 
 class SimulatedTraining(TrainingRun):
-    """One simulated training; ``seconds`` are those of a clock that only its updates move.
+    """One simulated training; ``seconds`` come from a clock that only its updates advance.
 
-    An update takes seconds_per_update + seconds_per_sample * global_batch_size / workers. Settings that a quadratic
-    knows nothing of (label smoothing, trust coefficient, normalization batch size, precision) change nothing; one
-    that would change the update, and is not modelled, raises :class:`~trainers.errors.JobError`.
+    An update takes seconds_per_update + seconds_per_sample * global_batch_size / workers. Settings without meaning for
+    a quadratic (label smoothing, trust coefficient, normalization batch size, precision) change nothing; one that
+    would change the update, but is not modelled, raises :class:`~trainers.errors.JobError`.
     """
 
     def __init__(
@@ -108,9 +108,7 @@ class SimulatedTraining(TrainingRun):
             learning_rate(self.scheduled, self.batch_schedule.epochs(at), self.job.epochs)
             for at in range(first_step, last_step)
         )
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # a training that diverges says so itself
+        with np.errstate(over="ignore", invalid="ignore"):  # divergence is detected from the loss
             for rate, same in itertools.groupby(rates):
                 steps = sum(1 for _ in same)
                 total = total + self._trajectory.move(self._update(rate, batch), steps, step)
@@ -148,7 +146,7 @@ class SimulatedTraining(TrainingRun):
         return float(self.problem.loss(self._trajectory.squares))
 
     def _noise_scale(self) -> float | None:
-        """tr(covariance) / |gradient|^2 in samples (McCandlish et al., arXiv:1812.06162, eq. 2.9), from the truth."""
+        """tr(covariance) / |gradient|^2 in samples (McCandlish et al., arXiv:1812.06162, eq. 2.9), exactly."""
         squared_gradient = float(self._trajectory.squares @ self.problem.curvature**2)
         noise = float(self.problem.noise.sum())
         return (

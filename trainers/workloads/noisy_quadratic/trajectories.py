@@ -1,4 +1,4 @@
-"""Where the weights are: in expectation, or drawn as one training would see them."""
+"""The weights' position: in expectation, or drawn as in one training."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trainers.workloads.noisy_quadratic.dynamics import (
 )
 
 _WORTH_A_MAP = 4
-"""Updates of one rate from which on one affine map, made once for many evaluations, is cheaper than each by itself."""
+"""Updates of one rate from which an affine map, computed once for many evaluations, is cheaper than single updates."""
 
 
 class Trajectory(Protocol):
-    """The weights of one training; ``state`` is all of it, ``(rows, modes)``."""
+    """The weights of one training; ``state`` is its complete state, ``(rows, modes)``."""
 
     state: Array
 
@@ -33,7 +33,7 @@ class Trajectory(Protocol):
 
 
 class ExpectedWeights:
-    """The expected second moments; no seed makes a difference."""
+    """The expected second moments; the seed makes no difference."""
 
     def __init__(self, initial_squares: Array) -> None:
         self.state = start(initial_squares)
@@ -46,12 +46,12 @@ class ExpectedWeights:
         return squares
 
     def move(self, update: Update, steps: int, first_step: int) -> Array:  # noqa: ARG002 - nothing is drawn
-        """Do ``steps`` updates at once where they are many, else one by one."""
+        """Do ``steps`` updates, at once if there are many, else one by one."""
         if steps >= _WORTH_A_MAP:
             state, total = apply(self._many(update, steps), self.state)
             self.state = np.ascontiguousarray(
                 state
-            )  # as a checkpoint gives it back: sums depend on the layout
+            )  # the layout of a restored checkpoint, on which sums depend
             return total
         total = np.zeros_like(self.squares)
         for _ in range(steps):
@@ -60,7 +60,7 @@ class ExpectedWeights:
         return total
 
     def _many(self, update: Update, steps: int) -> Array:
-        # from one evaluation to the next the map is the same: of one training only rate and batch may change
+        # the map is the same from one evaluation to the next: within a training only rate and batch may change
         key = (float(update.learning_rate.flat[0]), float(update.noise.flat[0]), steps)
         if self._map is None or self._map[0] != key:
             self._map = (key, many_steps(update, steps))

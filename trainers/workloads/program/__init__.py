@@ -1,1 +1,1 @@
-"""A training program of the user's own, started as a process: its command, its reports, its end."""
+"""A user's own training program, run as a process: its command, its reports, its end."""

@@ -1,8 +1,8 @@
 """The words of a command with placeholders: ``--lr {learning_rate}``, filled in for one training.
 
-There is no shell: every word is one argument of the program, whatever characters it holds. A placeholder is the name
-of a setting or one of ``PLACEHOLDERS``, with a format where one is wanted (``{learning_rate:.4g}``); ``{{`` and ``}}``
-are braces.
+There is no shell: every word is one argument of the program, whatever characters it contains. A placeholder is the name
+of a setting or one of ``PLACEHOLDERS``, optionally with a format (``{learning_rate:.4g}``); ``{{`` and ``}}`` are
+braces.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ PLACEHOLDERS: dict[str, str] = {
     "master_port": "a port that was free there when the training was started",
     "device_list": "of this training's GPUs on this node, as in CUDA_VISIBLE_DEVICES; empty without any",
 }
-"""Placeholders of a command beside settings, and their meaning."""
+"""Placeholders of a command besides settings, and their meaning."""
 
 MOST_WIDTH, MOST_DIGITS = 100, 30
-"""Characters that a format may pad a value to, and digits that it may ask for."""
+"""The maximum width to which a format may pad a value, and of digits that it may request."""
 _FORMAT = re.compile(
     r"(?:[^{}]?[<>=^])?[-+ ]?#?0?(?P<width>[0-9]{0,3})[,_]?(?:\.(?P<digits>[0-9]{1,3}))?[bdeEfFgGnosxX%]?"
 )
@@ -50,12 +50,12 @@ _BATCHES = ({"global_batch_size"}, {"local_batch_size"}, {"micro_batch_size", "a
 
 
 def placeholders(words: Iterable[str]) -> list[str]:
-    """The names in the braces of some words, in order, each once; :class:`WorkloadError` for braces that are wrong."""
+    """Return the names in the braces of the words, in order, each once; :class:`WorkloadError` for malformed braces."""
     return list(dict.fromkeys(name for word in words for name in _names(word)))
 
 
 def own_placeholders(words: Iterable[str]) -> tuple[str, ...]:
-    """The names that are neither of ``PLACEHOLDERS`` nor a known setting: the program's own settings."""
+    """Return the names that are neither in ``PLACEHOLDERS`` nor a known setting: the program's own settings."""
     return tuple(
         name
         for name in placeholders(words)
@@ -64,16 +64,16 @@ def own_placeholders(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def fill_placeholders(words: Sequence[str], values: Mapping[str, Any]) -> list[str]:
-    """The words of a user's command with every placeholder replaced by its value, in all its digits.
+    """Return the words of a user's command with every placeholder replaced by its value, in full precision.
 
-    A whole number is written as one, ``16`` and not ``16.0``, unless its format asks for digits behind the point.
+    A whole number is written as one, ``16`` and not ``16.0``, unless its format requests decimals.
     """
     values = {name: _Value(value) for name, value in values.items()}
     return [string.Formatter().vformat(word, (), values) for word in words]
 
 
 def whole(value: Any) -> Any:
-    """The integer that a float is, where it is one and can be told from its neighbours; any other value as it is."""
+    """Convert a float to the integer that it equals, if the two can be told apart from neighbours; else return it."""
     return (
         int(value)
         if isinstance(value, float) and value.is_integer() and abs(value) < 2**53
@@ -84,10 +84,10 @@ def whole(value: Any) -> Any:
 def faults_of_reading(
     read: Collection[str], tuned: Collection[str], own: Collection[str], *, repeated: str
 ) -> Iterator[str]:
-    """What a command that reads the placeholders ``read`` should read and does not.
+    """List what a command that reads the placeholders ``read`` should read but does not.
 
     ``tuned`` are all settings that the study varies, ``own`` the fixed ones that only the program knows;
-    ``repeated`` says what trains configurations again with other seeds, "" where nothing does.
+    ``repeated`` says what trains configurations again with other seeds, "" if nothing does.
     """
     for name in tuned:
         if name not in read:
@@ -129,7 +129,7 @@ def _names(word: str) -> Iterator[str]:
 
 
 def _is_bounded(form: str) -> bool:
-    """Whether a format asks for no more than a number needs: Python would fill the memory with one digit."""
+    """Return whether a format asks for no more than a number needs: otherwise one digit could fill the memory."""
     found = _FORMAT.fullmatch(form)
     return (
         found is not None
@@ -139,7 +139,7 @@ def _is_bounded(form: str) -> bool:
 
 
 class _Value:
-    """A value that is written in all its digits where a placeholder asks for no format."""
+    """A value that is written in full precision if a placeholder has no format."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

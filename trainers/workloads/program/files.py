@@ -1,4 +1,4 @@
-"""The files of one training of a program, and what its log says in the end."""
+"""The files of one training of a program, and the last words of its log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainers.workloads.program.secrets import without_secrets
 LAST_LINES = 12
 LAST_CHARACTERS = 1500
 READ_BYTES = 1 << 20
-"""How much of the end of a log is looked at: the frames that launchers of many nodes put behind the program's words."""
+"""How much of the end of a log is read: multi-node launchers append their own summaries to the program's output."""
 
 _ONLY_A_CODE = re.compile(
     r"[EWI]\d{4} \S+ \d+ (\S*/)?torch/distributed/elastic/.*"
@@ -25,7 +25,7 @@ _ONLY_A_CODE = re.compile(
     r"|Process \S+ exit with status code \d{1,2}\.$"
     r"|Terminating remaining workers after failure of Process "
 )
-"""Lines of torchrun, srun and horovodrun that say no more than that a worker ended; one that names a signal is kept."""
+"""Lines of torchrun, srun and horovodrun that only say that a worker ended; one that names a signal is kept."""
 _MPIRUN_BLOCK = re.compile(
     r"Primary job +terminated normally|exited with non-zero status|MPI_ABORT was invoked"
 )
@@ -34,7 +34,7 @@ _RULE = re.compile(r"([-=])\1{39,}$")
 
 @dataclass(frozen=True)
 class ProgramFiles:
-    """The files of one training of a program, in a folder that all its nodes see; some are of one node alone."""
+    """The files of one training of a program, in a folder that all its nodes see; some belong to one node only."""
 
     folder: Path
     node_rank: int = 0
@@ -61,12 +61,12 @@ class ProgramFiles:
 
     @property
     def stop(self) -> Path:
-        """Appears where the program is asked to stop."""
+        """The file that appears to ask the program to stop."""
         return self.own / "stop"
 
     @property
     def checkpoint(self) -> Path:
-        """The program's own checkpoints, until it has ended."""
+        """The program's own checkpoints, kept until it has ended."""
         return self.folder / "checkpoint"
 
     @property
@@ -75,36 +75,36 @@ class ProgramFiles:
         return self.folder / "output"
 
     def make(self) -> None:
-        """Make the folders."""
+        """Create the folders."""
         for folder in (self.own, self.checkpoint, self.output):
             folder.mkdir(parents=True, exist_ok=True)
 
     def set_report_aside(self) -> None:
-        """Let a later start in this folder begin anew: what was reported is kept as ``report.ended.jsonl``."""
+        """Let a later start in this folder begin afresh: earlier reports are kept as ``report.ended.jsonl``."""
         with contextlib.suppress(FileNotFoundError):
             self.report.replace(self.report.with_name("report.ended.jsonl"))
 
     def set_log_aside(self) -> None:
-        """Keep what earlier starts here printed, none of which has reported anything that counts, apart.
+        """Move aside the output of earlier starts here, none of which has reported anything that counts.
 
-        It is ``log.ended.txt`` then.
+        It is then in ``log.ended.txt``.
         """
         with contextlib.suppress(FileNotFoundError):
             self.log.replace(self.log.with_name("log.ended.txt"))
 
     @property
     def lock(self) -> Path:
-        """Held by the guard of a program as long as it is there."""
+        """The file that a program's guard keeps locked while it exists."""
         return self.own / "lock"
 
     def failure(self, what: str) -> WorkloadError:
-        """An error that says what went wrong, with the last words of the program."""
+        """Return an error that says what went wrong, with the program's last words."""
         words = self.last_words()
         said = f"the end of {self.log}:\n{words}" if words else "it printed nothing"
         return WorkloadError(f"the program failed: {what}; {said}")
 
     def last_words(self) -> str:
-        """The end of what the program printed before its launcher's frame, without secrets; "" where it was nothing."""
+        """Return the end of the program's output before its launcher's summary, without secrets; "" if empty."""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(0, self.log.stat().st_size - READ_BYTES))
@@ -118,7 +118,7 @@ class ProgramFiles:
 
 
 def without_launcher(lines: Sequence[str]) -> Iterator[str]:
-    """The lines of a log but for those by which torchrun, srun, mpirun and horovodrun say that a worker has failed."""
+    """Yield the lines of a log without those in which torchrun, srun, mpirun and horovodrun report a failed worker."""
     at = 0
     while at < len(lines):
         end = _end_of_frame(lines, at)
@@ -128,7 +128,7 @@ def without_launcher(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _end_of_frame(lines: Sequence[str], at: int) -> int:
-    """Where a launcher's frame that begins at a line ends; ``at`` where none begins there."""
+    """Return where a launcher's summary that begins at a line ends; ``at`` if none begins there."""
     line, rest = lines[at], range(at + 1, len(lines))
     if _ONLY_A_CODE.match(line):
         return at + 1

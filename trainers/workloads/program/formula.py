@@ -1,7 +1,7 @@
 """The cost of a program as a formula of its sizes: ``6 * 12 * {depth} * {width}**2 * {samples}``.
 
-A formula holds numbers, names, ``+ - * / **`` and parentheses; names may stand in braces, as in a command. It is parsed
-by Python's grammar and computed here, node by node, in floating point: nothing of it is ever run.
+A formula holds numbers, names, ``+ - * / **`` and parentheses; names may be in braces, as in a command. It is parsed
+with Python's grammar and evaluated here, node by node, in floating point: no part of it is ever executed.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _BRACES = re.compile(r"\{\s*(\w+)\s*\}")
 
 @dataclass(frozen=True)
 class CostFormula:
-    """A parsed formula; ``names`` are the sizes that it reads, ``text`` is what it was parsed from."""
+    """A parsed formula; ``names`` are the sizes that it reads, ``text`` is its source."""
 
     text: str
     names: tuple[str, ...]
     _tree: ast.expr
 
     def value(self, sizes: Mapping[str, float]) -> float:
-        """The value of the formula at these sizes; :class:`WorkloadError` where that is no finite number above 0."""
+        """Return the formula's value at these sizes; :class:`WorkloadError` unless that is finite and above 0."""
         try:
             value = _value(self._tree, sizes)
         except (ArithmeticError, TypeError):  # TypeError: a root of a negative number is complex
@@ -57,9 +57,9 @@ class CostFormula:
 
 
 def parse_cost(text: str, known: Collection[str] = SIZES) -> CostFormula:
-    """The formula of this text; :class:`WorkloadError` where it holds anything else than it may.
+    """Parse the formula; :class:`WorkloadError` if it contains anything that is not allowed.
 
-    ``known`` are the names that may stand in it.
+    ``known`` are the names that may appear in it.
     """
     if len(text) > MOST_CHARACTERS:
         raise WorkloadError(

@@ -2,16 +2,16 @@
 
     python -I -S guard.py START.json STATUS_FD
 
-It runs apart from the process that started it, tied to it by its standard input alone: where that is closed, also
-because its owner was killed, the command is ended. It is asked to stop first where it listens (a file appears), then
+It runs apart from the process that started it, tied to it only by its standard input: when that is closed, even
+because its owner was killed, the command is ended. It is first asked to stop if it supports that (a file appears), then
 gets SIGTERM, then SIGKILL, and so do all its descendants, in whatever session they are (on Linux, where they become
-children of this process when their parents die; elsewhere its process group). Where this process itself is killed,
+children of this process when their parents die; elsewhere its process group). If this process itself is killed,
 Linux kills the command.
 
-The command's output goes to a log of bounded size; a line that a pattern finds becomes a report. A pattern may
-backtrack for years, and nothing interrupts a match inside its process: the lines are looked through in a process of
-their own, which the kernel ends where one line takes longer than ``MATCH_SECONDS``. How the command ended is written to
-``STATUS_FD`` as one line of JSON. Standard library only: it starts in some 30 ms.
+The command's output goes to a log of bounded size; a line that matches a pattern becomes a report. A pattern may
+backtrack for years, and nothing can interrupt a match within its process: the lines are matched in a separate process,
+which the kernel ends if one line takes longer than ``MATCH_SECONDS``. How the command ended is written to
+``STATUS_FD`` as one line of JSON. Standard library only: it starts in about 30 ms.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from pathlib import Path
 from typing import Any
 
 LOG_BYTES = 8 << 20
-"""Size at which a log is put aside, in the place of the one before: twice this is what stays of it."""
+"""Size at which a log is moved aside, replacing the previous one: at most twice this is kept."""
 ORPHAN_SECONDS = 2.0
-"""How long what a command leaves running may go on after it has ended."""
+"""How long processes that a command leaves running may go on after it has ended."""
 LAST_OUTPUT_SECONDS = 1.0
 _DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl(2)
 MATCH_SECONDS = 1.0
-"""Seconds of computing that a pattern may take on one line of the output."""
+"""CPU seconds that a pattern may take on one line of the output."""
 LAST_MATCHES_SECONDS = 10.0
-"""How long the lines that were printed last may be looked through after a command has ended."""
+"""How long the last lines may be matched after a command has ended."""
 MOST_LINE_BYTES = 1 << 13
-"""Bytes of a line that are matched, its last: a pattern may take the square of it, in steps."""
+"""Bytes at the end of a line that are matched: a pattern may take the square of it, in steps."""
 _TOO_SLOW = (
     f"report.pattern took more than {MATCH_SECONDS:g} s of computing on one line of its output, as a pattern does that "
     "repeats a repetition, such as (a+)+, or has several .* in a row; let each part of it begin with text of its own"
@@ -51,13 +51,13 @@ _TOO_SLOW = (
 
 
 class Log:
-    """The command's output in a file; a disk that is full costs the log, not the run."""
+    """The command's output in a file; if the disk is full the log is lost, not the run."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._size = path, path.stat().st_size if path.exists() else 0
 
     def write(self, output: bytes) -> None:
-        """Append, and begin a new file where this one is full."""
+        """Append, and begin a new file when this one is full."""
         with contextlib.suppress(OSError):
             if self._size > LOG_BYTES:
                 self._path.replace(self._path.with_suffix(".old.txt"))
@@ -68,19 +68,19 @@ class Log:
 
 
 class LineReader:
-    """Makes reports of the lines that a pattern with named groups finds in the output."""
+    """Turns lines of the output that match a pattern with named groups into reports."""
 
     def __init__(self, pattern: str, report: Path) -> None:
         self._pattern, self._report, self._rest = re.compile(pattern), report, b""
 
     def take(self, output: bytes) -> None:
-        """Look through the lines that are complete; a carriage return ends one too, as progress bars print them."""
+        """Match the complete lines; a carriage return also ends one, as progress bars print them."""
         *lines, self._rest = re.split(rb"[\r\n]", self._rest[-MOST_LINE_BYTES:] + output)
         for line in lines:
             self._look(line)
 
     def end(self) -> None:
-        """Look through the last line."""
+        """Match the last line."""
         self._look(self._rest)
 
     def _look(self, line: bytes) -> None:
@@ -96,13 +96,13 @@ class LineReader:
 
 
 class Matcher:
-    """A :class:`LineReader` in a process of its own: SIGPROF ends it where a line takes too much computing.
+    """A :class:`LineReader` in a separate process: SIGPROF ends it if a line takes too much computing.
 
-    A handler of Python's would wait for the end of the match; the kernel does not. Begun before anything else is open.
+    A Python handler would wait for the end of the match; the kernel does not. Started before anything else is open.
     """
 
     def __init__(self, pattern: str, report: Path, closes: int) -> None:
-        """``closes`` is a descriptor that is the guard's alone."""
+        """``closes`` is a descriptor that only the guard may hold."""
         self._ours, theirs = socket.socketpair()
         self._waiting, self.ended, self.failed, self._last = b"", False, False, False
         self.pid = os.fork()
@@ -113,7 +113,7 @@ class Matcher:
                 os.close(closes)
                 os.dup2(
                     theirs.fileno(), 0
-                )  # whether the guard was asked to end is not for this process to know
+                )  # this process must not receive the guard's requests to end
                 _read_lines(theirs, LineReader(pattern, report))
                 status = 0
             finally:
@@ -123,11 +123,11 @@ class Matcher:
 
     @property
     def busy(self) -> bool:
-        """Whether there is output that it has not taken: the command waits with more."""
+        """Return whether there is output that it has not yet accepted; the command then waits."""
         return bool(self._waiting)
 
     def give(self, output: bytes) -> None:
-        """Have some output looked through."""
+        """Queue output to be matched."""
         self._waiting += output
         self.work()
 
@@ -153,11 +153,11 @@ class Matcher:
         self.ended, self.failed, self._waiting = True, not told, b""
 
     def fileno(self) -> int:
-        """Ready where it has ended, or takes more."""
+        """The descriptor, ready when the process has ended or accepts more."""
         return self._ours.fileno()
 
     def finish(self) -> None:
-        """Have the last lines looked through, and end it, whatever it does, after ``LAST_MATCHES_SECONDS``."""
+        """Let it match the last lines, and end it after ``LAST_MATCHES_SECONDS`` in any case."""
         self._last = True
         deadline = time.monotonic() + LAST_MATCHES_SECONDS
         while not self.ended and time.monotonic() < deadline:
@@ -167,7 +167,7 @@ class Matcher:
         self.kill()
 
     def kill(self) -> None:
-        """End it, the first time that this is called."""
+        """End it, on the first call."""
         if self.pid:
             with contextlib.suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -186,7 +186,7 @@ def _read_lines(output: socket.socket, reader: LineReader) -> None:
 
 
 def main() -> None:
-    """Leave the caller, run the command, say how it ended."""
+    """Detach from the caller, run the command, report how it ended."""
     start, status = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), int(sys.argv[2])
     if os.fork():
         os._exit(0)
@@ -198,7 +198,7 @@ def main() -> None:
 
 
 def prctl(option: int, value: int) -> None:
-    """Set an option of this process, where the system is Linux."""
+    """Set an option of this process on Linux; do nothing on other systems."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
@@ -244,7 +244,7 @@ def _run(start: dict[str, Any], matcher: Matcher | None) -> dict[str, Any]:
 
 
 def _others(matcher: Matcher | None) -> list[int]:
-    """The command's processes: all below this one that are not its own."""
+    """Return the command's processes: all descendants of this one that are not its own."""
     return [each for each in descendants() if matcher is None or each != matcher.pid]
 
 
@@ -299,7 +299,7 @@ def _watch(
 def _ending(
     process: subprocess.Popen[bytes], start: dict[str, Any], matcher: Matcher | None
 ) -> Iterator[float]:
-    """The steps by which a command is ended; each gives the seconds to wait before the next."""
+    """Yield the steps that end a command; each gives the seconds to wait before the next."""
     stop = Path(start["stop"])
     listens = start["listens"] or stop.with_suffix(".listens").exists()
     with contextlib.suppress(OSError):
@@ -316,7 +316,7 @@ def _ending(
 
 
 def descendants() -> list[int]:
-    """The processes below this one that have not ended, from /proc; none where there is no /proc."""
+    """Return the descendants of this process that have not ended, from /proc; none without /proc."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
@@ -337,7 +337,7 @@ def _signal(processes: list[int], number: signal.Signals) -> None:
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Take the status of descendants that became children of this process."""
+    """Reap descendants that became children of this process."""
     if process.returncode is None:
         return  # waiting for any child would take the command's own status away
     with contextlib.suppress(ChildProcessError):
@@ -346,7 +346,7 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
 
 
 def _take(output: int, log: Log, matcher: Matcher | None) -> bool:
-    """Read what is there; False at the end of the output."""
+    """Read the available output; return False at its end."""
     try:
         chunk = os.read(output, 1 << 16)
     except BlockingIOError:
@@ -359,7 +359,7 @@ def _take(output: int, log: Log, matcher: Matcher | None) -> bool:
 
 
 def _drain(pipe: int) -> bool:
-    """Read what a pipe holds; False where it is closed, or says to stop."""
+    """Read the content of a pipe; return False if it is closed, or says to stop."""
     try:
         return bool(os.read(pipe, 1 << 10))
     except BlockingIOError:
@@ -369,7 +369,7 @@ def _drain(pipe: int) -> bool:
 
 
 def _child_signals() -> int:
-    """A pipe that gets a byte whenever a child ends."""
+    """Return a pipe that gets a byte whenever a child ends."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)

@@ -1,4 +1,4 @@
-"""A program at full scale: one process of this on each node, the first of which follows it and writes the report."""
+"""A program at full scale: one process of this kind on each node; the first follows it and writes the report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainers.workloads.program.task import ProgramWorkload
 from trainers.workloads.program.training import ProgramPlace, ProgramTraining
 
 FOLDER = "program"
-"""The folder beside the report in which a launched program has its files."""
+"""The folder beside the report that holds the files of a launched program."""
 NODE_RANKS = (
     "SLURM_PROCID",
     "OMPI_COMM_WORLD_RANK",
@@ -24,16 +24,16 @@ NODE_RANKS = (
     "JSM_NAMESPACE_RANK",
     "ALPS_APP_PE",
 )
-"""Where schedulers tell the number of a process; with one process a node that is the node's."""
+"""Variables in which schedulers give a process's number; with one process per node that is the node's."""
 SLOT_SECONDS = 86_400.0
-"""How long a program that was asked may take to leave: the scheduler ends the slot."""
+"""How long a program may take to exit once asked: the scheduler ends the slot."""
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes of one start: ``hosts``, the first of which the workers meet at, and ``port`` there.
+    """The nodes of one start: ``hosts``, where the workers meet at the first, and ``port`` there.
 
-    ``attempt`` tells the starts of one run apart.
+    ``attempt`` distinguishes the starts of one run.
     """
 
     hosts: Sequence[str]
@@ -45,9 +45,9 @@ class Nodes:
 def run_program(
     job: TrainingJob, report: ReportFile, nodes: Nodes, stop: Callable[[], bool]
 ) -> bool:
-    """Run a program to its end; False where ``stop`` asked for its end first, and it left.
+    """Run a program to its end; return False if ``stop`` asked it to end first, and it exited.
 
-    Raises :class:`~trainers.errors.TrainerError`, with its last words, where it fails.
+    Raises :class:`~trainers.errors.TrainerError`, with its last words, if it fails.
     """
     workload = load_workload(job.workload, job.data, job.search_path)
     assert isinstance(workload, ProgramWorkload), "the caller looked at the job"
@@ -74,7 +74,7 @@ def run_program(
 
 
 def node_rank(environment: Mapping[str, str]) -> int:
-    """The number of this node, as its scheduler tells it; 0 where none does."""
+    """Return the number of this node, from its scheduler; 0 without one."""
     return next((int(environment[name]) for name in NODE_RANKS if environment.get(name)), 0)
 
 
@@ -89,7 +89,7 @@ def _follow(
         if point is not None:
             if (
                 not begun or attempt != training.begun_anew
-            ):  # a start counts once it has brought something
+            ):  # a start counts once it has reported something
                 step = _step_before(training, point)
                 report.start(step, TrainingStart(step, place.workers, place.nodes))
                 begun, attempt = True, training.begun_anew

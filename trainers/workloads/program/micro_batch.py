@@ -1,9 +1,9 @@
-"""The micro batch that a program's memory holds: halved where it says that it does not, and kept for its rung.
+"""The micro batch that fits a program's memory: halved when it runs out of memory, and kept for its rung.
 
-The result lies in a file beside the folders of the trials, one for each global batch size and number of workers, so
-that every later trial of the rung begins with it: also after a resume, and those of other workers that see the folder.
-It counts for the program for which it was found; a study file with another command finds its own. A trial tells it at
-its end too (:attr:`trainers.report.TrainingOutcome.micro_batch_size`), for plans that are made of the study anywhere.
+The result is kept in a file beside the folders of the trials, one for each global batch size and number of workers, so
+that every later trial of the rung starts with it, also after a resume or on other workers that see the folder. It
+applies only to the program for which it was found; a study file with another command finds its own. A trial also
+reports it at its end (:attr:`trainers.report.TrainingOutcome.micro_batch_size`), for plans made elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainers.workloads.program.process import ProgramProcess
 
 SEARCH_SECONDS = 10.0
-"""How long a pattern may take to be looked for in the end of a log."""
+"""How long a pattern may be searched for in the end of a log."""
 SEARCHED_BYTES = 1 << 20
 _SEARCH = (
     "import re, sys; found = re.compile(sys.argv[1]).search; "
@@ -38,19 +38,19 @@ _FOUND = 3
 
 @dataclass(frozen=True)
 class KeptMicroBatch:
-    """Where the micro batch of one rung is kept, and for which program."""
+    """The file in which the micro batch of one rung is kept, and the program it applies to."""
 
     file: Path
     program: dict[str, Any]
 
     @classmethod
     def of(cls, job: TrainingJob, folder: Path, workers: int) -> KeptMicroBatch:
-        """The file of a job's rung, whose trials have their folders beside ``folder``."""
+        """Return the file of a job's rung, whose trials have their folders beside ``folder``."""
         name = f"micro_batch-{job.global_batch_size}-{workers}.json"
         return cls(folder.absolute().parent / name, json.loads(json_text(job.data)))
 
     def read(self) -> int | None:
-        """Samples per forward pass of one worker; None where none was found yet, or for another program."""
+        """Return samples per forward pass of one worker; None if not found yet, or found for another program."""
         try:
             kept = json.loads(self.file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -61,14 +61,14 @@ class KeptMicroBatch:
         return size if isinstance(size, int) and size >= 1 else None
 
     def write(self, micro_batch_size: int) -> None:
-        """Keep a size that is smaller than the one before; a reader always sees a whole file."""
+        """Store a size smaller than the previous one; a reader always sees a complete file."""
         before = self.read()
         if before is not None and before <= micro_batch_size:
             return
         text = json_text({"micro_batch_size": micro_batch_size, "program": self.program}, indent=2)
         with contextlib.suppress(
             OSError
-        ):  # a full disk costs the next trial an attempt, and not this one its end
+        ):  # a full disk costs the next trial an attempt, but does not end this one
             with tempfile.NamedTemporaryFile(
                 "w", dir=self.file.parent, prefix=self.file.name, delete=False, encoding="utf-8"
             ) as new:
@@ -79,7 +79,7 @@ class KeptMicroBatch:
 def ran_out_of_memory(
     process: ProgramProcess, files: ProgramFiles, signs: OutOfMemoryOptions | None
 ) -> bool:
-    """Whether a program that has failed said that its memory is full."""
+    """Return whether a failed program reported that it ran out of memory."""
     if signs is None or not process.failure:
         return False
     if signs.exit_code is not None and process.exit_code == signs.exit_code:
@@ -88,7 +88,7 @@ def ran_out_of_memory(
 
 
 def _is_in_log(pattern: str, files: ProgramFiles) -> bool:
-    """In a process of its own, which can be ended: a pattern may compute without end."""
+    """Match in a separate process, which can be ended: a pattern may compute without end."""
     try:
         with files.log.open("rb") as log:
             log.seek(max(0, files.log.stat().st_size - SEARCHED_BYTES))

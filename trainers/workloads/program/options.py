@@ -17,7 +17,7 @@ from trainers.workloads.program.command import own_placeholders, placeholders
 from trainers.workloads.program.formula import SIZES, CostFormula, parse_cost
 
 PROGRESS = ("epochs", "samples", "steps")
-"""How a report may say how far the training has come; any one of them will do."""
+"""Ways in which a report may give the training's progress; any one of them will do."""
 OTHER_VALUES = (
     "train_loss",
     "learning_rate",
@@ -35,8 +35,8 @@ MOST_PATTERN_CHARACTERS = 1000
 class ProgramReportOptions:
     """A program's report: ``metrics`` by name, and whether a higher value is better.
 
-    Reports are lines of JSON in a file, which ``hpo.report`` writes, or with ``pattern`` the lines of the output in
-    which it finds its named groups. A program that reports nothing for ``timeout_seconds`` is ended, from its start on.
+    Reports are lines of JSON in a file, written by ``hpo.report``, or with ``pattern`` the output lines that match its
+    named groups. A program that reports nothing for ``timeout_seconds``, counted from its start, is ended.
     """
 
     metrics: Mapping[str, bool]
@@ -46,10 +46,10 @@ class ProgramReportOptions:
 
 @dataclass(frozen=True)
 class OutOfMemoryOptions:
-    """How a program says that its memory did not hold a micro batch; either sign of a failed end will do.
+    """How a program says that a micro batch did not fit in memory; either sign of a failed end will do.
 
-    ``exit_code`` is that of the command (128 + N also where signal N ended it), ``pattern`` a regular expression that
-    a line of its output holds. The training begins anew with half the micro batch then.
+    ``exit_code`` is that of the command (128 + N if signal N ended it), ``pattern`` a regular expression that a line
+    of its output matches. The training then starts over with half the micro batch.
     """
 
     exit_code: int | None = None
@@ -60,13 +60,13 @@ class OutOfMemoryOptions:
 class ProgramOptions:
     """A training program: ``command`` is its words, with placeholders (:mod:`trainers.workloads.program.command`).
 
-    ``train_samples`` is the size of an epoch, ``environment`` what it gets in its environment besides ours,
-    ``largest_micro_batch`` the most samples per forward pass of a worker, ``out_of_memory`` how it says that its
-    memory takes fewer, ``stop_seconds`` how long it may take to leave once it was asked, and again after SIGTERM.
-    ``reads_trial``: it reads its settings by ``hpo.trial()``, and not only in its command. ``cost`` is what a plan
-    needs to know of it (:class:`trainers.cost.WorkloadCost`), figures by name, where the model grows as formulas of its
-    sizes (:mod:`trainers.workloads.program.formula`); or one formula alone, of what a sample costs in any unit, or with
-    ``{samples}`` a training.
+    ``train_samples`` is the size of an epoch, ``environment`` its additional environment variables,
+    ``largest_micro_batch`` the most samples per forward pass of a worker, ``out_of_memory`` how it says that fewer
+    fit in its memory, ``stop_seconds`` how long it may take to exit once asked, and again after SIGTERM.
+    ``reads_trial``: it reads its settings with ``hpo.trial()``, and not only from its command. ``cost`` is what a plan
+    must know of it (:class:`trainers.cost.WorkloadCost`), figures by name, or if the model grows formulas of its
+    sizes (:mod:`trainers.workloads.program.formula`); or a single formula of a sample's cost in any unit, or, with
+    ``{samples}``, of a training's.
     """
 
     command: tuple[str, ...]
@@ -81,7 +81,7 @@ class ProgramOptions:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ProgramOptions:
-        """From plain values, as in a job; :class:`WorkloadError` for a key that is unknown or missing."""
+        """Create options from plain values, as in a job; :class:`WorkloadError` for an unknown or missing key."""
         plain = _known(cls, values, "program")
         plain["report"] = ProgramReportOptions(
             **_known(ProgramReportOptions, plain["report"], "program.report")
@@ -105,13 +105,13 @@ class ProgramOptions:
 
     @property
     def own_settings(self) -> Collection[str] | None:
-        """The settings of its own that it reads; None where only the program knows."""
+        """Return its own settings that it reads; None if only the program knows them."""
         return None if self.reads_trial else own_placeholders(self.words)
 
     @property
     def accumulates(self) -> bool:
-        """Whether the program is told the micro batch or how many of them make an update, so that it can train any
-        batch.
+        """Whether the program is given the micro batch or the number of them per update, so that it can train any
+        batch size.
         """
         return self.reads_trial or bool(
             {"micro_batch_size", "accumulation"} & set(placeholders(self.words))
@@ -125,7 +125,7 @@ class ProgramOptions:
     def split(
         self, global_batch_size: int, workers: int, micro_batch_size: int | None
     ) -> dict[str, int]:
-        """The batch over the workers: global = workers x local, local = accumulation x micro; all in samples."""
+        """Split the batch over the workers: global = workers x local, local = accumulation x micro; in samples."""
         if global_batch_size % workers:
             raise JobError(
                 f"a global batch size of {global_batch_size} cannot be split over {workers} workers; take batch sizes "
@@ -148,7 +148,7 @@ class ProgramOptions:
             raise WorkloadError(f"program: {fault}")
 
     def faults(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Combinations that cannot work, each with its place in the section."""
+        """Yield combinations that cannot work, each with its place in the section."""
         if not self.command or not all(isinstance(word, str) and word for word in self.command):
             yield (
                 ("command",),
@@ -176,14 +176,14 @@ class ProgramOptions:
         yield from self._faults_of_out_of_memory()
 
     def formula(self) -> CostFormula | None:
-        """The cost of a training, or of a sample, by the sizes; None where the study does not give one."""
+        """Return the cost of a training, or of a sample, by the sizes; None if the study does not give one."""
         if isinstance(self.cost, str):
             return parse_cost(self.cost)
         flops = (self.cost or {}).get("flops_per_sample")
         return parse_cost(flops, MODEL_SIZES) if isinstance(flops, str) else None
 
     def figures(self, sizes: Mapping[str, float]) -> dict[str, float] | None:
-        """The figures of ``cost`` for a model of these sizes; None where there is none, or only one formula."""
+        """Return the figures of ``cost`` for a model of these sizes; None if it is not given, or a single formula."""
         if self.cost is None or isinstance(self.cost, str):
             return None
         return {

@@ -15,7 +15,7 @@ from trainers.report import ConvergencePoint
 from trainers.workloads.program.options import PROGRESS
 
 STARTED = "started"
-"""The key of a line that says that the program was started (again); those after it are of that start."""
+"""The key of a line that says that the program was started (again); later lines belong to that start."""
 MOST_LINE_BYTES = 1 << 20
 
 
@@ -26,7 +26,7 @@ class ReportFollower:
         self._path, self.position, self._number = path, 0, 0
 
     def next(self) -> dict[str, Any] | None:
-        """The next line, None where there is none yet; :class:`WorkloadError` for one that is no JSON object."""
+        """Return the next line, None if there is none yet; :class:`WorkloadError` for one that is not a JSON object."""
         line = b"\n"
         while not line.strip():
             line = self._line()
@@ -61,9 +61,9 @@ class ReportFollower:
 
 @dataclass(frozen=True)
 class ReportedPoint:
-    """One report that counts; ``not_finite`` says what it held that is no finite number, "" for a sound one.
+    """One report that counts; ``not_finite`` names its values that are not finite, "" if there are none.
 
-    ``scores`` are its metrics, ``memory_bytes`` what it said of its memory, None for nothing.
+    ``scores`` are its metrics, ``memory_bytes`` the memory it reported, None if it did not.
     """
 
     point: ConvergencePoint
@@ -77,7 +77,7 @@ class ReportedPoint:
 class Curve:
     """The evaluations that one program has reported, over all its starts, in increasing epochs.
 
-    ``metrics`` are all that it may report.
+    ``metrics`` are all metrics that it may report.
     """
 
     job: TrainingJob
@@ -89,14 +89,14 @@ class Curve:
     _seconds_before: float = 0.0
 
     def start(self, at: float) -> None:
-        """The program was started at that time (seconds since 1970); it may begin anew, or go on from a checkpoint."""
+        """Record that the program was started at that time (Unix seconds); it may start over, or from a checkpoint."""
         self._last, self._started_at = -1.0, at
         self._seconds_before = self.points[-1].seconds if self.points else 0.0
 
     def add(self, values: Mapping[str, Any], now: float) -> ReportedPoint | None:
-        """The evaluation of one report; None for one without the target's metric, which is only a sign of life.
+        """Add the evaluation of one report; return None for one without the target's metric, only a sign of life.
 
-        Raises :class:`WorkloadError` for a value that is no number, and for epochs that do not increase.
+        Raises :class:`WorkloadError` for a value that is not a number, and for epochs that do not increase.
         """
         epochs = self._epochs(values)
         metric = self.job.target.metric
@@ -107,7 +107,7 @@ class Curve:
                 f"it reported {epochs:g} epochs after {self._last:g}; the epochs of its reports must increase"
             )
         first_of_start, self._last = self._last < 0, epochs
-        if first_of_start:  # what an earlier start reported from here on is done again
+        if first_of_start:  # later reports of an earlier start are repeated
             self.points = [point for point in self.points if point.epochs < epochs]
             self._seconds_before = self.points[-1].seconds if self.points else 0.0
         told = {name: _number(values, name) for name in ("train_loss", "loss", metric)}
@@ -141,7 +141,7 @@ class Curve:
         )
 
     def _scores(self, values: Mapping[str, Any]) -> dict[str, float]:
-        """The metrics of a report that are finite numbers."""
+        """Return the metrics of a report that are finite numbers."""
         found = {name: _number(values, name) for name in self.metrics if name in values}
         return {
             name: value
@@ -177,7 +177,7 @@ class Curve:
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
-    """A number of a report, also one that a pattern found as text; NaN for null; None where it is not there."""
+    """Return a number of a report, or one matched as text by a pattern; NaN for null; None if absent."""
     if name not in values:
         return None
     value = values[name]
@@ -192,7 +192,7 @@ def _number(values: Mapping[str, Any], name: str) -> float | None:
 
 
 def _count(values: Mapping[str, Any], name: str) -> int | None:
-    """A number of a report, rounded; None where it is not there."""
+    """Return a number of a report, rounded; None if absent."""
     found = _number(values, name)
     if found is None:
         return None
@@ -202,7 +202,7 @@ def _count(values: Mapping[str, Any], name: str) -> int | None:
 
 
 def _memory(values: Mapping[str, Any]) -> int | None:
-    """The bytes of ``memory_gb``; None where it is not there, or no amount."""
+    """Return the bytes of ``memory_gb``; None if absent, or not an amount."""
     told = _number(values, "memory_gb")
     return round(told * 1e9) if told is not None and 0 <= told < 1e9 else None
 

@@ -1,8 +1,8 @@
-"""Secrets of the user, which a program does not see: removed from its environment and from its last output.
+"""The user's secrets, hidden from a program: removed from its environment and from its last output.
 
 A program of a service's user runs with the variables that the operator allows (``HPO_PROGRAM_ENVIRONMENT``, names
-separated by commas, ``*`` at an end for any letters), besides what its study sets. Where that variable is not set,
-as in `hpo run`, a program is its user's own and gets the user's environment, less the secrets of this project.
+separated by commas, a final ``*`` for any letters), besides those that its study sets. If that variable is not set,
+as in `hpo run`, the program belongs to the user and gets the user's environment, without this project's secrets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 
 ALLOWED = "HPO_PROGRAM_ENVIRONMENT"
 WRAPPER = "HPO_PROGRAM_WRAPPER"
-"""The words before a program's own, as a shell has them: what runs it as another user or in a container."""
+"""Words before a program's own, as in a shell: what runs it as another user or in a container."""
 DEFAULT_ALLOWED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR"),
     *("LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"),
@@ -23,11 +23,11 @@ DEFAULT_ALLOWED = (
     *("SLURM_*", "SLURMD_*", "PBS_*", "PMI_*", "PMIX_*", "OMPI_*", "MPICH_*", "I_MPI_*", "FI_*"),
     *("UCX_*", "GLOO_*", "HOROVOD_*", "TORCH_NCCL_*", "TORCH_HOME", "HF_HOME", "XDG_CACHE_HOME"),
 )
-"""Variables that programs need under torchrun, Horovod, MPI and Slurm: where things lie, the language, the
-accelerators, threads, the network between workers, the job. None of them holds a secret by its purpose.
+"""Variables that programs need under torchrun, Horovod, MPI and Slurm: paths, the language, the accelerators, threads,
+the network between workers, the job. None of them is meant to hold a secret.
 """
 _ALWAYS = ("HPO_WORKER_PROCESS", "HPO_LAUNCHER")
-"""Variables by which a worker finds the processes that it has started, and they find its end."""
+"""Variables by which a worker and the processes that it has started recognize each other."""
 _OURS = re.compile(r"HPO_(STORAGE|TOKEN|ARGUMENTS|SERVE_.*)|PGPASSWORD")
 _NAMES = re.compile(
     r"(PASSWORD|PASSWD|SECRET|TOKEN|CREDENTIAL|API_?KEY|ACCESS_?KEY)", re.IGNORECASE
@@ -39,7 +39,7 @@ HIDDEN = "***"
 
 
 def program_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of an environment that a program gets."""
+    """Return the part of an environment that a program gets."""
     told = environment.get(ALLOWED)
     if told is None:
         return {name: value for name, value in environment.items() if not _OURS.fullmatch(name)}
@@ -52,7 +52,7 @@ def program_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_secrets(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """A text that others read, with ``***`` for passwords in URLs, login tokens, and values of secret variables."""
+    """Return a text for others, with ``***`` for passwords in URLs, login tokens, and values of secret variables."""
     given = os.environ if environment is None else environment
     text = _LOGIN.sub(HIDDEN, _IN_URL.sub(rf"\1{HIDDEN}@", text))
     secrets = {

@@ -1,4 +1,4 @@
-"""The workload ``program``: a training program of the user's own, in whatever language and framework."""
+"""The workload ``program``: a user's own training program, in any language and framework."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class ProgramWorkload(AnyWorkload):
 
     @classmethod
     def metrics_of(cls, data: Mapping[str, Any]) -> Mapping[str, bool]:
-        """The metrics that the program reports; the loss alone where nothing is known of the program."""
+        """Return the metrics that the program reports; only the loss if nothing is known of the program."""
         return ProgramOptions.from_dict(data).metrics if data else cls.metrics
 
     @classmethod
     def own_settings_of(cls, data: Mapping[str, Any]) -> Collection[str] | None:
-        """The placeholders that the command reads beside the known settings."""
+        """Return the placeholders that the command reads besides the known settings."""
         return ProgramOptions.from_dict(data).own_settings
 
     def begin_program(self, job: TrainingJob, place: ProgramPlace | None) -> ProgramTraining:
-        """The program, started; it needs a place with a folder for its files."""
+        """Start the program; it needs a place with a folder for its files."""
         if place is None:
             raise JobError("a program needs a folder for its files; begin_training(..., place=...)")
         return ProgramTraining(job, self.options, place)

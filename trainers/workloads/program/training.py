@@ -1,4 +1,4 @@
-"""The training of a program: started, followed by its reports, ended when it has reached its target or cannot."""
+"""The training of a program: started, followed by its reports, and ended when it reaches its target or cannot."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from trainers.workloads.program.secrets import WRAPPER, program_environment
 from trainers.workloads.training_run import AnyTraining, TrainingProgress
 
 POLL_SECONDS, LOOK_SECONDS = 0.05, 0.5
-"""Seconds between two looks at a program's report, and at whether the first node's program has ended."""
+"""Seconds between checks of a program's report, and of whether the first node's program has ended."""
 LEAVING_SECONDS = 10.0
-"""How much longer than it takes to end a program is waited for one whose owner was killed."""
+"""The extra time, beyond that to end a program, to wait for one whose owner was killed."""
 TRIAL = "HPO_TRIAL"
-"""The variable by which a program finds the file that says what it is to train."""
+"""The variable that names the file with a program's settings."""
 
 
 @dataclass(frozen=True)
 class ProgramPlace:
     """Where a program is started: a ``folder`` for its files, which all nodes see, and the nodes and workers.
 
-    ``ask_seconds`` is how long it may take to leave once it was asked, if other than its options say; ``threads`` what
-    OMP_NUM_THREADS tells it, unless its options do.
+    ``ask_seconds`` is how long it may take to exit once asked, if other than in its options; ``threads`` the value of
+    OMP_NUM_THREADS, unless its options set it.
     """
 
     folder: Path
@@ -63,19 +63,19 @@ class ProgramPlace:
 
     @property
     def workers(self) -> int:
-        """Workers of all nodes."""
+        """The number of workers on all nodes."""
         return self.nodes * self.workers_per_node
 
 
 class ProgramTraining(AnyTraining):
-    """A program in training; what it reports are its evaluations, ``seconds`` those since it was started.
+    """A program in training; its reports are the evaluations, and ``seconds`` count from its start.
 
-    On other nodes than the first one it is only started, and ended with the first one's: see :meth:`help`.
+    On nodes other than the first it is only started, and ended with the first one's: see :meth:`help`.
     """
 
     resumed: list[ConvergencePoint]
     begun_anew: int
-    """How often it began anew with half the micro batch; what was reported before then does not count."""
+    """The number of times it started over with half the micro batch; earlier reports do not count."""
 
     def __init__(self, job: TrainingJob, options: ProgramOptions, place: ProgramPlace) -> None:
         super().__init__(job, options.metrics, options.train_samples)
@@ -113,14 +113,14 @@ class ProgramTraining(AnyTraining):
         return self._curve.points[-1].epochs if self._curve.points else 0.0
 
     def advance(self) -> ConvergencePoint | None:
-        """Wait for the program's next evaluation; None where it ends by itself without one.
+        """Wait for the program's next evaluation; return None if it ends by itself without one.
 
-        Raises :class:`WorkloadError`, with the program's last words, where it fails; it has left then.
+        Raises :class:`WorkloadError`, with the program's last words, if it fails; it has then exited.
         """
         return self.next_point(lambda: False)
 
     def next_point(self, stop: Callable[[], bool]) -> ConvergencePoint | None:
-        """Like :meth:`advance`; None also where ``stop`` said so, and then the program has left unfinished."""
+        """Like :meth:`advance`; also None if ``stop`` returned true, and then the program has exited unfinished."""
         if self.finished:
             raise JobError(f"the training is finished: {self.progress.reason}")
         try:
@@ -133,9 +133,9 @@ class ProgramTraining(AnyTraining):
         return point
 
     def help(self, ended: Callable[[], bool]) -> None:
-        """Run the program of another node than the first, until it leaves or the first node's has ``ended``.
+        """Run the program on a node other than the first, until it exits or the first node's has ``ended``.
 
-        Raises :class:`WorkloadError` where it fails.
+        Raises :class:`WorkloadError` if it fails.
         """
         process = self._process
         assert process is not None, "it was started"
@@ -151,7 +151,7 @@ class ProgramTraining(AnyTraining):
             self._process.end()
 
     def state_dict(self) -> dict[str, Any]:
-        """None: the program keeps its own state in its folder."""
+        """Return nothing: the program keeps its own state in its folder."""
         raise CheckpointError("a program keeps its own checkpoints, in {checkpoint_folder}")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: ARG002
@@ -159,7 +159,7 @@ class ProgramTraining(AnyTraining):
         raise CheckpointError("a program goes on from its own checkpoints, in {checkpoint_folder}")
 
     def _take_up(self) -> None:
-        """Read the reports of earlier starts; one that failed may have left anything."""
+        """Read the reports of earlier starts; a failed one may have left anything."""
         try:
             while (values := self._follower.next()) is not None:
                 self._hear(values)
@@ -168,7 +168,7 @@ class ProgramTraining(AnyTraining):
             self._follower = ReportFollower(self.files.report)
 
     def _mark_start(self) -> None:
-        """Begin a start in the report, behind the lines that are complete."""
+        """Mark a start in the report, after the complete lines."""
         with self.files.report.open("a+b") as file:
             file.truncate(self._follower.position)
             file.write(json_text({STARTED: time.time()}).encode() + b"\n")
@@ -180,7 +180,7 @@ class ProgramTraining(AnyTraining):
         process, timeout = self._process, self.options.report.timeout_seconds
         assert process is not None, "a training that goes on has a process"
         while True:
-            ended = process.wait(0.0)  # asked first: what it reported before its end is there then
+            ended = process.wait(0.0)  # checked first, so that all its reports are then complete
             values = self._report()
             if values is not None:
                 self._heard_at = time.monotonic()
@@ -224,7 +224,7 @@ class ProgramTraining(AnyTraining):
         return evaluation.point
 
     def _judge(self, evaluation: ReportedPoint) -> None:
-        """Whether the training goes on; what is not finite has diverged, as with every other workload."""
+        """Decide whether the training goes on; values that are not finite mean divergence, as in every workload."""
         at, point = self.progress, evaluation.point
         at.step, at.seconds = point.step, point.seconds
         self._measure(evaluation.scores, evaluation.memory_bytes)
@@ -238,9 +238,9 @@ class ProgramTraining(AnyTraining):
             self._decide(evaluation.train_loss, point.metric, budget_spent=spent)
 
     def _begin_smaller(self, process: ProgramProcess) -> ProgramProcess:
-        """Begin anew, from the first sample, with half the micro batch, or the next smaller part of the local batch.
+        """Start over, from the first sample, with half the micro batch, or the next smaller part of the local batch.
 
-        Raises :class:`WorkloadError` where there is none.
+        Raises :class:`WorkloadError` if there is none.
         """
         options, place = self.options, self.place
         split = options.split(self.job.global_batch_size, place.workers, self.job.micro_batch_size)
@@ -273,7 +273,7 @@ class ProgramTraining(AnyTraining):
         return self._process
 
     def _end(self, process: ProgramProcess) -> None:
-        """The program has left before its target: it came to its own end, or it failed."""
+        """Handle a program that exited before its target: it finished, or it failed."""
         if process.failure:
             raise self.files.failure(f"{process.failure} {self._how_far()}")
         if not self._curve.points:
@@ -302,9 +302,9 @@ class ProgramTraining(AnyTraining):
 def trial_values(
     job: TrainingJob, options: ProgramOptions, place: ProgramPlace, files: ProgramFiles
 ) -> dict[str, Any]:
-    """The values of the program's placeholders in one training, by name.
+    """Return the values of the program's placeholders in one training, by name.
 
-    Raises :class:`JobError` where the batch cannot be split over the workers, or the command reads a setting that the
+    Raises :class:`JobError` if the batch cannot be split over the workers, or the command reads a setting that the
     job does not have.
     """
     settings = job.settings
@@ -347,7 +347,7 @@ def start_program(
 ) -> ProgramProcess:
     """Start the program in the study's folder; `python` and `torchrun` are those of this environment.
 
-    The words of ``HPO_PROGRAM_WRAPPER``, set by the operator, stand before its own, with ``{folder}`` for the trial's
+    The words of ``HPO_PROGRAM_WRAPPER``, set by the operator, precede its own, with ``{folder}`` for the trial's
     folder.
     """
     told = {name: whole(values[name]) for name in PLACEHOLDERS}

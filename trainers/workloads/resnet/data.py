@@ -1,4 +1,4 @@
-"""Images to learn from: scikit-learn's digits, a folder in ImageNet's layout, or tar files as WebDataset writes them.
+"""Images to train on: scikit-learn's digits, a folder in ImageNet's layout, or tar files as written by WebDataset.
 
 Small images of a folder are decoded once and stay in memory; large ones are read as they are needed (``image_folder``).
 """
@@ -33,7 +33,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
 SOURCE_OPTIONS = tuple(dict.fromkeys(name for names in OPTIONS.values() for name in names))
 _DIGITS_FOR_TRAINING = 0.8
 _DIGITS_FILE = ("datasets", "data", "digits.csv.gz")
-"""Inside scikit-learn's package."""
+"""Path inside scikit-learn's package."""
 
 
 def open_images(data: Mapping[str, Any]) -> Images:
@@ -63,9 +63,9 @@ def open_images(data: Mapping[str, Any]) -> Images:
 
 
 def digits(augment: bool) -> ImagesInMemory:
-    """scikit-learn's 1,797 handwritten digits of 8x8 pixels: always the same 1,437 to train, 360 to test.
+    """Return scikit-learn's 1,797 handwritten digits of 8x8 pixels: always the same 1,437 to train, 360 to test.
 
-    Each class gives four fifths of its samples to training. Augmentation shifts by up to one pixel.
+    Four fifths of each class are used for training. Augmentation shifts by up to one pixel.
     """
     pixels, labels = _digits_table()
     images = torch.from_numpy(pixels.astype(np.uint8))[:, None]
@@ -76,9 +76,9 @@ def digits(augment: bool) -> ImagesInMemory:
 
 
 def _digits_table() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The digits' pixels in 0..16, (1797, 8, 8), and their classes, (1797,), from scikit-learn's own file.
+    """Return the digits' pixels in 0..16, (1797, 8, 8), and classes, (1797,), from scikit-learn's own file.
 
-    The file is read without scikit-learn: importing that takes two seconds of every process that trains.
+    The file is read without scikit-learn, as importing it would cost every training process two seconds.
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
@@ -87,14 +87,14 @@ def _digits_table() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     if table.is_file():
         rows = np.loadtxt(table, delimiter=",")
         return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
-    from sklearn.datasets import load_digits  # a release that keeps them elsewhere
+    from sklearn.datasets import load_digits  # for a release that keeps them elsewhere
 
     bunch = load_digits()
     return bunch.images, bunch.target
 
 
 def stratified_split(classes: np.ndarray[Any, Any], fraction: float) -> tuple[Tensor, Tensor]:
-    """Indices of a training set of ``fraction`` of all samples and of the rest, in order and always the same.
+    """Return indices of a training set of ``fraction`` of all samples and of the rest, in order and always the same.
 
     Largest remainders (Hamilton's rule) decide which classes round up, so that the total is exact.
     """

@@ -1,7 +1,7 @@
 """Images in ImageNet's layout: ``path/train/CLASS/*.jpg`` and ``path/val/CLASS/*.jpg`` (or ``test``).
 
 Large images are augmented by the random crops of Szegedy et al. and Goyal et al. (:mod:`trainers.feed.crops`) and
-mirrored half of the time. They are evaluated on the centre of an image scaled to 256/224 of the size.
+flipped half of the time. They are evaluated on the centre of an image scaled to 256/224 of the size.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def open_folder(path: Any, image_size: Any, augment: bool, reader: ImageReader) 
 
 
 class ImagesOnDisk(IndexedImages):
-    """Large images, decoded by a pool of threads when a batch asks for them.
+    """Large images, decoded by a pool of threads when a batch needs them.
 
-    Their bytes go to the device, where they are normalized by the mean and the deviation of ImageNet.
+    Their bytes go to the device, where they are normalized by ImageNet's mean and standard deviation.
     """
 
     channels = 3
@@ -89,11 +89,11 @@ class ImagesOnDisk(IndexedImages):
         self.train_samples, self.evaluation_samples = len(training), len(evaluation)
 
     def use_device(self, device: torch.device) -> None:
-        """Decode into memory from which this device copies by itself."""
+        """Decode into memory from which this device can copy directly."""
         self._reader.use_device(device)
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Images ``(n, 3, size, size)``, uint8, each cut and mirrored by its own numbers, and classes ``(n,)``."""
+        """Images ``(n, 3, size, size)``, uint8, each cropped and flipped by its own numbers, and classes ``(n,)``."""
         chosen = [self._training[index] for index in indices.tolist()]
         if not self._augment:
             return self._reader.batch(chosen, self.size)
@@ -153,6 +153,6 @@ def _checked_size(image_size: Any, first: Path, reader: ImageReader) -> int:
 
 
 def _decode_all(files: Files, size: int, reader: ImageReader) -> tuple[Tensor, Tensor]:
-    """Squares from the middle of all images, ``(n, 3, size, size)``, and their classes."""
+    """Return the central squares of all images, ``(n, 3, size, size)``, and their classes."""
     images, classes = reader.batch(files, size, centre_share=1.0)
     return images.contiguous(), classes

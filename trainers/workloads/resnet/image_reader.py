@@ -14,19 +14,19 @@ from trainers.feed.decoders import Decoder, open_decoder, read_image, unreadable
 from trainers.feed.pool import DecodingPool
 
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and deviation of each channel, red, green and blue, where white is 1."""
+"""Mean and standard deviation of each channel, red, green and blue, where white is 1."""
 
 Files = list[tuple[Path, int]]
-"""Image files with the numbers of their classes."""
+"""Image files with their class numbers."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class ImageReader:
-    """Decodes, cuts, scales and mirrors; the same pixels with any number of threads.
+    """Decodes, crops, scales and flips; gives the same pixels with any number of threads.
 
-    ``decoder`` names one of :data:`~trainers.feed.decoders.DECODERS` (None: the fastest that is installed), ``threads``
-    how many of them decode (None: the cores that are the process's share).
+    ``decoder`` names one of :data:`~trainers.feed.decoders.DECODERS` (None: the fastest installed one), ``threads`` is
+    the number of decoding threads (None: this process's share of the cores).
     """
 
     def __init__(self, decoder: str | None = None, threads: int | None = None) -> None:
@@ -36,7 +36,7 @@ class ImageReader:
         _LOG.info("images are decoded by %s on %d threads", self.decoder.name, self.pool.threads)
 
     def use_device(self, device: torch.device) -> None:
-        """Batches for a GPU are decoded into pinned memory, from which it copies by itself."""
+        """Decode batches for a GPU into pinned memory, from which it can copy directly."""
         self._pinned = device.type == "cuda"
 
     def batch(
@@ -46,9 +46,9 @@ class ImageReader:
         uniforms: Sequence[Sequence[float]] | None = None,
         centre_share: float = CENTRE_SHARE,
     ) -> tuple[Tensor, Tensor]:
-        """Images ``(n, 3, size, size)`` uint8 of files, channels last in memory, and classes ``(n,)`` int64.
+        """Return images ``(n, 3, size, size)`` uint8 of files, channels last in memory, and classes ``(n,)`` int64.
 
-        ``uniforms`` are the numbers of each image's random crop and, the first, of its mirroring; None: the centres.
+        ``uniforms`` are the numbers of each image's random crop and, the first, of its flip; None: the centres.
         """
         images = self.images([(file, None) for file, _ in files], size, uniforms, centre_share)
         return images, torch.tensor([number for _, number in files])
@@ -60,7 +60,7 @@ class ImageReader:
         uniforms: Sequence[Sequence[float]] | None = None,
         centre_share: float = CENTRE_SHARE,
     ) -> Tensor:
-        """Images ``(n, 3, size, size)`` as :meth:`batch` gives them, of files or of contents with their names."""
+        """Return images ``(n, 3, size, size)`` as in :meth:`batch`, of files or of contents with their names."""
         batch = torch.empty(len(named), size, size, 3, dtype=torch.uint8, pin_memory=self._pinned)
 
         def read(index: int) -> None:
@@ -81,7 +81,7 @@ class ImageReader:
         uniforms: Sequence[float] | None = None,
         centre_share: float = CENTRE_SHARE,
     ) -> Tensor:
-        """One image, ``(size, size, 3)`` uint8, from the content of its file; ``name`` is for the error."""
+        """Return one image, ``(size, size, 3)`` uint8, from the content of its file; ``name`` is for the error."""
         try:
             width, height = self.decoder.size(content)
             crop = (
@@ -98,9 +98,9 @@ class ImageReader:
 
 
 def normalized(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
-    """Images ``(n, 3, height, width)`` of bytes as float32, ``(images / 255 - mean) / deviation``.
+    """Convert images ``(n, 3, height, width)`` of bytes to float32, ``(images / 255 - mean) / deviation``.
 
-    Images that are channels last in memory stay so. On a CPU each image goes through the cache once.
+    Images that are channels last in memory stay so. On a CPU each image passes through the cache once.
     """
     shift = torch.tensor([-each / spread for each, spread in zip(mean, deviation, strict=True)])
     scale = torch.tensor([1 / (255 * each) for each in deviation])

@@ -1,7 +1,7 @@
 """Images in WebDataset's tar files, ``path/*train*.tar`` and ``path/*val*.tar``: each ``NAME.jpg`` with a ``NAME.cls``.
 
-They are cut, mirrored and normalized as those of a folder (``image_folder``), by numbers that follow from the seed, the
-epoch and the sample's name. Files are read in sequence, each by one worker.
+They are cropped, flipped and normalized like those of a folder (``image_folder``), by numbers derived from the seed,
+the epoch and the sample's name. Files are read sequentially, each by one worker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DECODED_AT_ONCE = 64
 
 
 class ImageStream:
-    """Images of tar files, decoded by a pool of threads in the order in which they are read."""
+    """Images of tar files, decoded by a pool of threads in reading order."""
 
     channels = 3
     largest_micro_batch = 64
@@ -53,7 +53,7 @@ class ImageStream:
         self.evaluation_samples = _samples(data, "evaluation_samples", self._evaluation)
 
     def use_device(self, device: torch.device) -> None:
-        """Decode into memory from which this device copies by itself."""
+        """Decode into memory from which this device can copy directly."""
         self._reader.use_device(device)
 
     def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
@@ -118,7 +118,7 @@ def _image(sample: TarSample) -> tuple[str, bytes]:
 
 
 def _number(name: str) -> int:
-    """A number for a sample's name, in place of an index."""
+    """Derive a number from a sample's name, in place of an index."""
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 

@@ -1,4 +1,4 @@
-"""Images: what every source of images gives, and those that stay in memory."""
+"""Images: the interface of all image sources, and images that stay in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST_IN_MEMORY = 64
 
 
 class Images(Protocol):
-    """Training and evaluation images with their classes, as bytes until ``prepare`` makes a model's input of them.
+    """Training and evaluation images with their classes, as bytes until ``prepare`` turns them into a model's input.
 
     The other attributes are those of :class:`~trainers.workloads.workload.Workload`.
     """
@@ -33,7 +33,7 @@ class Images(Protocol):
     streamed: bool
 
     def use_device(self, device: torch.device) -> None:
-        """Where the batches are going to be used; said once, before the first of them."""
+        """Set where the batches will be used; called once, before the first of them."""
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
         """Images ``(n, channels, size, size)``, uint8 in any memory format, and classes ``(n,)``, int64."""
@@ -42,13 +42,13 @@ class Images(Protocol):
         """A batch for evaluation, without augmentation."""
 
     def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
-        """Like ``training_batch``, where the images are ``streamed``."""
+        """Like ``training_batch``, if the images are ``streamed``."""
 
     def evaluation_stream(self, part: Part) -> Iterable[Batch]:
-        """Like ``evaluation_batch``, where the images are ``streamed``."""
+        """Like ``evaluation_batch``, if the images are ``streamed``."""
 
     def prepare(self, batch: Batch) -> Batch:
-        """The images of a batch, wherever it lies, normalized: floating point, of mean about 0 and variance about 1."""
+        """Normalize the images of a batch on any device: floating point, of mean about 0 and variance about 1."""
 
 
 class IndexedImages:
@@ -57,18 +57,18 @@ class IndexedImages:
     streamed = False
 
     def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
-        """There is none."""
+        """Not available."""
         raise NotImplementedError
 
     def evaluation_stream(self, part: Part) -> Iterable[Batch]:
-        """There is none."""
+        """Not available."""
         raise NotImplementedError
 
 
 class ImagesInMemory(IndexedImages):
-    """Small images, as bytes, shifted at random by up to ``shift`` pixels and, if asked, mirrored.
+    """Small images, as bytes, randomly shifted by up to ``shift`` pixels and optionally flipped.
 
-    They lie on the device, so that a batch is picked there.
+    They lie on the device, so that a batch is selected there.
     """
 
     largest_micro_batch = 1024
@@ -107,7 +107,7 @@ class ImagesInMemory(IndexedImages):
         self._mean, self._scale = self._mean.to(device), self._scale.to(device)
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Shifted and mirrored images ``(n, channels, size, size)``, uint8, and their classes."""
+        """Shifted and flipped images ``(n, channels, size, size)``, uint8, and their classes."""
         here = self._here(indices)
         if not (self._shift or self._mirror):
             return self._windows[here, :, 0, 0], self._train_classes[here]
@@ -119,7 +119,7 @@ class ImagesInMemory(IndexedImages):
         return images, self._train_classes[here]
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """Images ``(n, channels, size, size)`` as they are, uint8, and their classes."""
+        """Unchanged images ``(n, channels, size, size)``, uint8, and their classes."""
         here = self._here(indices)
         return self._evaluation_images[here], self._evaluation_classes[here]
 

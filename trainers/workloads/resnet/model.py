@@ -42,10 +42,10 @@ def build_resnet(
     momentum: float = 0.9,
     zero_gamma: bool | None = None,
 ) -> nn.Module:
-    """The network ``name`` for images of ``channels`` channels; ``width`` is the channels of its first stage.
+    """Build the network ``name`` for images of ``channels`` channels; ``width`` is the channels of its first stage.
 
     ``group_size`` is the normalization batch size, ``momentum`` that of the running statistics. ``zero_gamma``
-    starts the last normalization of each block at zero; None: ResNet-50 does, the small networks do not. Input
+    starts the last normalization of each block at zero; None: only in ResNet-50, not in the small networks. Input
     ``(n, channels, height, width)``, output ``(n, classes)``.
     """
 
@@ -56,7 +56,7 @@ def build_resnet(
         stem = [
             _convolution(channels, width, 7, 2),
             GhostBatchNormReLU(width, group_size, momentum=momentum),
-            nn.Identity(),  # keeps the places, and so the names in checkpoints
+            nn.Identity(),  # keeps the indices, and so the names in checkpoints
             nn.MaxPool2d(3, 2, padding=1),
         ]
         blocks, features = (
@@ -76,12 +76,12 @@ def build_resnet(
         _initialize_classifier_as_goyal(model)
     if name == "resnet50" if zero_gamma is None else zero_gamma:
         _initialize_blocks_as_identity(model)
-    # the normalization of small groups is a third faster in this layout, and tensor cores want it
+    # the normalization of small groups is a third faster in this layout, and tensor cores need it
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 class ResNet(nn.Module):
-    """Convolutions, the mean over all places, and one linear layer."""
+    """Convolutions, the mean over all positions, and one linear layer."""
 
     def __init__(self, convolutions: nn.Sequential, classifier: nn.Linear) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class ResNet(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions; the shortcut skips places and pads channels with zeros (He et al., option A)."""
+    """Two 3x3 convolutions; the shortcut subsamples positions and zero-pads channels (He et al., option A)."""
 
     expansion = 1
 
@@ -155,7 +155,7 @@ def _stages(
 
 
 def initialization_of(name: str) -> Mapping[str, InitialLaw]:
-    """How the initial values of the network ``name`` move with its width, by the beginnings of parameters' names."""
+    """Return how the initial values of the network ``name`` scale with its width, by prefixes of parameter names."""
     if name == "resnet50":
         return {"convolutions": "fan_out", "classifier": "constant"}
     return {"convolutions": "fan_out"}

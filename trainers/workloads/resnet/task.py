@@ -32,7 +32,7 @@ _OPTIONS = ("source", "augment", "model", "width", "parametrization", "base_widt
 
 
 class ResNetWorkload(Workload):
-    """A residual network on images; top1 and top5: the class is among the first 1 or 5 answers."""
+    """A residual network on images; top1 and top5: the class is among the first 1 or 5 predictions."""
 
     metrics: ClassVar[Mapping[str, bool]] = {"top1": True, "top5": True, "loss": False}
 
@@ -52,7 +52,7 @@ class ResNetWorkload(Workload):
         self.initialization = initialization_of(self.model_name)
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:
-        """The network that the data options name, by default one that suits the image size."""
+        """Build the network that the data options name, by default one that suits the image size."""
         if settings.class_weighting != "none":
             raise JobError(
                 "class_weighting is a setting of segmentation, whose classes differ in frequency, but got "
@@ -61,7 +61,7 @@ class ResNetWorkload(Workload):
         return self._network(self.width, settings)
 
     def base_model(self, settings: TrainingSettings) -> nn.Module | None:
-        """The network at ``base_width`` with parametrization ``mup``; None with ``standard``."""
+        """Build the network at ``base_width`` with parametrization ``mup``; None with ``standard``."""
         return None if self.base_width is None else self._network(self.base_width, settings)
 
     def _network(self, width: int, settings: TrainingSettings) -> nn.Module:
@@ -76,7 +76,7 @@ class ResNetWorkload(Workload):
         )
 
     def use_device(self, device: torch.device) -> None:
-        """Where the batches are used."""
+        """Set where the batches are used."""
         self.images.use_device(device)
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
@@ -101,7 +101,7 @@ class ResNetWorkload(Workload):
         return self.images.evaluation_stream(part)
 
     def prepare(self, batch: Batch) -> Batch:
-        """The images normalized, in floating point."""
+        """Normalize the images to floating point."""
         return self.images.prepare(batch)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:

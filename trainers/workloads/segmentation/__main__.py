@@ -3,7 +3,7 @@
     python -m trainers.workloads.segmentation FOLDER --train 256 --validation 64 --height 96 --width 144 --seed 0
 
 FOLDER gets train/*.h5, validation/*.h5 and stats.h5. Prints each class's share of the training pixels, the
-megabytes and the seconds. Exit status: 0 written, 2 an option or the folder is wrong.
+megabytes and the seconds. Exit status: 0 if written, 2 if an option or the folder is wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainers.workloads.segmentation.generate import GeneratedOptions, write_dat
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     options = _parser().parse_args(arguments)
     start = time.perf_counter()
     try:

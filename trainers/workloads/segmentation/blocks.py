@@ -1,4 +1,4 @@
-"""Building blocks of both networks: convolutions with normalization, and steps back to a finer grid."""
+"""Building blocks of both networks: convolutions with normalization, and upsampling to a finer grid."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torch import Tensor, nn
 from trainers.numerics.normalization import norm_relu
 
 Norm = Callable[[int], nn.Module]
-"""Makes the normalization of so many features."""
+"""Makes the normalization for a number of features."""
 
 
 def memory_format(device: str) -> torch.memory_format:
-    """How the networks lay out their tensors on a device ("cpu" or "cuda").
+    """Return the memory layout of the networks' tensors on a device ("cpu" or "cuda").
 
-    Tensor cores want ``channels_last``, and on a processor the normalization of small groups is faster in it. A
-    processor with AVX2 and without AVX-512 gets the other layout: in ``channels_last`` oneDNN 3.12 there writes beyond
-    the gradient of 1x1 convolutions whose channels are no multiple of 8, such as the classifier's
-    (``jit_avx2_1x1_convolution_bwd_weights_t``), and the process aborts or goes on with damaged numbers.
+    Tensor cores need ``channels_last``, and on a CPU the normalization of small groups is faster in it. A CPU with
+    AVX2 but without AVX-512 gets the other layout: in ``channels_last`` oneDNN 3.12 there writes beyond the gradient
+    of 1x1 convolutions whose number of channels is not a multiple of 8, such as the classifier's
+    (``jit_avx2_1x1_convolution_bwd_weights_t``), and the process aborts or continues with corrupted numbers.
     """
     damaged = device == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
     return torch.contiguous_format if damaged else torch.channels_last
 
 
 class ConvNormReLU(nn.Module):
-    """Convolution without bias, normalization, ReLU; the grid shrinks by ``stride`` alone (padding "same")."""
+    """Convolution without bias, normalization, ReLU; only ``stride`` shrinks the grid (padding "same")."""
 
     def __init__(
         self, inputs: int, outputs: int, size: int, norm: Norm, *, stride: int = 1, rate: int = 1

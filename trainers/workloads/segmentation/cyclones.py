@@ -4,13 +4,13 @@ A centre (TECA, teca_tc_detect with its default thresholds) is a minimum of the 
 4 hPa within 5 degrees, with cyclonic vorticity at 850 hPa of at least 1.6e-4 1/s within 2 degrees, and a warm core: the
 mean of T200 and T500 is 0.8 K above its surroundings. Its radius r0 is where the mean wind has fallen to 17 m/s, the
 first step of the Saffir-Simpson scale. The mask (create_multichannel_cropped_labels.py): in the box of r0 + 6.6
-degrees around the centre TMQ, U850, V850 and PRECT above their 93rd percentile in the box, of each the largest
-8-connected region; of their union the largest region.
+degrees around the centre, the cells with TMQ, U850, V850 and PRECT above their 93rd percentile in the box; for each
+field the largest 8-connected region, and of their union the largest region.
 
-Departures. One instant has no track, so that TECA's rules on its duration are replaced by a limit of the latitude and
-by asking that the pressure rises on all sides. Distances are at least two cells, and the vorticity threshold falls with
-the grid spacing beyond 50 km, since a coarse grid flattens the vortex. Boxes go on across the date line. Every storm
-keeps its whole mask (the script rebuilds all from TMQ for each storm and so keeps the other parts of the last alone).
+Departures. A single instant has no track, so TECA's rules on duration are replaced by a latitude limit and by
+requiring that the pressure rises on all sides. Distances are at least two cells, and the vorticity threshold falls with
+the grid spacing beyond 50 km, since a coarse grid flattens the vortex. Boxes continue across the date line. Every storm
+keeps its whole mask (the script rebuilds all from TMQ for each storm and so keeps only the last one's other parts).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def cyclone_mask(
 def cyclone_centres(
     fields: NDArray[np.float32], grid: Grid, rules: CycloneRules | None = None
 ) -> list[Centre]:
-    """The centres of the tropical cyclones in fields ``(height, width, 16)``."""
+    """Find the centres of the tropical cyclones in fields ``(height, width, 16)``."""
     rules = rules or CycloneRules()
     names = ("U850", "V850", "UBOT", "VBOT", "PSL", "T200", "T500")
     east, north, east_low, north_low, pressure, high, middle = (
@@ -108,7 +108,7 @@ def cyclone_centres(
 def _pressure_minima(
     pressure: Values, grid: Grid, radius: float, max_latitude: float
 ) -> Iterator[tuple[int, int]]:
-    """Rows and columns of the least pressure within ``radius`` degrees (a box), equatorward of the limit."""
+    """Return rows and columns of the pressure minima within ``radius`` degrees (a box), equatorward of the limit."""
     tall = 2 * int(radius / 180 * (grid.height - 1)) + 1
     wide = 2 * int(radius / 360 * grid.width) + 1
     least, most = (
@@ -121,7 +121,7 @@ def _pressure_minima(
 
 
 def _storm_radius(grid: Grid, row: int, column: int, speed: Values, storm_wind: float) -> float:
-    """Degrees from the centre to where the mean wind on a ring, beyond its greatest, falls to ``storm_wind``."""
+    """Return degrees from the centre to where the mean wind on a ring, beyond its maximum, falls to ``storm_wind``."""
     step = grid.spacing_km / _KM_PER_DEGREE / 2
     reach = max(10.0, 6 * step)
     box = np.ix_(*_box(grid, float(grid.latitudes[row]), float(grid.longitudes[column]), reach))
@@ -141,7 +141,7 @@ def _storm_radius(grid: Grid, row: int, column: int, speed: Values, storm_wind: 
 def _box(
     grid: Grid, latitude: float, longitude: float, reach: float
 ) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
-    """Rows and columns within ``reach`` degrees of latitude and of longitude, periodic in the latter."""
+    """Return rows and columns within ``reach`` degrees of latitude and of longitude, periodic in the latter."""
     rows = np.flatnonzero(np.abs(grid.latitudes - latitude) <= reach)
     half = min(int(reach / 360 * grid.width), (grid.width - 1) // 2)
     middle = round(longitude / 360 * grid.width)

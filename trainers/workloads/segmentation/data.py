@@ -1,6 +1,6 @@
-"""Climate samples to learn from: a folder in the DeepCAM format, or generated fields in the same format.
+"""Climate samples to train on: a folder in the DeepCAM format, or generated fields in the same format.
 
-Both are read by the same reader. Small data sets are kept in memory after their first reading.
+Both use the same reader. Small data sets are kept in memory after their first reading.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from trainers.workloads.segmentation.hdf5 import (
 from trainers.workloads.workload import Batch, check_options
 
 LARGEST_IN_MEMORY = 2 << 30
-"""Data sets of at most this size (bytes) are kept in memory, where the option ``cache`` does not say."""
+"""Data sets of at most this size (bytes) are kept in memory, if the option ``cache`` is not set."""
 
 PIXELS_PER_PASS = 2 * 768 * 1152
 """Kurth et al. run two samples of 768x1152 in a forward pass; smaller samples allow more, up to 64."""
@@ -52,9 +52,9 @@ _THREADS = 4
 
 
 def open_samples(data: Mapping[str, Any]) -> ClimateSamples:
-    """The samples that the data options name; raises :class:`~trainers.errors.DataError`.
+    """Open the samples that the data options name; raises :class:`~trainers.errors.DataError`.
 
-    ``data`` holds no options but those of :data:`OPTION_NAMES`.
+    ``data`` contains only options of :data:`OPTION_NAMES`.
     """
     check_options(data, OPTION_NAMES)
     source, cache = data.get("source", "generated"), data.get("cache")
@@ -76,12 +76,12 @@ def open_samples(data: Mapping[str, Any]) -> ClimateSamples:
 
 
 class ClimateSamples:
-    """Samples of a folder in the DeepCAM format, as they are stored until ``prepare`` scales their channels.
+    """Samples of a folder in the DeepCAM format, in their stored type until ``prepare`` scales their channels.
 
     Attributes:
-        train_samples, evaluation_samples: how many there are. channels, height, width, classes: their shape.
+        train_samples, evaluation_samples: their numbers. channels, height, width, classes: their shape.
         largest_micro_batch: the most samples per forward pass. prefetched_batches: micro batches to prepare
-        ahead; 0 where they come from memory.
+        ahead; 0 if they come from memory.
     """
 
     channels = len(CHANNELS)
@@ -115,7 +115,7 @@ class ClimateSamples:
         )
 
     def use_device(self, device: torch.device) -> None:
-        """Where the batches are used: into pinned memory for a GPU."""
+        """Set where the batches are used: into pinned memory for a GPU."""
         for samples in (self._training, self._evaluation):
             samples.pinned = device.type == "cuda"
 
@@ -130,7 +130,7 @@ class ClimateSamples:
     def prepare(self, batch: Batch) -> Batch:
         """Fields ``(n, 16, height, width)`` float32, channels last in memory, and labels ``(n, height, width)`` int64.
 
-        Each channel is scaled to 0..1 over the training set, where the batch lies.
+        Each channel is scaled to 0..1 over the training set, on the batch's device.
         """
         stored, labels = batch
         if stored.device not in self._ranges:
@@ -143,12 +143,12 @@ class ClimateSamples:
 
     @functools.cached_property
     def class_frequencies(self) -> tuple[float, float, float]:
-        """Each class's share of the training pixels; counted once and kept beside the data."""
+        """Return each class's share of the training pixels; counted once and stored with the data."""
         return _class_frequencies(self.folder, self._training.files, (self.height, self.width))
 
 
 class _OnDisk:
-    """Samples that are read, by a few threads, when a batch asks for them."""
+    """Samples that a few threads read when a batch needs them."""
 
     def __init__(self, files: list[Path], shape: tuple[int, int], stored: np.dtype[Any]) -> None:
         self.files, self._shape, self._stored = files, shape, stored
@@ -188,7 +188,7 @@ class _OnDisk:
 
 
 class _InMemory(_OnDisk):
-    """Samples that stay in memory, as they are stored, after their first reading."""
+    """Samples that stay in memory, in their stored type, after their first reading."""
 
     def __init__(self, files: list[Path], shape: tuple[int, int], stored: np.dtype[Any]) -> None:
         super().__init__(files, shape, stored)
@@ -217,7 +217,7 @@ def _named_folder(path: Any) -> Path:
 
 
 def _stats_file(folder: Path) -> Path:
-    """``stats.h5`` beside the folders; some copies of the DeepCAM data have it within ``train``."""
+    """Return ``stats.h5`` beside the folders; some copies of the DeepCAM data have it within ``train``."""
     for place in (folder / STATS_FILE, folder / "train" / STATS_FILE):
         if place.is_file():
             return place
@@ -228,9 +228,9 @@ def _stats_file(folder: Path) -> Path:
 
 
 def _place_of_frequencies(folder: Path) -> Path:
-    """Where the counts of a data set are kept: beside generated ones, in the user's cache for folders of others.
+    """Return where the counts of a data set are kept: beside generated data, in the user's cache for other folders.
 
-    Data that a user names may be everybody's: they are only read.
+    Data that a user names may be shared: they are only read.
     """
     if (folder / "generated.json").is_file():
         return folder / "class_frequencies.json"
@@ -252,7 +252,7 @@ def _class_frequencies(
         if found["files"] == digest:
             return tuple(found["frequencies"])
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # not yet counted, or by another version
+        pass  # not yet counted, or counted by another version
     counts = np.zeros(len(CLASSES), dtype=np.int64)
     for file in files:
         counts += np.bincount(read_labels(file, shape).ravel(), minlength=len(CLASSES))
@@ -265,5 +265,5 @@ def _class_frequencies(
         )
         part.replace(kept)
     except OSError:
-        part.unlink(missing_ok=True)  # a folder that only others may write
+        part.unlink(missing_ok=True)  # a folder that this user may not write
     return background, cyclone, river

@@ -4,19 +4,19 @@ Layers as in the code that Kurth et al. released (azrael417/ClimDeepLearn, deepl
 
     encoder     ResNet-v2-50, output stride 8: the last unit of the first block has the stride, the third and
                 fourth block have rates 2 and 4
-    ASPP        1x1, 3x3 at rates 12, 24, 36, and the mean over all places; 256 features each, then 1x1 to 256
+    ASPP        1x1, 3x3 at rates 12, 24, 36, and the mean over all positions; 256 features each, then 1x1 to 256
     decoder     transposed 3x3 to 1/4 of the grid, beside 48 features of the encoder; 3x3, 3x3 to 256
                 transposed 3x3 to 1/2, transposed 3x3 to the full grid
                 beside the input after 3x3 to 64 and 3x3 to 128; 3x3, 3x3 to 256; 1x1 to the classes
 
 Its floating-point operations per sample are those that Kurth et al. count (see the tests). Differences: the
 released code has no normalization and no activation after the convolutions on the full grid, which makes them
-one linear map, and its convergence runs had all batch norm switched off; here every convolution but the
-transposed ones has both. The mean over all places is not normalized: a group's statistics would rest on one
+one linear map, and its convergence runs had all batch norm switched off; here every convolution except the
+transposed ones has both. The mean over all positions is not normalized: a group's statistics would rest on one
 value per sample.
 
-The small network has one unit per block, half the depth in pyramid and decoder, and rates 1, 2, 3: they are to a
-grid of 64 rows what 12, 24, 36 are to one of 768. All widths are multiples of ``width``, the features of the
+The small network has one unit per block, half the depth in pyramid and decoder, and rates 1, 2, 3, which relate to a
+grid of 64 rows as 12, 24, 36 do to one of 768. All widths are multiples of ``width``, the features of the
 stem (64 in the paper).
 """
 
@@ -49,7 +49,7 @@ DEPTHS = {"deeplabv3plus": 4, "deeplabv3plus_small": 2}
 
 
 class DeepLab(nn.Module):
-    """Class scores of every pixel; any grid of at least one cell, ``width`` a multiple of 4."""
+    """Class scores of every pixel; works on any grid of at least one cell, with ``width`` a multiple of 4."""
 
     def __init__(self, name: str, channels: int, classes: int, width: int, norm: Norm) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Encoder(nn.Module):
 
 
 class Unit(nn.Module):
-    """A bottleneck with its normalization first (v2): 1x1, 3x3 with stride and rate, 1x1."""
+    """A bottleneck with the normalization first (v2): 1x1, 3x3 with stride and rate, 1x1."""
 
     def __init__(self, inputs: int, width: int, stride: int, rate: int, norm: Norm) -> None:
         super().__init__()

@@ -1,11 +1,11 @@
 """Physically plausible fields of one instant: 16 coupled channels with planted cyclones and rivers.
 
 The wind is that of a random stream function whose kinetic energy falls as the wave number to the power -3, as
-observed between about 500 and 3,000 km, where that of temperature does, too (Nastrom and Gage, 1985,
+observed between about 500 and 3,000 km, where that of temperature does too (Nastrom and Gage, 1985,
 doi:10.1175/1520-0469(1985)042<0950:ACOAWS>2.0.CO;2). Pressure and heights follow from it geostrophically (power -5),
-temperatures from the heights hydrostatically, with noise of power -3, moisture from temperature by Clausius and
-Clapeyron. Moisture and rain vary on smaller scales (powers -2 and -1.2), and the eddies have stirred the moisture
-into filaments. Everything about a sample follows from the seed and its index.
+temperatures from the heights hydrostatically, with noise of power -3, moisture from temperature by the
+Clausius-Clapeyron relation. Moisture and rain vary on smaller scales (powers -2 and -1.2), and the eddies have stirred
+the moisture into filaments. A sample depends only on the seed and its index.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _rotational_wind(stream: Values, grid: Grid) -> tuple[Values, Values]:
 def _stirred(
     tracer: Values, eastward: Values, northward: Values, grid: Grid
 ) -> tuple[Values, Values]:
-    """A tracer after two days in the eddies' wind, held fixed, and the latitude that each parcel comes from."""
+    """Return a tracer after two days in the eddies' wind, held fixed, and the latitude each parcel comes from."""
     rows, columns = np.meshgrid(np.arange(grid.height), np.arange(grid.width), indexing="ij")
     metres = EARTH_RADIUS_KM * 1e3
     down = np.degrees(_STIRRING_SECONDS * northward / metres) / 180 * (grid.height - 1)
@@ -203,7 +203,7 @@ def _stirred(
 
 
 def _sampled(values: Values, place: Values) -> Values:
-    """Values at fractional rows and columns, ``(2, height, width)``, bilinear and periodic in the columns."""
+    """Interpolate values at fractional rows and columns, ``(2, height, width)``; bilinear, periodic in the columns."""
     sampled: Values = ndimage.map_coordinates(values, place, order=1, mode="grid-wrap")
     return sampled
 

@@ -36,10 +36,10 @@ from trainers.workloads.segmentation.hdf5 import (
 from trainers.workloads.segmentation.heuristics import make_labels
 
 GENERATOR_VERSION = 1
-"""Counts up with every change of the fields or labels, so that no old files pass for new ones."""
+"""Incremented with every change of the fields or labels, so that old files do not pass for new ones."""
 
 SMALLEST_HEIGHT, SMALLEST_WIDTH = 24, 36
-"""Below (7.5 and 10 degrees) neither a cyclone nor a river is resolved."""
+"""Below this (7.5 and 10 degrees) neither a cyclone nor a river is resolved."""
 
 MOST_BYTES, CACHE_BYTES = "HPO_GENERATED_BYTES", "HPO_CACHE_BYTES"
 IN_USE_SECONDS, STARTING_SECONDS, FORGOTTEN_SECONDS = 3600.0, 60.0, 24 * 3600.0
@@ -50,7 +50,7 @@ _FIRST_EVALUATION_SAMPLE = 1 << 32  # so that neither part changes when the othe
 
 @dataclass(frozen=True)
 class GeneratedOptions:
-    """How many samples, of which height and width, from which seed, and where they are kept (None: the cache)."""
+    """The number of samples, their height and width, the seed, and where they are kept (None: the cache)."""
 
     samples: int = 256
     evaluation_samples: int = 64
@@ -90,7 +90,7 @@ class GeneratedOptions:
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> GeneratedOptions:
-        """The data options that concern the generator."""
+        """Return the data options that concern the generator."""
         return GeneratedOptions(
             **{
                 field.name: data[field.name]
@@ -100,12 +100,12 @@ class GeneratedOptions:
         )
 
     def record(self) -> dict[str, int]:
-        """The inputs that determine the files."""
+        """Return the inputs that determine the files."""
         values = {name: value for name, value in asdict(self).items() if name != "folder"}
         return {**values, "version": GENERATOR_VERSION}
 
     def place(self) -> Path:
-        """The folder of the files: the named one, or one in the user's cache that is named by the options."""
+        """Return the folder of the files: the named one, or one in the user's cache, named by the options."""
         if self.folder is not None:
             return Path(self.folder).expanduser()
         digest = hashlib.sha256(json.dumps(self.record(), sort_keys=True).encode()).hexdigest()[:16]
@@ -114,7 +114,7 @@ class GeneratedOptions:
 
 
 def generated_folder(options: GeneratedOptions) -> Path:
-    """The folder with the generated files; they are written on first use, once however many processes ask."""
+    """Return the folder with the generated files; written on first use, once however many processes ask."""
     folder = options.place()
     if not _holds(folder, options):
         try:
@@ -136,25 +136,25 @@ def generated_folder(options: GeneratedOptions) -> Path:
             ) from error
     elif options.folder is None:
         with contextlib.suppress(OSError):
-            os.utime(folder)  # it was used now: others go first where the cache is full
+            os.utime(folder)  # mark as used: older ones are removed first when the cache is full
     return folder
 
 
 def most_bytes() -> int:
-    """The most that one data set may take: ``HPO_GENERATED_BYTES``, 100 GB if not set."""
+    """Return the maximum size of one data set: ``HPO_GENERATED_BYTES``, 100 GB if not set."""
     return _bytes_of(MOST_BYTES, 100_000_000_000)
 
 
 def cache_bytes() -> int:
-    """The most that the cache of generated data sets may take: ``HPO_CACHE_BYTES``, 50 GB if not set."""
+    """Return the maximum size of the cache of generated data sets: ``HPO_CACHE_BYTES``, 50 GB if not set."""
     return _bytes_of(CACHE_BYTES, 50_000_000_000)
 
 
 def make_room(cache: Path, wanted: int) -> None:
-    """Remove data sets from the cache, those that were used longest ago first, until ``wanted`` bytes fit.
+    """Remove the least recently used data sets from the cache until ``wanted`` bytes fit.
 
-    Files that are being written or were used within the last hour stay. Raises :class:`DataError` where the cache
-    has no room all the same. Files that killed processes left half-written go first.
+    Files that are being written or were used within the last hour stay. Raises :class:`DataError` if there is still
+    no room. Files that killed processes left half-written are removed first.
     """
     most = cache_bytes()
     if wanted > most:
@@ -182,7 +182,7 @@ def make_room(cache: Path, wanted: int) -> None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what processes that were killed left half-written of a data set, unless one is writing it now."""
+    """Remove half-written files of a data set left by killed processes, unless one is being written now."""
     parts = [each for each in folder.parent.glob(f".{folder.name}.*") if each.is_dir()]
     for part in parts:
         with contextlib.suppress(OSError):
@@ -191,7 +191,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _is_written(part: Path) -> bool:
-    """Whether a process works on it, as far as this machine can tell."""
+    """Return whether a process is working on it, as far as this machine can tell."""
     quiet_seconds = time.time() - part.stat().st_mtime
     try:
         host, _, number = (part / _WRITER).read_text("utf-8").rpartition(":")
@@ -209,7 +209,7 @@ def _is_written(part: Path) -> bool:
 
 
 def _remove(folder: Path) -> bool:
-    """Remove a data set, at once to all who look for it."""
+    """Remove a data set atomically for all who look for it."""
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     try:
         folder.rename(aside)
@@ -233,7 +233,7 @@ def _bytes_of(name: str, usual: int) -> int:
 
 
 def write_data_set(folder: Path, options: GeneratedOptions, workers: int = 1) -> NDArray[np.int64]:
-    """Write a data set to a folder that does not exist or is empty; returns the training pixels of each class.
+    """Write a data set to a folder that does not exist or is empty; return the training pixels of each class.
 
     The files appear all at once, when the last of them is written.
     """
@@ -262,7 +262,7 @@ def write_data_set(folder: Path, options: GeneratedOptions, workers: int = 1) ->
                 if index < options.samples:
                     total = summary if total is None else total.merged(summary)
                     counts += pixels
-        assert total is not None  # there is at least one training sample
+        assert total is not None  # as there is at least one training sample
         write_stats(part / STATS_FILE, total)
         (part / _WRITER).unlink()
         (part / _RECORD).write_text(json.dumps(options.record(), indent=2) + "\n", "utf-8")
@@ -306,7 +306,7 @@ def _mapping(workers: int) -> Iterator[Any]:
 
 
 def _holds(folder: Path, options: GeneratedOptions) -> bool:
-    """Whether the folder holds these samples; other samples, or other files, are an error."""
+    """Return whether the folder holds these samples; other samples, or other files, are an error."""
     try:
         found = json.loads((folder / _RECORD).read_text("utf-8"))
     except FileNotFoundError:
@@ -329,7 +329,7 @@ def _holds(folder: Path, options: GeneratedOptions) -> bool:
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """Only one process of a machine writes; over machines whose file system has no locks, the first to end wins."""
+    """Let only one process of a machine write; across machines without file locks, the first to finish wins."""
     with (folder.parent / f".{folder.name}.lock").open("w") as file:
         with contextlib.suppress(ImportError, OSError):
             lock_file(file, None)

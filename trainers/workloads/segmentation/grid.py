@@ -72,7 +72,7 @@ def on_sphere(latitudes: Any, longitudes: Any) -> Values:
 
 
 def distance_km(first: Values, second: Values) -> Values:
-    """Great-circle distance of unit vectors (last axis 3), exact also for small and opposite ones."""
+    """Great-circle distance of unit vectors (last axis 3), accurate also for close and opposite ones."""
     chord = np.linalg.norm(first - second, axis=-1)
     distances: Values = 2 * EARTH_RADIUS_KM * np.arcsin(np.minimum(chord / 2, 1))
     return distances

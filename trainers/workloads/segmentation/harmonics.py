@@ -1,7 +1,7 @@
 """Random fields on the sphere with a given spectrum, from spherical harmonics.
 
 A field f = sum_lm a_lm Y_lm has the spectrum sum_m |a_lm|^2: the variance at the total wave number l. Fields are
-isotropic and know nothing of the grid's poles.
+isotropic and independent of the grid's poles.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from trainers.workloads.segmentation.grid import Values
 
 LARGEST_DEGREE = 213
-"""Truncation of large grids (about 190 km, the resolution of a T213 model); the table takes 70 MB there."""
+"""Truncation of large grids (about 190 km, the resolution of a T213 model); its table takes 70 MB."""
 
 Coefficients = NDArray[np.complex128]
 
 
 def degree_of(height: int) -> int:
-    """The truncation for a grid of ``height`` latitudes: the usual two thirds of what it could hold."""
+    """Return the truncation for a grid of ``height`` latitudes: the usual two thirds of what it could represent."""
     return max(4, min(LARGEST_DEGREE, 2 * height // 3))
 
 
@@ -46,7 +46,7 @@ def random_coefficients(
 
 
 def synthesis(coefficients: Coefficients, height: int, width: int) -> Values:
-    """The real fields of coefficients on a grid, ``(fields, height, width)``."""
+    """Return the real fields of coefficients on a grid, ``(fields, height, width)``."""
     fields, degree = coefficients.shape[0], coefficients.shape[1] - 1
     waves = np.zeros((fields, width // 2 + 1, height), dtype=np.complex128)
     for order, table in enumerate(_legendre_tables(height, degree)[: waves.shape[1]]):
@@ -57,9 +57,9 @@ def synthesis(coefficients: Coefficients, height: int, width: int) -> Values:
 
 @functools.lru_cache(maxsize=4)
 def _legendre_tables(height: int, degree: int) -> list[NDArray[np.float32]]:
-    """For each order m the orthonormal associated Legendre functions, ``(degree + 1 - m, height)``.
+    """Return for each order m the orthonormal associated Legendre functions, ``(degree + 1 - m, height)``.
 
-    Three-term recurrence in l, stable upwards (Press et al., Numerical Recipes, section 6.7).
+    Uses the three-term recurrence in l, stable upwards (Press et al., Numerical Recipes, section 6.7).
     """
     x = np.sin(np.radians(np.linspace(-90, 90, height)))
     cosine = np.sqrt(1 - x * x)

@@ -2,7 +2,7 @@
 
 A sample holds ``climate/data``, ``(height, width, 16)``, mostly float32, and ``climate/labels_0``, ``(height, width)``.
 ``stats.h5`` holds ``climate/minval`` and ``climate/maxval``, ``(16,)``, over the training set (and count, mean
-and sqmean, which nothing reads). A file that breaks these rules is a :class:`~trainers.errors.DataError` that
+and sqmean, which are not used). A file that breaks these rules raises a :class:`~trainers.errors.DataError` that
 names it. Layout as in mlcommons/hpc deepcam (src/deepCam/data/cam_hdf5_dataset.py, src/utils/summarize_data.py).
 """
 
@@ -27,19 +27,19 @@ Ranges = NDArray[np.float32]
 Labels = NDArray[np.uint8]
 
 _KEPT_TYPES = ("float16", "float32", "uint8", "int16")
-"""Types of fields that are handed on as they are stored; all others become float32."""
+"""Types of fields that keep their stored type; all others become float32."""
 
 
 @dataclass(frozen=True)
 class ChannelRange:
-    """Least and greatest value of each channel over the training set, ``(16,)`` float32 each."""
+    """Minimum and maximum of each channel over the training set, ``(16,)`` float32 each."""
 
     low: Ranges
     high: Ranges
 
 
 def sample_files(folder: Path) -> list[Path]:
-    """The sample files of ``folder`` in order of their names."""
+    """Return the sample files of ``folder`` in order of their names."""
     if not folder.is_dir():
         raise DataError(
             f"the data folder {folder} does not exist; a DeepCAM folder holds train/*.h5, "
@@ -52,21 +52,21 @@ def sample_files(folder: Path) -> list[Path]:
 
 
 def sample_shape(file: Path) -> tuple[int, int]:
-    """Height and width of a sample, from the file's head alone."""
+    """Return height and width of a sample, reading only the file's header."""
     with _opened(file) as content:
         return _checked_shapes(file, content, None)
 
 
 def sample_type(file: Path) -> np.dtype[Any]:
-    """The type in which the fields of a sample are handed on, from the file's head alone."""
+    """Return the type in which the fields of a sample are returned, reading only the file's header."""
     with _opened(file) as content:
         return _handed_on(_dataset(file, content, DATA).dtype)
 
 
 def read_sample(file: Path, shape: tuple[int, int] | None = None) -> tuple[Fields, Labels]:
-    """Fields ``(height, width, 16)`` and labels ``(height, width)``, checked; ``shape`` is the expected one.
+    """Return fields ``(height, width, 16)`` and labels ``(height, width)``, checked; ``shape`` is the expected one.
 
-    The fields are of the stored type where that is half or single precision or a small whole number, else float32.
+    The fields keep their stored type if that is half or single precision or a small integer, else become float32.
     """
     with _opened(file) as content:
         _checked_shapes(file, content, shape)
@@ -82,7 +82,7 @@ def _handed_on(stored: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def read_labels(file: Path, shape: tuple[int, int] | None = None) -> Labels:
-    """The labels alone, ``(height, width)``."""
+    """Return only the labels, ``(height, width)``."""
     with _opened(file) as content:
         _checked_shapes(file, content, shape)
         return _checked_labels(file, _values(file, content, LABELS))
@@ -98,7 +98,7 @@ def write_sample(file: Path, fields: NDArray[Any], labels: NDArray[Any]) -> None
 
 
 def read_channel_range(file: Path) -> ChannelRange:
-    """The range of each channel; a channel without extent could not be normalised and is an error."""
+    """Return the range of each channel; a constant channel could not be normalised and is an error."""
     with _opened(file) as content:
         low, high = (_values(file, content, name) for name in ("climate/minval", "climate/maxval"))
     for name, values in (("minval", low), ("maxval", high)):
@@ -119,7 +119,7 @@ def read_channel_range(file: Path) -> ChannelRange:
 
 @dataclass(frozen=True)
 class ChannelSummary:
-    """The least, greatest, mean and mean square of each channel over ``count`` samples, ``(16,)`` float64 each."""
+    """The minimum, maximum, mean and mean square of each channel over ``count`` samples, ``(16,)`` float64 each."""
 
     count: int
     low: NDArray[np.float64]
@@ -128,7 +128,7 @@ class ChannelSummary:
     mean_square: NDArray[np.float64]
 
     def merged(self, other: ChannelSummary) -> ChannelSummary:
-        """The summary over the samples of both."""
+        """Return the summary over the samples of both."""
         count = self.count + other.count
         mean, square = (
             (self.count * mine + other.count * theirs) / count
@@ -140,7 +140,7 @@ class ChannelSummary:
 
 
 def summary_of(fields: NDArray[Any]) -> ChannelSummary:
-    """The summary of one sample, ``(height, width, 16)``."""
+    """Return the summary of one sample, ``(height, width, 16)``."""
     pixels = fields.reshape(-1, fields.shape[-1]).astype(np.float64)
     return ChannelSummary(
         1, pixels.min(0), pixels.max(0), pixels.mean(0), np.square(pixels).mean(0)
@@ -224,7 +224,7 @@ def _checked_shapes(file: Path, content: Any, shape: tuple[int, int] | None) -> 
 
 def _check_finite(file: Path, fields: Fields) -> None:
     with np.errstate(all="ignore"):
-        # a NaN or an infinity spoils the sum, and a sum is cheap; in half precision it would overflow
+        # a NaN or an infinity makes the sum not finite, and a sum is cheap; in half precision it would overflow
         if np.isfinite(fields.sum(dtype=np.result_type(fields.dtype, np.float32))):
             return
     broken = np.argwhere(~np.isfinite(fields))

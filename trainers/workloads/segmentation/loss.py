@@ -1,6 +1,6 @@
-"""The loss per pixel, weighted by how rare a class is, and the intersection over union.
+"""The loss per pixel, weighted by the rarity of a class, and the intersection over union.
 
-Class weights, from the share f of the pixels that a class has:
+Class weights, from the share f of the pixels in a class:
 
     inverse_sqrt           f^(-1/2), normalized to sum 1                Kurth et al., arXiv:1810.01993
     inverse_eighth_root    f^(-1/8)                                     MLPerf HPC DeepCAM, train.py
@@ -25,9 +25,9 @@ EXPONENTS = {"none": 0.0, "inverse_sqrt": -1 / 2, "inverse_eighth_root": -1 / 8,
 
 
 def class_weights(frequencies: Sequence[float], weighting: str) -> Tensor:
-    """The weight of each class, ``(classes,)`` float32, from its share of the training pixels.
+    """Return the weight of each class, ``(classes,)`` float32, from its share of the training pixels.
 
-    Raises :class:`~trainers.errors.DataError` for a class that no pixel has, unless all weigh the same.
+    Raises :class:`~trainers.errors.DataError` for a class without pixels, unless all classes weigh the same.
     """
     if weighting not in EXPONENTS:
         raise JobError(
@@ -48,7 +48,7 @@ def class_weights(frequencies: Sequence[float], weighting: str) -> Tensor:
 def pixel_losses(
     scores: Tensor, labels: Tensor, weights: Tensor | None = None, label_smoothing: float = 0.0
 ) -> Tensor:
-    """The weighted cross entropy of each pixel ``(n, height, width)``, in fp32 whatever the scores' precision."""
+    """Return the weighted cross entropy of each pixel ``(n, height, width)``, in fp32 for scores of any precision."""
     return F.cross_entropy(
         scores.float(), labels, weights, reduction="none", label_smoothing=label_smoothing
     )
@@ -57,7 +57,7 @@ def pixel_losses(
 def intersection_over_union(predictions: Tensor, labels: Tensor, classes: int) -> Tensor:
     """The IoU of each sample ``(n,)`` float32, averaged over the classes, as in DeepCAM's metric.py.
 
-    ``predictions`` and ``labels`` are classes ``(n, height, width)``. A class that neither of them holds counts 1.
+    ``predictions`` and ``labels`` are classes ``(n, height, width)``. A class that is in neither of them counts as 1.
     """
     total = torch.zeros(len(labels), device=labels.device)
     for label in range(classes):

@@ -1,6 +1,6 @@
 """The constant part of all samples: continents and mountains, and the mean state at each latitude.
 
-The planet is made up, one and the same for every data set; its zonal means follow the observed ones roughly.
+The planet is made up, the same for every data set; its zonal means roughly follow the observed ones.
 Degrees, Pa, K, m and m/s.
 """
 

@@ -1,8 +1,8 @@
 """Baselines for a model: the majority class, and a linear classifier that sees one pixel at a time.
 
 The linear classifier is multinomial logistic regression on the 16 channels of a pixel, standardized. It is
-fitted under several class weightings, and the one with the best IoU on the training samples it was fitted on
-is compared: the IoU rewards another balance of classes than the likelihood does.
+fitted under several class weightings, and the one with the best IoU on its training samples is used for
+comparison: the IoU favours a different balance of classes than the likelihood does.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Predictor = Callable[[Tensor], Tensor]
 """Classes ``(n, height, width)`` from fields ``(n, 16, height, width)``."""
 
 ITERATIONS = 60
-"""Iterations of L-BFGS at most, for each class weighting."""
+"""The maximum number of L-BFGS iterations for each class weighting."""
 
 PIXELS_TO_FIT = 120_000
-"""Training pixels that the linear classifier is fitted on, from samples spread over the training set."""
+"""Training pixels for fitting the linear classifier, from samples spread over the training set."""
 
 PIXELS_TO_EVALUATE = 1 << 25
-"""Evaluation pixels at most that are compared on: 37 samples of 768x1152; all where samples are small."""
+"""The maximum number of evaluation pixels compared: 37 samples of 768x1152; all samples if they are small."""
 
 
 def mean_iou(predict: Predictor, samples: ClimateSamples) -> float:
-    """The IoU on the evaluation samples, or on the first of them where they are many and large."""
+    """Return the IoU on the evaluation samples, or on the first of them if they are many and large."""
     total = sum(
         float(intersection_over_union(predict(fields), labels, samples.classes).double().sum())
         for fields, labels in evaluation_batches(samples)
@@ -47,14 +47,14 @@ def mean_iou(predict: Predictor, samples: ClimateSamples) -> float:
 
 
 def evaluated_samples(samples: ClimateSamples) -> int:
-    """How many evaluation samples are compared on."""
+    """Return the number of evaluation samples compared."""
     return min(
         samples.evaluation_samples, max(1, PIXELS_TO_EVALUATE // (samples.height * samples.width))
     )
 
 
 def evaluation_batches(samples: ClimateSamples) -> Iterator[tuple[Tensor, Tensor]]:
-    """Fields and labels of the evaluation samples that are compared on."""
+    """Yield fields and labels of the evaluation samples compared."""
     for indices in torch.split(
         torch.arange(evaluated_samples(samples)), samples.largest_micro_batch
     ):
@@ -63,7 +63,7 @@ def evaluation_batches(samples: ClimateSamples) -> Iterator[tuple[Tensor, Tensor
 
 
 def majority_class(samples: ClimateSamples) -> Predictor:
-    """Predicts the most frequent class of the training pixels everywhere."""
+    """Predict the most frequent class of the training pixels everywhere."""
     frequencies = list(samples.class_frequencies)
     label = frequencies.index(max(frequencies))
     return lambda fields: torch.full((len(fields), *fields.shape[2:]), label)
@@ -73,7 +73,7 @@ def majority_class(samples: ClimateSamples) -> Predictor:
 class LinearClassifier:
     """Scores ``fields * weight + bias`` of each pixel; ``weight`` is ``(classes, channels)``, ``bias`` ``(classes,)``.
 
-    ``weighting`` is the class weighting under which it was fitted, ``training_iou`` its IoU on those samples.
+    ``weighting`` is the class weighting used in the fit, ``training_iou`` its IoU on those samples.
     """
 
     weight: Tensor
@@ -82,14 +82,14 @@ class LinearClassifier:
     training_iou: float
 
     def __call__(self, fields: Tensor) -> Tensor:
-        """Classes ``(n, height, width)`` of fields ``(n, channels, height, width)``."""
+        """Return classes ``(n, height, width)`` of fields ``(n, channels, height, width)``."""
         return (
             torch.einsum("kc,nchw->nkhw", self.weight, fields) + self.bias.view(-1, 1, 1)
         ).argmax(1)
 
 
 def linear_classifier(samples: ClimateSamples) -> LinearClassifier:
-    """The logistic regression whose class weighting gives the best IoU on the training samples."""
+    """Fit the logistic regression whose class weighting gives the best IoU on the training samples."""
     count = min(samples.train_samples, max(1, PIXELS_TO_FIT // (samples.height * samples.width)))
     indices = torch.arange(count) * samples.train_samples // count
     fields, labels = samples.prepare(samples.training_batch(indices, torch.zeros_like(indices), 0))
@@ -112,14 +112,14 @@ def linear_classifier(samples: ClimateSamples) -> LinearClassifier:
 
 
 def _weights(frequencies: Tensor, weighting: str) -> Tensor:
-    """The class weights among the classes that the pixels have, ``(classes,)``; 0 for the others."""
+    """Return the class weights among the classes present in the pixels, ``(classes,)``; 0 for the others."""
     weights = torch.zeros_like(frequencies)
     weights[frequencies > 0] = class_weights(frequencies[frequencies > 0].tolist(), weighting)
     return weights
 
 
 def _fit(pixels: Tensor, labels: Tensor, class_weight: Tensor, start: Tensor) -> Tensor:
-    """Coefficients ``(channels + 1, classes)`` of least weighted cross entropy; pixels ``(n, channels + 1)``."""
+    """Minimize the weighted cross entropy; return coefficients ``(channels + 1, classes)``."""
     coefficients = start.clone().requires_grad_()
     search = torch.optim.LBFGS(
         [coefficients],

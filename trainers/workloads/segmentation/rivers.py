@@ -1,13 +1,13 @@
 """Atmospheric rivers by the published heuristics of Kurth et al. (section III-A) and the released label scripts.
 
-The transport of vapour is approximated by |(U850, V850)| * QREFHT, since CAM5's output has wind at 850 hPa alone;
+The vapour transport is approximated by |(U850, V850)| * QREFHT, since CAM5's output has wind only at 850 hPa;
 it is damped towards the equator by 1 - exp(-latitude^2 / (2 * 10^2)) and reduced by its global percentile (95 in the
-first script, 94 in the later one); connected positive cells are one region; regions that are long and narrow
+first script, 94 in the later one); connected positive cells form one region; regions that are long and narrow
 remain.
 
-Departures from the scripts: regions go on across the date line (the scripts cut them there), and the width is the
-area over the diagonal (the script divides by the north-south extent, which keeps or drops a river by its direction).
-On a grid coarser than about 400 km a river is at least two to three cells wide, and the limit of the width follows.
+Departures from the scripts: regions continue across the date line (the scripts cut them there), and the width is the
+area over the diagonal (the script divides by the north-south extent, so that a river's direction decides whether it is
+kept). On a grid coarser than about 400 km a river is at least two to three cells wide, and the width limit is adapted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def river_mask(fields: NDArray[np.float32], grid: Grid, rules: RiverRules | None
 
 
 def transport_anomaly(fields: NDArray[np.float32], grid: Grid, rules: RiverRules) -> Values:
-    """Vapour transport, damped at the equator, less its percentile; kg/kg m/s, ``(height, width)``."""
+    """Return vapour transport, damped at the equator, minus its percentile; kg/kg m/s, ``(height, width)``."""
     eastward, northward, humidity = (
         fields[..., CHANNELS.index(name)] for name in ("U850", "V850", "QREFHT")
     )
@@ -61,7 +61,7 @@ def transport_anomaly(fields: NDArray[np.float32], grid: Grid, rules: RiverRules
 
 
 def periodic_regions(mask: Mask) -> tuple[NDArray[np.int32], int]:
-    """Number the regions of cells that touch along an edge, from 1, also across the date line; 0 is outside."""
+    """Number the regions of edge-connected cells from 1, also across the date line; 0 is outside."""
     regions, count = ndimage.label(mask)
     parent = np.arange(count + 1)
     for west, east in np.unique(np.stack([regions[:, 0], regions[:, -1]], 1), axis=0).tolist():
@@ -74,7 +74,7 @@ def periodic_regions(mask: Mask) -> tuple[NDArray[np.int32], int]:
 
 
 def diagonal_km(region: Mask, latitudes: Values, grid: Grid) -> float:
-    """Great-circle diagonal of the box around a region of rows, which may cross the date line.
+    """Return the great-circle diagonal of the box around a region of rows, which may cross the date line.
 
     Beyond half of the globe the great circle would turn back; the diagonal is then measured in two legs.
     """
@@ -86,7 +86,7 @@ def diagonal_km(region: Mask, latitudes: Values, grid: Grid) -> float:
 
 
 def _longitude_extent(columns: Mask) -> int:
-    """Steps from the first to the last column of a box on the circle: all but the widest gap."""
+    """Return steps from the first to the last column of a box on the circle: all but the widest gap."""
     taken = np.flatnonzero(columns)
     gaps = np.diff(np.append(taken, taken[0] + len(columns)))
     return int(len(columns) - gaps.max())

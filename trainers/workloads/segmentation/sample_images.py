@@ -37,9 +37,9 @@ SHOWN_CHANNELS = ("TMQ", "U850", "PSL")
 
 @torch.no_grad()
 def sample_images(model: nn.Module, samples: ClimateSamples) -> dict[str, Any]:
-    """Sample images of a model that is in evaluation mode, as plain values that JSON holds.
+    """Return sample images of a model that is in evaluation mode, as plain, JSON-compatible values.
 
-    The references are fitted and evaluated anew, on the CPU.
+    The baselines are fitted and evaluated again, on the CPU.
     """
     device = next(model.parameters()).device
 
@@ -67,9 +67,9 @@ def sample_images(model: nn.Module, samples: ClimateSamples) -> dict[str, Any]:
 
 
 def shown_samples(samples: ClimateSamples) -> list[int]:
-    """The evaluation samples that hold most of both rare classes, compared with their mean shares; best first.
+    """Return the evaluation samples with most of both rare classes, relative to their mean shares; best first.
 
-    The choice looks at labels alone, so that it does not flatter the model.
+    The choice depends only on labels, so that it does not flatter the model.
     """
     counts = torch.cat(
         [
@@ -94,7 +94,7 @@ def _panel(name: str, fields: Tensor, labels: Tensor, prediction: Tensor) -> dic
 
 
 def _grey(field: Tensor, step: int) -> list[list[int]]:
-    """Whole numbers from 0, the field's lowest value, to 255, its highest, rows from north to south."""
+    """Map a field to whole numbers from 0 (its minimum) to 255 (its maximum), rows from north to south."""
     coarse = F.avg_pool2d(field[None, None], step, ceil_mode=True)[0, 0]
     low, high = coarse.min(), coarse.max()
     rows: list[list[int]] = (

@@ -29,7 +29,7 @@ from trainers.workloads.segmentation.tiramisu import LAYERS, Tiramisu
 from trainers.workloads.workload import Batch, Workload, check_options
 
 MODEL_WIDTHS = {"deeplabv3plus": 64, "tiramisu": 32, "deeplabv3plus_small": 8, "tiramisu_small": 8}
-"""The networks, each with its width where no option says: features of DeepLab's stem, growth rate of Tiramisu."""
+"""The networks, each with its default width: features of DeepLab's stem, growth rate of Tiramisu."""
 
 MODEL_OPTIONS = ("model", "model_width", "dropout", "prior_bias")
 
@@ -38,7 +38,7 @@ class SegmentationWorkload(Workload):
     """DeepLabv3+ or Tiramisu on climate fields.
 
     ``iou``: the intersection over union of each sample, averaged over the classes, as in DeepCAM; ``accuracy``:
-    the share of pixels that are right; ``loss``: the cross entropy per pixel without weights or smoothing.
+    the share of correct pixels; ``loss``: the cross entropy per pixel without weights or smoothing.
     """
 
     metrics: ClassVar[Mapping[str, bool]] = {"iou": True, "accuracy": True, "loss": False}
@@ -59,7 +59,7 @@ class SegmentationWorkload(Workload):
         self._weights: dict[tuple[str, torch.device], Tensor] = {}
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:
-        """The network that the data options name."""
+        """Build the network that the data options name."""
         if settings.zero_gamma:
             raise JobError(
                 f"zero_gamma needs a normalization at the end of a residual branch, and {self.model_name} "
@@ -90,7 +90,7 @@ class SegmentationWorkload(Workload):
         return self.samples.training_batch(indices, epochs, seed)
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:
-        """The mean over all pixels of the cross entropy, weighted as ``class_weighting`` says."""
+        """Return the mean over all pixels of the cross entropy, weighted according to ``class_weighting``."""
         fields, labels = batch
         weights = self._class_weights(settings.class_weighting, labels.device)
         return pixel_losses(model(fields), labels, weights, settings.label_smoothing).mean()
@@ -109,7 +109,7 @@ class SegmentationWorkload(Workload):
         return self.samples.evaluation_batch(indices)
 
     def use_device(self, device: torch.device) -> None:
-        """Where the batches are used."""
+        """Set where the batches are used."""
         self.samples.use_device(device)
 
     def prepare(self, batch: Batch) -> Batch:
@@ -133,10 +133,10 @@ class SegmentationWorkload(Workload):
 
 
 def start_at_shares(classifier: nn.Conv2d, frequencies: Sequence[float]) -> None:
-    """Start the last convolution so that every pixel's chances are the classes' shares of the training pixels.
+    """Start the last convolution so that every pixel's probabilities are the classes' shares of the training pixels.
 
-    Lin et al., arXiv:1708.02002, section 4.1 (weights N(0, 0.01)): else the first epochs go by with learning that
-    nearly all is background.
+    Lin et al., arXiv:1708.02002, section 4.1 (weights N(0, 0.01)): otherwise the first epochs are spent learning that
+    nearly all pixels are background.
     """
     biases = torch.tensor(frequencies, dtype=torch.float64).clamp(min=1e-6).log()
     nn.init.normal_(classifier.weight, std=0.01)

@@ -5,11 +5,11 @@ last at 1/16 of the grid. Layers as in their released code (azrael417/ClimDeepLe
 
     first           5x5 to 64
     down            dense block; 1x1 of stride 2 that keeps the number of features
-    up              transposed 3x3 of the features that the block below added, beside those of the way down;
+    up              transposed 3x3 of the features that the block below added, concatenated with those of the way down;
                     dense block
     last            1x1 to the classes
 
-Each convolution but the transposed and the last is followed by normalization (the released code leaves it out
+Each convolution except the transposed and the last is followed by normalization (the released code omits it
 by default), ReLU and dropout; Jegou et al. put the first two before it. He's uniform initialization.
 
 The small network has blocks of 2, 2 and 2 layers and 3x3 filters. ``width`` is the growth rate; the first
@@ -37,7 +37,7 @@ FILTERS = {"tiramisu": 5, "tiramisu_small": 3}
 
 
 class Tiramisu(nn.Module):
-    """Class scores of every pixel, on a grid of any size; ``dropout`` is the share of features that is dropped."""
+    """Class scores of every pixel, on a grid of any size; ``dropout`` is the share of dropped features."""
 
     def __init__(
         self, name: str, channels: int, classes: int, width: int, norm: Norm, dropout: float = 0.0
@@ -91,14 +91,14 @@ class Tiramisu(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """Layers that each see the block's input and the features of all layers before them."""
+    """Layers that each receive the block's input and the features of all layers before them."""
 
     def __init__(self, layers: list[nn.Sequential]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The features that the layers add, ``(n, growth rate * layers, height, width)``."""
+        """Return the features that the layers add, ``(n, growth rate * layers, height, width)``."""
         added: list[Tensor] = []
         for layer in self.layers:
             added.append(layer(torch.cat((x, *added), 1)))

@@ -1,4 +1,4 @@
-"""Weather events planted in the fields: tropical cyclones and atmospheric rivers, and how they change the state of the
+"""Weather events planted in the fields: tropical cyclones and atmospheric rivers, and their effect on the state of the
 air.
 """
 
@@ -19,9 +19,7 @@ from trainers.workloads.segmentation.grid import (
 )
 from trainers.workloads.segmentation.planet import AIR_DENSITY, ROTATION
 
-_CELLS_OF_EYE = (
-    1.0  # a storm must be resolved: its wind maximum lies at least so many cells from its centre
-)
+_CELLS_OF_EYE = 1.0  # a storm must be resolved: minimum cells from its centre to its wind maximum
 _CELLS_OF_RIVER = 0.8
 
 
@@ -44,7 +42,7 @@ class Cyclone:
 class River:
     """An atmospheric river: its axis from its tropical to its polar end, ``(points, 2)`` latitude and longitude.
 
-    Degrees; jet: the greatest wind along the axis (m/s); half_width: where it has fallen to 1/e (km).
+    Degrees; jet: the maximum wind along the axis (m/s); half_width: where it has fallen to 1/e (km).
     """
 
     axis: Values
@@ -53,7 +51,7 @@ class River:
 
     @property
     def length_km(self) -> float:
-        """Along the axis."""
+        """Length along the axis."""
         points = on_sphere(self.axis[:, 0], self.axis[:, 1])
         return float(distance_km(points[1:], points[:-1]).sum())
 
@@ -81,7 +79,7 @@ class State:
 def draw_cyclone(
     generator: np.random.Generator, thermal_equator: float, land: Values, grid: Grid
 ) -> Cyclone:
-    """A cyclone over the sea, 9 to 28 degrees from the equator, rather in the warmer hemisphere."""
+    """Draw a cyclone over the sea, 9 to 28 degrees from the equator, more often in the warmer hemisphere."""
     summer = 1.0 if thermal_equator >= 0 else -1.0
     draws = generator.random((16, 3))
     numbers = generator.random(4)
@@ -104,7 +102,7 @@ def draw_cyclone(
 
 
 def draw_river(generator: np.random.Generator) -> River:
-    """A river that leaves the subtropics eastward and bends to the pole: 2,500 to 5,000 km long."""
+    """Draw a river that leaves the subtropics eastward and bends to the pole: 2,500 to 5,000 km long."""
     start, length, bend, heading, jet, half_width, longitude, side = generator.random(8)
     hemisphere = 1.0 if side < 0.5 else -1.0
     arcs = np.linspace(0, 1, 48)
