@@ -1,4 +1,4 @@
-"""AskedTrial: a trial in the hands of its client, and the study that it comes from.
+"""AskedTrial: a trial held by its client, and AskTell, the study that it comes from.
 
 ::
 
@@ -29,13 +29,13 @@ from trainers.job import TrainingJob
 from trainers.report import ConvergencePoint, TrainingOutcome
 
 SEND_SECONDS = 0.2
-"""Reports that come faster are gathered: what a training of milliseconds says goes in one message."""
+"""Seconds within which reports are batched: a training of milliseconds sends one message."""
 
 BACKGROUND_SECONDS = 1.0
-"""Seconds between reports sent in the background, of which many may reach one server."""
+"""Seconds between reports sent in the background, as many clients may share one server."""
 
 BEATS = 4.0
-"""Signs of life within the time of a lease."""
+"""Heartbeats per lease time."""
 
 
 class AskedTrial:
@@ -158,7 +158,9 @@ class AskedTrial:
         self._check()
         with self._lock:
             for point in points:
-                if self._unsent and self._unsent[-1].step >= point.step:  # it was started again
+                if (
+                    self._unsent and self._unsent[-1].step >= point.step
+                ):  # the training was restarted
                     self._unsent = [each for each in self._unsent if each.step < point.step]
                 self._unsent.append(point)
                 self._last = point
@@ -238,7 +240,7 @@ class AskedTrial:
             raise TuningError(f"trial {self.number} was reported already, as {self._state!r}")
 
     def _send(self) -> None:
-        """Send what was not sent yet, or a sign of life; one message at a time, in order."""
+        """Send unsent reports, or a heartbeat; one message at a time, in order."""
         with self._sending:
             if self._verdict.stop or self._error is not None:
                 return
@@ -258,14 +260,14 @@ class AskedTrial:
                 self._state, self._verdict = verdict.state, verdict
 
     def _beat(self) -> None:
-        """The body of the thread: signs of life and, in the background, reports."""
+        """Run the thread: send heartbeats and, with ``background``, reports."""
         while not self._over.is_set():
             reported = self._wake.wait(self._seconds / BEATS)
             if reported and self._over.wait(self._sent_at + self._pause - time.monotonic()):
                 return
             self._wake.clear()
             if not self._over.is_set():
-                # the next report, or the end, meets the same error and says so
+                # the next report, or the end, gets the same error and raises it
                 with contextlib.suppress(Exception):
                     self._send()
 

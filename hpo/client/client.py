@@ -333,7 +333,7 @@ class RemoteStudy:
 
 
 class _TrialChannel:
-    """A server, as a :class:`hpo.ask_and_tell.messages.Channel`; its calls outlast a server that restarts."""
+    """A server, as a :class:`hpo.ask_and_tell.messages.Channel`; calls are retried while the server restarts."""
 
     def __init__(
         self, client: Client, name: str, retries: RetryPolicy, outage_seconds: float
@@ -342,7 +342,7 @@ class _TrialChannel:
         self._retries = calls.retrying_for(retries, outage_seconds)
 
     def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
-        """See the channel. A user's own workload is looked for here: the server's folders are not."""
+        """See the channel. A custom workload is searched in this machine's folders, not the server's."""
         asked = self._client.run(
             calls.ask_trial(
                 self._retries, self._name, key=key, holder=holder, lease_seconds=lease_seconds

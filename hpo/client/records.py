@@ -244,7 +244,7 @@ class RemotePlan:
         folder.mkdir(parents=True, exist_ok=True)
         paths = []
         for name, text in self.files.items():
-            path = folder / Path(name).name  # a server does not choose where files go
+            path = folder / Path(name).name  # the server must not choose where files go
             path.write_text(text, encoding="utf-8")
             if text.startswith("#!"):
                 path.chmod(path.stat().st_mode | 0o111)

@@ -48,7 +48,7 @@ def importances(result: StudyResult, found: Sequence[Importances] | None = None)
     colours = style.rung_colours(
         [each.global_batch_size for each in found if each.global_batch_size]
     )
-    for each in reversed(found):  # bars of a group are drawn from below
+    for each in reversed(found):  # plotly draws the bars of a group from the bottom up
         batch = each.global_batch_size
         label = "all" if batch is None else number(batch)
         for column, shares in enumerate((each.fanova, each.ped_anova), start=1):
@@ -144,7 +144,7 @@ def _study(result: StudyResult, global_batch_size: int | None) -> optuna.Study:
 
 
 def _enough(result: StudyResult, global_batch_size: int | None, figure: go.Figure) -> bool:
-    """Whether there is something to draw; else the figure says that there is not."""
+    """Whether there is something to draw; if not, add a note to the figure."""
     question = result.spec.question
     answered = sum(
         question.need(trial) is not None and global_batch_size in (None, trial.global_batch_size)

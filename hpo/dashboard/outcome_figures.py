@@ -1,4 +1,4 @@
-"""Figures of launched plans: what was forecast and what happened."""
+"""Figures of launched plans: forecast against observed."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def _add_diagonal(figure: go.Figure, ends: tuple[float, float]) -> None:
 
 
 def _labels(runs: Sequence[PlannedRun]) -> list[str]:
-    """A name for each run, with the batch size or the plan's number where that is what tells two apart."""
+    """Return a name for each run, with the batch size or the plan's number where needed to make it unique."""
     several = len({run.plan.global_batch_size for run in runs}) > 1
     names = [
         KIND_NAMES[run.plan.kind] + (f" at {number(run.plan.global_batch_size)}" if several else "")

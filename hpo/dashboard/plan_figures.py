@@ -1,4 +1,4 @@
-"""Figures of a plan: what other plans would cost, and where its time goes."""
+"""Figures of a plan: the cost of alternative plans, and where its time goes."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def time_shares(plan: Plan) -> go.Figure:
 
 
 def _unit(seconds: Sequence[float]) -> tuple[str, float]:
-    """The unit in which times are best read, and its seconds."""
+    """Return the most readable unit for these times, and its length in seconds."""
     middle = sorted(seconds)[len(seconds) // 2] if seconds else HOUR
     return next(
         (

@@ -1,4 +1,4 @@
-"""``hpo report``: a study as one HTML file that needs nothing else, neither a network nor a server."""
+"""``hpo report``: a study as one self-contained HTML file that needs neither a network nor a server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def write_report(name: str, storage: str, output: Path | str) -> Path:
 
 
 def render(view: StudyView, now: datetime) -> str:
-    """The report as HTML; all names and reasons in it are escaped."""
+    """Return the report as HTML, with all names and reasons escaped."""
     result = view.result
     return (
         _environment()
@@ -73,7 +73,7 @@ def render(view: StudyView, now: datetime) -> str:
 
 
 def _figure_html(picture: page.Picture) -> Markup:
-    # the page has a heading of its own; plotly's JSON escapes <, > and /, so that no name can end the script
+    # the page has its own heading; plotly's JSON escapes <, > and /, so that no name can end the script
     top = picture.figure.layout.margin.t or 30
     figure = picture.figure.update_layout(title_text=None, margin_t=top)
     return Markup(
