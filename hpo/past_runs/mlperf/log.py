@@ -39,7 +39,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """The content of one log. ``values`` has the last value of every key; ``samples_per_second`` excludes evaluation."""
+    """The content of one log. ``values`` has each key's last value; ``samples_per_second`` is without evaluation."""
 
     benchmark: str
     status: str
