@@ -33,10 +33,10 @@ class QueueStore(Transactions):
     def claim_study(
         self, worker: str, *, lease_seconds: float, per_owner: int | None = None
     ) -> Lease | None:
-        """Take the next study: the highest priority, then the longest in the queue; None where there is none.
+        """Take the next study: the highest priority, then the longest in the queue; None if there is none.
 
         A study whose worker let its lease expire is taken over. An owner who has ``per_owner`` studies under a
-        lease waits. ``worker`` names one process and no other.
+        lease waits. ``worker`` is a unique name of one process.
         """
         check_seconds(lease_seconds)
         with self._read() as connection:

@@ -211,7 +211,7 @@ class ServiceStore(Transactions):
             speeds.keep_cost(connection, study_id, cost)
 
     def cost(self, study_id: int) -> WorkloadCost | None:
-        """The cost of a sample of the study's workload; None where that is not known."""
+        """Return the cost of a sample of the study's workload; None if unknown."""
         with self._read() as connection:
             return speeds.cost(connection, study_id)
 

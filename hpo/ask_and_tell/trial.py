@@ -123,9 +123,9 @@ class AskedTrial:
     ) -> bool:
         """One evaluation, after ``steps`` updates and ``epochs`` epochs; returns whether to go on.
 
-        ``metric`` is the study's; what was not measured is NaN. ``seconds`` count from the begin of the trial, and
-        ``samples`` are the updates times the batch, where they are not given. Raises :class:`TuningError` for
-        evaluations that go backwards, :class:`TrialLostError` where another has the trial by now.
+        ``metric`` is the study's; unmeasured values are NaN. By default ``seconds`` count from the start of the trial,
+        and ``samples`` are the updates times the batch. Raises :class:`TuningError` for evaluations that go backwards,
+        :class:`TrialLostError` if another client has the trial by now.
         """
         last = self._last
         if last is not None and (steps <= last.step or epochs < last.epochs):
@@ -195,9 +195,9 @@ class AskedTrial:
     ) -> str:
         """End the trial; returns how it ended.
 
-        Its points say whether it reached the target, diverged, or is censored, unless ``state`` or a trainer's
-        ``outcome`` does: ``failed`` for a training that crashed. A trial that was stopped from outside has ended
-        already. Raises :class:`TrialLostError` where another has the trial by now.
+        Its points determine whether it reached the target, diverged, or is censored, unless ``state`` or a trainer's
+        ``outcome`` is given: ``failed`` for a training that crashed. A trial that was stopped from outside has already
+        ended. Raises :class:`TrialLostError` if another client has the trial by now.
         """
         self._finish()
         self._check()
@@ -303,8 +303,8 @@ class AskTell:
     ) -> AskedTrial | None:
         """The next trial, or None when the study has ended; its ``message`` then says how.
 
-        Waits while every trial that is left depends on others that run; with ``wait`` off, or once ``stopped`` says so,
-        it returns None then too.
+        It waits while every remaining trial depends on running ones; with ``wait`` off, or once ``stopped`` returns
+        true, it returns None then too.
         """
         while not stopped():
             key = uuid.uuid4().hex

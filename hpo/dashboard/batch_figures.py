@@ -49,10 +49,10 @@ BEYOND_SIGHT = 12.0
 def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure:
     """Epochs to target against the global batch size, both logarithmic.
 
-    Every trial that has ended, by state, at the epochs it took or was stopped after; the best settings of each
-    rung; with ``posterior`` the law's median with its 90 % band and the critical batch size (the median, in
-    samples) and the regimes; the forecast for the full-scale batch with its 90 % interval; and what the launched
-    plans did. Of a study over several sizes a panel for each length, a colour for each model
+    It shows every ended trial, by state, at the epochs it took or was stopped after; the best settings of each
+    rung; with ``posterior`` the law's median with its 90 % band, the critical batch size (the median, in samples) and
+    the regimes; the forecast for the full-scale batch with its 90 % interval; and the outcomes of launched plans. For
+    a study over several sizes it has a panel for each length and a colour for each model
     (:mod:`hpo.dashboard.size_figures`).
     """
     if result.spec.sizes:
@@ -141,8 +141,8 @@ def setting_against_batch(
 ) -> go.Figure:
     """Values of a tuned setting against the global batch size, coloured by the epochs to target.
 
-    The best value of each rung stands out; with ``posterior`` and a setting that is extrapolated, its law with
-    the 90 % band and the forecast for the full-scale batch, beside what the launched plans used. Raises
+    The best value of each rung is highlighted; with ``posterior`` and an extrapolated setting it also shows the law
+    with its 90 % band, the forecast for the full-scale batch, and the values used by launched plans. Raises
     :class:`EvidenceError` for a setting that the study does not tune.
     """
     check_tuned(result, name)

@@ -27,7 +27,7 @@ FIGURE_CONFIG = {
 def write_report(name: str, storage: str, output: Path | str) -> Path:
     """Write the report of a study and return its path.
 
-    Raises :class:`StudyNotFoundError` for a study that the storage lacks, and :class:`HpoError` where the file
+    Raises :class:`StudyNotFoundError` for a study that the storage lacks, and :class:`HpoError` if the file
     cannot be written.
     """
     output = Path(output)

@@ -34,7 +34,7 @@ title and buttons in pixels.
 def sample_images(shown: Mapping[str, Any]) -> go.Figure:
     """Sample images (:mod:`trainers.loop.sample_images`): grey for fields, one colour for each class of the labels.
 
-    Rows run from the top. Without panels it gives an empty figure that says so.
+    Rows run from the top. Without panels the figure is empty, with a note.
     """
     panels: Sequence[Mapping[str, Any]] = shown.get("panels", [])
     columns = _columns(panels)

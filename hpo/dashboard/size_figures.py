@@ -135,10 +135,10 @@ def setting_over_sizes(
 
 
 def cost_against_interval(result: StudyResult, found: Designs) -> go.Figure:
-    """The interval at full scale against what trainings cost that leave it, from one that is hardly any to twice these.
+    """The interval at full scale against the cost of the trainings, from hardly any to twice those of the study.
 
-    In trainings at full scale, by :func:`hpo.runs.designs.designs`. A colour for each largest size; the line joins
-    those that tell more than every cheaper one, and the star is the study as it is.
+    Costs are in trainings at full scale, by :func:`hpo.runs.designs.designs`. There is a colour for each largest size;
+    the line joins the designs that beat every cheaper one, and the star is the study as it is.
     """
     figure = style.figure(f"{result.study.name}: what trainings buy", height=460)
     best = found.worthwhile()

@@ -1,9 +1,9 @@
 """Importance of settings: Optuna's importances of the tuned settings, at each batch size and over all of them.
 
 - fANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014): the share of the variance of the logarithm of the epochs that a
-  setting explains alone, over the whole search space, by a random forest.
+  setting explains on its own, over the whole search space, by a random forest.
 - PED-ANOVA (Watanabe, Bansal and Hutter, arXiv:2304.10255): how far a setting's values among the best trainings differ
-  from those among all: the best tenth, or five where that is more, and never one that missed the target.
+  from those among all: the best tenth, but at least five, and never one that missed the target.
 
 Both are computed by ``optuna.importance`` and add up to 1 over the settings. A training that ended without the target
 counts with the epochs of the longest training at its batch size, as its failure is informative about its settings. For

@@ -30,8 +30,8 @@ class _Owner:
 class FairQueue:
     """A fair queue of requests, for one event loop: each owner has an equal share of the threads.
 
-    ``threads`` is the number of requests in progress at one time, ``most`` the number of one owner's even if nobody
-    else sends any, ``queue`` the number of one owner's that may wait.
+    ``threads`` is the most requests in progress at a time, ``most`` the most of one owner even if no other owner sends
+    any, ``queue`` the most of one owner that may wait.
     """
 
     def __init__(self, threads: int, most: int, queue: int) -> None:
