@@ -1,11 +1,11 @@
 """Forecasts on published grids of AdamW: python -m benchmarks.adamw_grids dense.csv [--top 256].
 
-The file holds final losses of dense language models over batch size and peak learning rate, one grid by model size and
+The file holds final losses of dense language models over batch size and peak learning rate, one grid per model size and
 token budget (run tables of the repository step-law/steplaw, arXiv:2503.04715; columns ``params``, ``tokens``,
 ``sequences_per_batch``, ``learning_rate``, ``smooth_loss``). It is not shipped.
 
-A loss becomes tokens to a target by L(D) = E + A D^-b, fitted to the best run of every budget of a model size: a run
-whose loss is that of the best run of d tokens needs budget / d times as many tokens to come as far as the best one.
+A loss is converted to tokens to a target by L(D) = E + A D^-b, fitted to the best run of every budget of a model size:
+a run whose loss is that of the best run of d tokens needs budget / d times as many tokens to match the best one.
 From all runs of a grid at batches up to ``--top`` sequences the rate and the tokens are forecast at every larger batch,
 with priors learnt without the grids of that model size. The truth there is the grid's own curve of tokens over the
 rate.
@@ -35,7 +35,7 @@ Array = NDArray[np.float64]
 
 DISTANCES = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0))
 GIVEN_UP = 8.0  # times the grid's fewest tokens: longer trainings are censored there
-EXPLODED = 100.0  # times the grid's fewest tokens: the loss tells of a training that blew up
+EXPLODED = 100.0  # times the grid's fewest tokens: such a loss means that the training diverged
 BANDWIDTH = 0.4  # of the smooth curve through a batch's runs, in log rate; the grids step by 0.35
 FINE = 400
 HELD_BACK = {(214_663_680, 20e9), (429_260_800, 50e9)}
@@ -56,12 +56,12 @@ class Grid:
 
     @property
     def name(self) -> str:
-        """The grid in words."""
+        """A readable name of the grid."""
         return f"{self.params / 1e6:.0f}M parameters, {self.tokens / 1e9:.1f}B tokens"
 
     @property
     def held_back(self) -> bool:
-        """Whether the grid neither teaches nor was looked at while the law was built."""
+        """Whether the grid is neither used for the priors nor was inspected while the law was built."""
         return (self.params, self.tokens) in HELD_BACK
 
     def batches(self) -> list[int]:
@@ -246,7 +246,7 @@ def forecasts(grid: Grid, top: int, priors: Priors, seed: int = 0) -> Iterable[C
 
 
 def table(found: Mapping[str, Sequence[Case]]) -> str:
-    """Errors of the rate and costs by distance; intervals over all cases."""
+    """Return a table of errors of the rate and costs by distance, and of intervals over all cases."""
     names = [f"{low:g}x to {high:g}x" for low, high in DISTANCES]
     lines = [
         f"| | {' | '.join(names)} | rate held | tokens held | rate width | tokens width |",
@@ -276,7 +276,7 @@ def table(found: Mapping[str, Sequence[Case]]) -> str:
 
 
 def learnt_priors(grids: Sequence[Grid]) -> dict[int, Priors]:
-    """For each model size the priors learnt from whole grids of the others; held-back budgets teach nothing."""
+    """Return for each model size the priors learnt from whole grids of the others, without held-back budgets."""
     found = {}
     for params in {grid.params for grid in grids}:
         teachers = [

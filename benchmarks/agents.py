@@ -1,13 +1,13 @@
-"""Agents on one study of a server, of which many are killed and whose server is restarted: is every trial ended once?
+"""Agents on one study of a server, with many agents killed and the server restarted: does every trial end once?
 
 ``--agents`` processes of `hpo agent` train ``--trials`` trainings that sleep; a third of the agents is killed
 (SIGKILL) at moments drawn from ``--seed``, and the server is killed and started again ``--restarts`` times. At the end
-every trial must have exactly one end, none may have begun again after it, and every end that an agent was told of must
-be the stored one. Exits with 1 where one of these rules is broken, or an agent's overhead for a trial is above
+every trial must have exactly one end, none may have begun again after it, and every end acknowledged to an agent must
+be the stored one. Exits with 1 if one of these rules is broken, or an agent's overhead for a trial is above
 ``--limit``.
 
 The overhead is the agent's own time for a trial that is neither training nor waiting for others: asking, reporting,
-telling, and the pauses of requests that met a server that was away. The median is of trials; the mean has the outages.
+telling, and retrying while the server is down. The median is over trials; the mean includes the outages.
 
     python -m benchmarks.agents --seed 1
 """
@@ -59,7 +59,7 @@ LIMIT_SECONDS = 900.0
 
 @dataclass
 class Result:
-    """What came of it: broken rules, seconds, and the overhead of each trial that a surviving agent trained."""
+    """The result: broken rules, seconds, and the overhead of each trial that a surviving agent trained."""
 
     faults: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -73,12 +73,12 @@ class Result:
 
     @property
     def median(self) -> float:
-        """Seconds; of the trials."""
+        """The median overhead in seconds, over trials."""
         return statistics.median(self.overheads) if self.overheads else 0.0
 
     @property
     def mean(self) -> float:
-        """Seconds; with the outages of the server."""
+        """The mean overhead in seconds, including outages of the server."""
         return statistics.fmean(self.overheads) if self.overheads else 0.0
 
 
@@ -121,7 +121,7 @@ class Server:
             time.sleep(0.1)
 
     def kill(self) -> None:
-        """As a machine that loses its power."""
+        """Kill it, like a machine that loses power."""
         if self._process is not None:
             stat = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="ascii")
             ticks = stat.rpartition(")")[2].split()[11:13]  # utime and stime of proc(5)
@@ -140,7 +140,7 @@ def run(
     seconds: float,
     lease_seconds: float = 10.0,
 ) -> Result:
-    """One study, trained by agents of which a third dies, with a server that is restarted."""
+    """Train one study by agents, a third of which are killed, while the server is restarted."""
     draw, result = random.Random(seed), Result(trials=trials)
     shutil.copy(ROOT / "benchmarks" / "paced_workload.py", folder)
     log = folder / "begun.jsonl"
@@ -154,7 +154,7 @@ def run(
             client.submit(text, for_agents=True)
         began = time.monotonic()
         with _agents(folder, agents, server.url, secret, lease_seconds) as running:
-            # moments by the number of trials that have ended, so that all strike while there is work
+            # moments are given by the number of ended trials, so that all faults occur while there is work
             victims = draw.sample(range(agents), agents // 3)
             strikes = sorted(
                 [(draw.uniform(0.05, 0.8) * trials, "agent", each) for each in victims]
@@ -275,7 +275,7 @@ def _environment() -> dict[str, Any]:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--agents", type=int, default=32)
     parser.add_argument("--trials", type=int, default=500)

@@ -1,8 +1,8 @@
 """Ways to reduce the gradients of ResNet-50, against the backend's plain all-reduce, and what overlap gains.
 
-Starts the workers itself, all on this machine, over gloo: what is measured is the loopback and the cores, not a
-network. Each line is the time of one way over that of ``torch.distributed.all_reduce`` on the same numbers in
-buckets of 25 MB, both taken in turns on the same connection; of each the least of several rounds.
+Starts the workers itself, all on this machine, over gloo: it measures the loopback and the cores, not a network.
+Each line is the time of one way over that of ``torch.distributed.all_reduce`` on the same numbers in buckets of
+25 MB, both run alternately on the same connection, each the minimum over several rounds.
 
     python benchmarks/all_reduce.py [--workers N] [--rounds N]
 """
@@ -139,7 +139,7 @@ def _overlap(communicator, rounds) -> None:  # type: ignore[no-untyped-def]
 
 
 def _in_turns(communicator, actions, rounds) -> list[float]:  # type: ignore[no-untyped-def]
-    """The least seconds of each action on this worker: what other programs disturb least."""
+    """Return the minimum seconds of each action on this worker, as that is disturbed least by other programs."""
     seconds: list[list[float]] = [[] for _ in actions]
     for at in range(rounds + 1):
         for action, taken in zip(actions, seconds, strict=True):

@@ -1,16 +1,16 @@
-"""What a batch that grows with the noise scale saves: python -m benchmarks.batch_ramp [quadratic | digits].
+"""The saving by a batch that grows with the noise scale: python -m benchmarks.batch_ramp [quadratic | digits].
 
-``quadratic``: gradient descent with noise on a quadratic of 100 modes, everything exact, at a constant rate. With T
-updates at the rate r the expected loss is that of the start, shrunk, and sum_t w_t / B_t, where an update's weight is
-w_t = sum_i h_i / 2 r^2 c_i (1 - r h_i)^(2 (T - 1 - t)). So of all courses of the batch that reach a target in T updates
-the one of fewest samples has B_t in proportion to sqrt(w_t) and takes (sum_t sqrt(w_t))^2 / (target - shrunk); a
-constant batch takes T sum_t w_t / (target - shrunk). Told are the fewest updates for a number of samples, the rate at
-its best for each: of that optimum, of batches by the noise scale (ratio and first batch at their best, too), and of a
+``quadratic``: noisy gradient descent on a quadratic of 100 modes, computed exactly, at a constant rate. With T
+updates at the rate r the expected loss is the shrunk initial loss plus sum_t w_t / B_t, where an update's weight is
+w_t = sum_i h_i / 2 r^2 c_i (1 - r h_i)^(2 (T - 1 - t)). So of all batch schedules that reach a target in T updates the
+one with the fewest samples has B_t proportional to sqrt(w_t) and takes (sum_t sqrt(w_t))^2 / (target - shrunk); a
+constant batch takes T sum_t w_t / (target - shrunk). The output is the fewest updates for a number of samples, each at
+its best rate: for that optimum, for batches by the noise scale (at their best ratio and first batch, too), and for a
 constant batch.
 
 ``digits``: real trainings of a small network to a top-1 of 94 %, first batch 32: a constant batch and one that follows
-its measured noise scale, each at the best of four rates by two other seeds, then with five seeds; beside what is told
-to expect from the constant trainings alone.
+its measured noise scale, each at the best of four rates by two other seeds, then with five seeds; compared with the
+saving predicted from the constant trainings alone.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from trainers.workloads.noisy_quadratic.problem import Problem
 
 PROBLEM = Problem(modes=100, noise_scale=32.0)
 TARGET_SHARE = 0.05
-"""Of the loss at the start."""
+"""The target as a share of the initial loss."""
 RATES = np.geomspace(0.02, 1.0, 40)
-"""Over the inverse of the largest curvature."""
+"""Learning rates, in units of the inverse of the largest curvature."""
 MOST_UPDATES = 4096
 BUDGETS = (2.6, 2.8, 3.0, 3.5, 4.0, 6.0)
-"""Samples over the fewest that any course takes."""
+"""Numbers of samples, in units of the fewest that any schedule takes."""
 FIRST, LIMIT = 32, 8.0
 SEEDS, TRIED_SEEDS = range(100, 105), range(2)
 DIGITS_RATES = (0.1, 0.2, 0.4, 0.8)
@@ -56,14 +56,14 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Course:
-    """Updates and samples of one way to the target."""
+    """Updates and samples of one batch schedule that reaches the target."""
 
     updates: float
     samples: float
 
 
 def main() -> None:
-    """Print the tables that are asked for."""
+    """Print the requested tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def quadratic() -> Iterator[str]:
-    """Fewest updates for a number of samples, by each way."""
+    """Yield the fewest updates for a number of samples, by each way."""
     constant, best = planned()
     least = min(each.samples for each in best)
     ramps = list(ramped(BUDGETS[-1] * least))
@@ -94,13 +94,13 @@ def quadratic() -> Iterator[str]:
 
 
 def planned() -> tuple[list[Course], list[Course]]:
-    """Constant batches, and the best courses, at every rate and number of updates that can reach the target."""
+    """Return constant batches and the best schedules, at every rate and number of updates that can reach the target."""
     curvature, noise, squares = PROBLEM.curvature, PROBLEM.noise, PROBLEM.initial_squares
     target = TARGET_SHARE * float(PROBLEM.loss(squares))
     constant, best = [], []
     for rate in RATES / curvature.max():
         kept = (1 - rate * curvature) ** 2
-        powers = kept ** np.arange(MOST_UPDATES)[:, None]  # of what is left after so many updates
+        powers = kept ** np.arange(MOST_UPDATES)[:, None]  # remaining share after 0, 1, ... updates
         weights = powers @ (curvature / 2 * rate**2 * noise)
         shrunk = (powers * kept) @ (curvature / 2 * squares)
         room = target - shrunk  # after 1, 2, ... updates
@@ -112,7 +112,7 @@ def planned() -> tuple[list[Course], list[Course]]:
 
 
 def ramped(most: float) -> Iterator[Course]:
-    """Batches that double by the noise scale, looked at after every update, of at most so many samples."""
+    """Yield schedules that double the batch by the noise scale, checked after every update, up to ``most`` samples."""
     curvature, noise = PROBLEM.curvature, PROBLEM.noise
     target = TARGET_SHARE * float(PROBLEM.loss(PROBLEM.initial_squares))
     for rate in RATES / curvature.max():
@@ -137,7 +137,7 @@ def ramped(most: float) -> Iterator[Course]:
 
 
 def digits() -> Iterator[str]:
-    """Updates and epochs to the target over five seeds, and what was to be expected."""
+    """Yield updates and epochs to the target over five seeds, and the prediction."""
     workload = Images({"source": "digits", "network": "normalized"})
     found: dict[str, list[list[ConvergencePoint]]] = {}
     yield "| batch | rate | updates, five seeds | mean | saved, paired (standard error) | epochs |"
@@ -201,7 +201,7 @@ def _trained(
 
 
 def _course(points: Sequence[ConvergencePoint]) -> Array | None:
-    """The noise scale at ``PIECES`` places of equal progress."""
+    """Return the noise scale at ``PIECES`` points of equal progress."""
     known = [(each.step, each.gradient_noise_scale) for each in points if each.gradient_noise_scale]
     if not known:
         return None

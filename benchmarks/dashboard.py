@@ -1,8 +1,8 @@
 """The study page in the browser: of 10,000 trials of 200 points each, and of a finished study after a restart.
 
 ``python -m benchmarks.dashboard [--trials N] [--part large|restart]`` prints a table; ``dashboard.md`` holds the last
-one. The finished study is a small one that a worker swept; its page is complete with the forecast, its trust, the
-table of trials and the ladder with the law's band.
+one. The finished study is a small one that a worker swept; its page is complete once the forecast, its trust, the
+table of trials and the ladder with the law's band are shown.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ budget: {{trials: 20000, epochs_per_trial: 80}}
 
 
 def new_study(store: Store, name: str, state: StudyState) -> int:
-    """A study without trials; returns its id."""
+    """Create a study without trials; return its id."""
     study = store.create_study(
         NewStudy(
             name=name,
@@ -64,7 +64,7 @@ def new_study(store: Store, name: str, state: StudyState) -> int:
 
 
 def fill(store: Store, study_id: int, trials: int) -> None:
-    """Trials whose epochs follow a law with scatter, about half of them reaching the target, each with its curve."""
+    """Add trials with curves whose epochs follow a law with scatter; about half of them reach the target."""
     rng = np.random.default_rng(0)
     for first in range(0, trials, CHUNK):
         new, ends = [], []
@@ -108,7 +108,7 @@ def fill(store: Store, study_id: int, trials: int) -> None:
 
 
 def curves(ids: list[int], ends: list[float], rng: np.random.Generator) -> Convergence:
-    """Falling losses, one row for each point."""
+    """Return curves of falling losses, one row for each point."""
     share = np.tile(np.arange(1, POINTS + 1) / POINTS, len(ids))
     epochs = np.repeat(ends, POINTS) * share
     loss = 3 * 0.017**share * np.exp(0.03 * rng.normal(size=share.size))
@@ -129,7 +129,7 @@ def curves(ids: list[int], ends: list[float], rng: np.random.Generator) -> Conve
 
 
 def measure(server: Server, chromium: Any) -> dict[str, float]:
-    """Times in seconds and memory in MB, medians of five where they can be repeated."""
+    """Return times in seconds and memory in MB, medians of five where repeatable."""
     page = chromium.new_context(viewport={"width": 1280, "height": 900}).new_page()
     page.goto(server.link)
     found = {}
@@ -141,7 +141,7 @@ def measure(server: Server, chromium: Any) -> dict[str, float]:
         page.wait_for_selector("#headline .forecast")
         page.wait_for_selector("#tiles .tile")
         page.wait_for_selector("#table tbody tr td a")
-        page.locator("#table tbody input").first.check()  # it answers
+        page.locator("#table tbody input").first.check()  # the page responds
         found[name] = time.perf_counter() - began
         page.locator("#table tbody input").first.uncheck()
         page.wait_for_selector("#ladder .main-svg", timeout=120_000)
@@ -183,7 +183,7 @@ FILTER = """async (text) => {
 
 
 def updates(server: Server, chromium: Any, store: Store) -> dict[str, float]:
-    """Seconds from a point stored to the point shown, before and after a restart of the server."""
+    """Return the seconds from storing a point to showing it, before and after a restart of the server."""
     study_id = new_study(store, "live", StudyState.RUNNING)
     settings = TrainingSettings(learning_rate=0.1).to_dict()
     trial = store.add_trials(study_id, [NewTrial(global_batch_size=16, seed=0, settings=settings)])[
@@ -253,10 +253,10 @@ COMPLETE = {
 
 
 def after_restart(folder: Path, chromium: Any) -> dict[str, float]:
-    """Seconds until each part of the page of a finished study is there, its first view after a restart.
+    """Return the seconds until each part of a finished study's page is shown, at its first view after a restart.
 
-    The median and the longest of ``RESTARTS``; beside them the first view of all, whose browser has been nowhere and
-    for which nothing but the fit is kept. Later the browser has been on the page before, as whoever comes back.
+    These are the median and maximum over ``RESTARTS``, and the very first view, with an empty browser cache and only
+    the fit stored. Later views have a browser that visited the page before, like a returning user.
     """
     times: dict[str, list[float]] = {}
     with serving(folder) as server:
@@ -290,7 +290,7 @@ def after_restart(folder: Path, chromium: Any) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--part", choices=["large", "restart"], help="one part of it; all if none")

@@ -1,4 +1,4 @@
-"""A real `hpo serve` and a real browser, for whoever looks at the dashboard: tests, benchmarks, screenshots.
+"""A real `hpo serve` and a real browser, for tests, benchmarks and screenshots of the dashboard.
 
 The browser is the system's Chromium (``CHROMIUM`` names another), driven by Playwright; none is downloaded.
 """
@@ -35,11 +35,11 @@ ARGUMENTS = (
 
 
 class NoBrowserError(RuntimeError):
-    """There is no Chromium, or no Playwright, to look at pages with."""
+    """Chromium or Playwright is missing."""
 
 
 def chromium() -> str:
-    """The path of the browser; NoBrowserError with what to install."""
+    """Return the path of the browser; NoBrowserError says what to install."""
     found = shutil.which(os.environ.get("CHROMIUM", "chromium")) or shutil.which("chromium-browser")
     if found is None:
         raise NoBrowserError(
@@ -50,7 +50,7 @@ def chromium() -> str:
 
 @contextlib.contextmanager
 def browser() -> Iterator[Any]:
-    """A headless Chromium; NoBrowserError where it or Playwright is missing."""
+    """Start a headless Chromium; NoBrowserError if it or Playwright is missing."""
     path = chromium()
     try:
         from playwright.sync_api import sync_playwright
@@ -65,7 +65,7 @@ def browser() -> Iterator[Any]:
 
 
 def free_port() -> int:
-    """A port that nobody listens at now."""
+    """Return a free port."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])
@@ -73,7 +73,7 @@ def free_port() -> int:
 
 @dataclass
 class Server:
-    """One `hpo serve` on an SQLite database in ``folder``; it keeps its port over a restart."""
+    """One `hpo serve` on an SQLite database in ``folder``; it keeps its port across restarts."""
 
     folder: Path
     worker: bool = True
@@ -82,7 +82,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Its address, without a slash at the end."""
+        """Its URL, without a trailing slash."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -92,7 +92,7 @@ class Server:
 
     @property
     def log(self) -> str:
-        """What it wrote."""
+        """Its log output."""
         return (self.folder / "serve.log").read_text("utf-8", "replace")
 
     @property
@@ -106,7 +106,7 @@ class Server:
         return f"{self.address}/login?token={quote(self.secret)}"
 
     def client(self) -> httpx.Client:
-        """A client of its API, with the token of the link."""
+        """Return a client of its API, with the token of the link."""
         return httpx.Client(
             base_url=self.address, headers={"Authorization": f"Bearer {self.secret}"}, timeout=60
         )
@@ -146,7 +146,7 @@ class Server:
             return False
 
     def stop(self) -> None:
-        """End it as Ctrl-C does."""
+        """Stop it as Ctrl-C does."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -181,7 +181,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(folder: Path, *, worker: bool = True) -> Iterator[Server]:
-    """A server that is ready; it ends with the block."""
+    """Start a server and wait until it is ready; it stops at the end of the block."""
     server = Server(folder, worker)
     server.start()
     try:

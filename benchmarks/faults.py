@@ -1,8 +1,8 @@
-"""What a fault costs: workers killed, PostgreSQL restarted, a full disk, a Ray cluster that loses a machine.
+"""The cost of faults: workers killed, PostgreSQL restarted, a full disk, a Ray cluster that loses a machine.
 
-Each fault strikes at moments drawn from ``--seed``. A witness notes every trial that is seen finished; at the end
-every study must be finished, and every trial must have exactly one end, the one that was seen, and never have begun
-again after it. Exits with 1 where one of these rules is broken.
+Faults occur at moments drawn from ``--seed``. A witness records every finished trial that it sees; at the end every
+study must be finished, and every trial must have exactly one end, the recorded one, and never have begun again after
+it. Exits with 1 if one of these rules is broken.
 
     python -m benchmarks.faults --seed 1 --kills 50
 """
@@ -34,7 +34,7 @@ LIMIT = 300.0
 
 @dataclass(frozen=True)
 class Report:
-    """What came of a scenario: the rules that were broken, and what is worth telling."""
+    """The result of a scenario: the broken rules, and notable facts."""
 
     faults: list[str]
     told: str
@@ -52,9 +52,9 @@ def killed_workers(
     window: float = 1.0,
     kind: str = "Paced",
 ) -> Report:
-    """Kill -9 a worker, up to ``window`` seconds after it began to train or, one in four, after it took a study.
+    """Kill -9 workers, up to ``window`` seconds after one began to train or, one in four, after it took a study.
 
-    Each time another is started.
+    Each is replaced by a new one.
     """
     rng = random.Random(seed)
     done = before = 0
@@ -81,7 +81,7 @@ def killed_workers(
             before = witness.look()
             kill(worker)
             done += 1
-        # one that drains would end: the queue is empty until the lease of the last one killed has run out
+        # a draining worker would end: the queue is empty until the last killed worker's lease has expired
         workers.start()
         wait_for(lambda: all_ended(store), LIMIT, "the studies to end")
         taken = [
@@ -108,7 +108,7 @@ def restarted_postgres(
     away: float = 1.0,
     trials: int = 24,
 ) -> Report:
-    """Stop the database as in a crash, at random moments of a sweep, and start it again."""
+    """Stop the database as in a crash, at random moments of a sweep, and restart it."""
     rng = random.Random(seed)
     with Store.open(url) as store, fleet(url, folder) as workers:
         Paced("restarted", trials=trials, seconds=0.02).submit(store, folder)
@@ -134,7 +134,7 @@ def restarted_postgres(
 
 
 def full_disk(folder: Path, *, seed: int, trials: int = 16) -> Report:
-    """Let no file of the worker grow any more, at a random moment of a sweep on SQLite, until the limit is lifted."""
+    """Keep all worker files from growing, from a random moment of a sweep on SQLite until the limit is lifted."""
     rng = random.Random(seed)
     url = f"sqlite:///{folder}/hpo.db"
     with Store.open(url) as store, fleet(url, folder) as workers:
@@ -163,7 +163,7 @@ def full_disk(folder: Path, *, seed: int, trials: int = 16) -> Report:
 
 
 def lost_machine(folder: Path, *, seed: int, trials: int = 8, seconds: float = 0.1) -> Report:
-    """Kill one of three machines of a Ray cluster (Ray's own utility) in mid-sweep.
+    """Kill one of three machines of a Ray cluster (Ray's own utility) during a sweep.
 
     The environment must have RAY_AUTH_MODE=token and RAY_AUTH_TOKEN: a cluster without a token is refused.
     """
@@ -200,7 +200,7 @@ def lost_machine(folder: Path, *, seed: int, trials: int = 8, seconds: float = 0
 
 
 def drained_queue(url: str, folder: Path, *, workers: int, studies: int) -> Report:
-    """Tiny studies, many workers: each study must be run exactly once."""
+    """Run tiny studies with many workers: each study must be run exactly once."""
     started = time.monotonic()
     with Store.open(url) as store, fleet(url, folder) as some:
         for number in range(studies):
@@ -222,7 +222,7 @@ def drained_queue(url: str, folder: Path, *, workers: int, studies: int) -> Repo
 
 
 def cost_of_ray(folder: Path, *, rounds: int = 5, trials: int = 6) -> Report:
-    """Seconds of one and the same tiny study, by one worker: trained in its process, and on a Ray that is kept."""
+    """Time the same tiny study by one worker: trained in its process, and on a persistent Ray."""
     medians = {}
     url = f"sqlite:///{folder}/hpo.db"
     with Store.open(url) as store, fleet(url, folder, "--cores", "2") as workers:
@@ -237,7 +237,7 @@ def cost_of_ray(folder: Path, *, rounds: int = 5, trials: int = 6) -> Report:
     if faults:
         return Report(faults, workers.said()[-500:].replace("\n", " "))
     for kind in ("Paced", "OnRay"):
-        # the first study of a kind also loads libraries, or starts Ray
+        # the first study of each kind also loads libraries or starts Ray
         medians[kind] = statistics.median(
             _seconds(events, f"{kind} {number}") for number in range(1, rounds + 1)
         )
@@ -260,14 +260,14 @@ def _works(
     worker: subprocess.Popen[bytes],
     more_than: tuple[Path, int] | None,
 ) -> bool:
-    """Whether the worker holds a study and, where asked for, has begun to train; RuntimeError where it ended."""
+    """Whether the worker holds a study and, if requested, has begun to train; RuntimeError if it ended."""
     if worker.poll() not in (None, 0):
         raise RuntimeError(f"a worker ended by itself:\n{workers.said()[-2000:]}")
     return runs(store, worker) and (more_than is None or _starts(more_than[0]) > more_than[1])
 
 
 def _starts(folder: Path) -> int:
-    """How many trainings have begun, or gone on from a checkpoint."""
+    """Return how many trainings have started or resumed from a checkpoint."""
     return sum(len(log.read_text().splitlines()) for log in folder.glob("study-*.jsonl"))
 
 
@@ -282,7 +282,7 @@ def _answers(store: Store) -> bool:
 
 
 def main() -> None:
-    """Run the scenarios and print a row of a table for each."""
+    """Run the scenarios and print a table row for each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -293,7 +293,7 @@ def main() -> None:
     parser.add_argument("--only", help="part of a scenario's name")
     options = parser.parse_args()
     seed, kills = options.seed, options.kills
-    # a cluster without a token is refused; what starts one and what joins it share this process's
+    # a cluster without a token is refused; the processes that start and join it share this process's token
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     broken = 0

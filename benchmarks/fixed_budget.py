@@ -1,14 +1,14 @@
 """The best metric within a fixed budget, the larger batches hidden: python -m benchmarks.fixed_budget FOLDER.
 
-FOLDER holds, in any folders below it, what is there of
+FOLDER contains, in any subfolders, any of
 
 - ``alexnet_tuning.jsonl.gz``: random search over the settings of AlexNet on ImageNet (github.com/nicholaslourie/opda,
-  folder data; CC BY-SA 4.0). Trainings of about one length are those of one budget, for their rate decays to their end.
-- ``dense.csv``: final losses of dense language models over batch size and peak learning rate, one grid by model size
-  and token budget (step-law/steplaw, arXiv:2503.04715). Beliefs on Adam are learnt without the grids of that size.
+  folder data; CC BY-SA 4.0). Trainings of similar length count as one budget, as their rate decays to their end.
+- ``dense.csv``: final losses of dense language models over batch size and peak learning rate, one grid per model size
+  and token budget (step-law/steplaw, arXiv:2503.04715). Priors for Adam are learnt without the grids of that size.
 
 None of it is shipped. From all trainings at the smaller batches the best metric is forecast at 2 and 4 times the
-largest of them, and held against the trainings there: of AlexNet the mean of the five best of random search, of the
+largest of them, and compared with the trainings there: for AlexNet the mean of the five best of random search, for the
 language models the best of the grid. ``regret`` is by how much the loss at the grid's rate nearest the recommended one
 is above the best.
 """
@@ -41,21 +41,21 @@ TOP1 = Target.best("top1", higher_is_better=True)
 LOSS = Target.best("loss", higher_is_better=False)
 ALEXNET_SAMPLES = 1_281_167
 LENGTHS = ((20, 30), (30, 42), (42, 60), (60, 80), (80, 101))
-"""Epochs of trainings that are taken for one budget."""
+"""Ranges of epochs whose trainings count as one budget."""
 ALEXNET_SPLITS = (((128, 256), 512), ((128, 256, 512), 1024), ((128, 256), 1024))
 FEW = 5
-"""The best of many is luck: so many of the best are averaged, over the logarithm of what they lack."""
+"""Number of best trainings averaged, by the logarithm of their shortfall, as the single best of many is luck."""
 TOPS = (128, 256, 512)
-"""Sequences: the largest batches of the language models that are seen."""
+"""The largest batches of the language models that are seen, in sequences."""
 LEAST_RUNS = 5
 DISTANCES = ((1.0, 2.01), (2.01, 4.3))
 
 
 @dataclass(frozen=True)
 class HiddenBest:
-    """A forecast of the best metric beside what was trained at the hidden batch; ``told`` and ``trained`` in its unit.
+    """A forecast of the best metric and the result at the hidden batch: ``told`` and ``trained``, in its unit.
 
-    ``distance`` is the hidden batch over the largest seen; ``regret`` is None where it is not known.
+    ``distance`` is the hidden batch over the largest seen; ``regret`` is None if unknown.
     """
 
     source: str
@@ -69,7 +69,7 @@ class HiddenBest:
 
     @property
     def held(self) -> bool:
-        """Whether the 90 % interval holds the best that was trained."""
+        """Whether the 90 % interval contains the best trained metric."""
         return self.told.low <= self.trained <= self.told.high
 
 
@@ -160,7 +160,7 @@ def _of_grid(
 
 
 def _best(evidence: Evidence, batch: int, priors: Priors) -> tuple[Interval, float]:
-    """The forecast of the best metric, and the recommended learning rate."""
+    """Return the forecast of the best metric and the recommended learning rate."""
     found = forecast(fit(evidence, rng=np.random.default_rng(0), priors=priors), batch)
     assert found.best is not None
     return found.best.interval, found.settings["learning_rate"].median

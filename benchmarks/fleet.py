@@ -1,4 +1,4 @@
-"""Worker processes that can be killed, studies for them, and a witness of what must not be lost."""
+"""Worker processes that can be killed, studies for them, and a witness that detects lost results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Paced:
     more: str = ""
 
     def submit(self, store: Store, folder: Path, **options: object) -> Study:
-        """Put it into the queue; its workload is copied into ``folder``, where the workers run."""
+        """Submit it; its workload is copied into ``folder``, where the workers run."""
         (folder / "paced_workload.py").write_text(
             (Path(__file__).parent / "paced_workload.py").read_text()
         )
@@ -77,12 +77,12 @@ class Paced:
 
 
 def log_of(name: str, folder: Path) -> Path:
-    """Where the trainings of a study say that they begin."""
+    """Return the file in which the trainings of a study record their start."""
     return folder / f"{name.replace(' ', '-')}.jsonl"
 
 
 def begun(name: str, folder: Path) -> list[dict[str, Any]]:
-    """What they said."""
+    """Return the recorded starts of trainings."""
     log = log_of(name, folder)
     return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
 
@@ -127,11 +127,11 @@ class Fleet:
         return process
 
     def said(self) -> str:
-        """What the workers wrote."""
+        """Return the output of the workers."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def end(self) -> None:
-        """Kill what is left of them."""
+        """Kill the remaining workers."""
         for process in self.processes:
             if process.poll() is None:
                 kill(process)
@@ -139,7 +139,7 @@ class Fleet:
 
 @contextmanager
 def fleet(url: str, folder: Path, *arguments: str) -> Iterator[Fleet]:
-    """A fleet that is ended, whatever happens."""
+    """Provide a fleet that is always ended."""
     workers = Fleet(url, folder, arguments)
     try:
         yield workers
@@ -148,7 +148,7 @@ def fleet(url: str, folder: Path, *arguments: str) -> Iterator[Fleet]:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """``kill -9``: the worker alone; processes of Ray find out for themselves."""
+    """``kill -9`` only the worker; processes of Ray notice by themselves."""
     process.send_signal(signal.SIGKILL)
     process.wait()
 
@@ -178,14 +178,14 @@ def all_ended(store: Store) -> bool:
 
 
 class Witness:
-    """Remembers every trial that was seen finished, with its curve, and says what became of it."""
+    """Records every finished trial that it sees, with its curve, and later checks it."""
 
     def __init__(self, store: Store, besides: str | None = None) -> None:
-        self._store, self._besides = store, besides  # an owner whose studies it does not follow
+        self._store, self._besides = store, besides  # an owner whose studies are ignored
         self._seen: dict[int, tuple[Trial, int]] = {}
 
     def look(self) -> int:
-        """Remember what is finished now; returns how many trials are."""
+        """Record the finished trials; return their number."""
         for study in self._studies():
             for trial in self._store.trials(study.id):
                 if trial.state.finished and trial.id not in self._seen:
@@ -193,7 +193,7 @@ class Witness:
         return len(self._seen)
 
     def faults(self, folder: Path) -> list[str]:
-        """Every rule that was broken: trials lost, changed, run again after their end, without an end or twice there.
+        """Return every broken rule: trials lost, changed, run again after their end, without an end or duplicated.
 
         ``folder`` is where the workers ran.
         """

@@ -1,7 +1,7 @@
-"""Samples a second of K fused trainings over those of the same trainings one at a time, on one thread or one GPU.
+"""Samples per second of K fused trainings relative to training them one at a time, on one thread or one GPU.
 
-Both do the same updates, without evaluations: each round trains so many updates of all K trainings one by one, and as
-one. Seconds are those of the processor on a CPU and of the wall clock on a GPU, in the fastest round of each way.
+Both do the same updates, without evaluations: each round trains the same updates of all K trainings one by one, and
+fused. Seconds are CPU time on a CPU and wall-clock time on a GPU, in the fastest round of each way.
 
     python benchmarks/fused_trials.py [--device cuda] [--trials 1 4 16 64] [--rounds N] [--case NAME]
 """
@@ -29,7 +29,7 @@ UPDATES = 24
 
 
 class Digits(ResNetWorkload):
-    """The digits with a network of one's own; no update is measured, for it would be in one way and not the other."""
+    """The digits with a custom network; no update measures noise, as only one of the two ways would."""
 
     def __init__(self, network: Callable[[], nn.Module] | None) -> None:
         super().__init__({"source": "digits"})
@@ -37,7 +37,7 @@ class Digits(ResNetWorkload):
         self.evaluation_samples = 1
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:
-        """The network, or the workload's own."""
+        """Return the network, or the workload's own."""
         return self._network() if self._network else super().build_model(settings)
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:  # noqa: ARG002
@@ -75,7 +75,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module] | None, int]] = {
 
 
 def job(number: int, batch: int) -> TrainingJob:
-    """The job of one of the trials, by the rate."""
+    """Return the job of one of the trials, which differ in the rate."""
     return TrainingJob(
         workload="resnet",
         data={"source": "digits"},
@@ -89,7 +89,7 @@ def job(number: int, batch: int) -> TrainingJob:
 
 
 def measure(name: str, trials: int, rounds: int, device: torch.device) -> tuple[float, float]:
-    """Samples a second of the trainings one at a time, and as one."""
+    """Return the samples per second of the trainings one at a time, and fused."""
     network, batch = CASES[name]
     workload = Digits(network)
     groups = [

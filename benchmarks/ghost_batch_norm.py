@@ -1,8 +1,8 @@
-"""Ghost batch norm with its shortcut and ReLU: one operation of the graph, and the composition of PyTorch's.
+"""Ghost batch norm with its shortcut and ReLU: one fused operation against the composition of PyTorch's operations.
 
 Both forms, forward and backward, alternate within each round; the ratio is the median over the rounds. The sizes are
 those of layers of resnet8 and resnet20 at usual batches, of ResNet-50 and of DeepLabv3+. On a GPU the trainer uses the
-composition, because nothing was measured there; ``--device cuda`` measures it.
+composition, as the fused form was not measured there; ``--device cuda`` measures it.
 
     python benchmarks/ghost_batch_norm.py [--rounds N] [--device cuda]
 """
@@ -77,13 +77,13 @@ class Layer:
         self.milliseconds(fused=False)
 
     def both(self, *, fused_first: bool) -> tuple[float, float]:
-        """Milliseconds of the composition and of the fused operation."""
+        """Return the milliseconds of the composition and of the fused operation."""
         first = self.milliseconds(fused=fused_first)
         second = self.milliseconds(fused=not fused_first)
         return (second, first) if fused_first else (first, second)
 
     def milliseconds(self, *, fused: bool) -> float:
-        """Of one forward and backward pass: of the processor, or of the wall clock on a device."""
+        """Time one forward and backward pass: CPU time, or wall-clock time on a device."""
         least, normalization.FUSED_ELEMENTS = normalization.FUSED_ELEMENTS, 0 if fused else 2**62
         clock = time.process_time if self.x.device.type == "cpu" else self._clock
         started = clock()

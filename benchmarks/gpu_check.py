@@ -1,16 +1,16 @@
-"""What the project does on this machine's GPU: whether it is right, how fast it is, and how fast a plain loop would be.
+"""Correctness and speed of the project on this machine's GPU, compared with a plain loop.
 
     python -m benchmarks.gpu_check [--only losses,training,input,steps,workers] [--device cpu] [--small] [--seconds S]
 
-losses    losses and weights of short trainings on the device beside the processor in fp32: optimizers, lag, precisions
+losses    losses and weights of short trainings on the device against the CPU in fp32: optimizers, lag, precisions
 training  samples/s of ResNet-50 and DeepLabv3+ by the trainer, beside a plain loop of common practice in the same run
-input     images/s that the processor decodes, and that ResNet-50 trains on from a folder of JPEGs
+input     images/s that the CPU decodes, and that ResNet-50 trains on from a folder of JPEGs
 steps     ms of one step of each optimizer over ResNet-50's parameters, beside PyTorch's fused ones
 workers   a training under torchrun with one worker, and with one more than there are GPUs, which must be refused
 
-Every check runs on whatever device there is; ``--small`` shrinks them to try the command on a processor. Timings are
-the median of rounds after a warm-up, with the device idle at both ends. A check that fails is told, the next one starts
-and the exit status is 1. Ten minutes on one card.
+Every check runs on any device; ``--small`` shrinks them to try the command on a CPU. Timings are the median of rounds
+after a warm-up, with the device idle at both ends. If a check fails, it is reported, the next one starts and the exit
+status is 1. It takes ten minutes on one card.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ OPTIMIZERS = ("sgd", "lars", "larc", "lamb", "adamw")
 
 @dataclass
 class Check:
-    """Where and how large, and the rows found so far."""
+    """The device and size of the checks, and the rows so far."""
 
     device: torch.device
     small: bool
@@ -70,17 +70,17 @@ class Check:
     rows: list[tuple[str, str]] = field(default_factory=list)
 
     def say(self, what: str, found: str) -> None:
-        """One row, shown at once."""
+        """Add a row and print it at once."""
         self.rows.append((what, found))
         print(f"| {what} | {found} |", flush=True)
 
     def idle(self) -> None:
-        """Wait until the device has nothing to do."""
+        """Wait until the device is idle."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def seconds_of(self, step: Callable[[], object]) -> float:
-        """Median seconds of a step, over rounds that take the seconds of a timing together."""
+        """Return the median seconds of a step, over rounds that together take the configured timing seconds."""
 
         def mean(count: int) -> float:
             self.idle()
@@ -96,7 +96,7 @@ class Check:
 
 
 def losses(check: Check) -> None:
-    """How far losses and weights are from those of fp32 on the processor."""
+    """Compare losses and weights with those of fp32 on the CPU."""
     epochs = 2 if check.small else 4
     for name, extra in MODES.items():
         exact = {} if "precision" in extra else extra
@@ -113,7 +113,7 @@ def losses(check: Check) -> None:
 def _trained(
     device: torch.device, extra: Mapping[str, Any], epochs: int
 ) -> tuple[list[float], torch.Tensor]:
-    """The mean loss of each epoch of a small network on digits, and its weights."""
+    """Return the mean loss of each epoch of a small network on digits, and its weights."""
     settings = {"learning_rate": 0.05, "warmup_epochs": 1.0, "normalization_batch_size": 16}
     job = TrainingJob(
         workload="resnet",
@@ -133,7 +133,7 @@ def _trained(
 
 
 def training(check: Check) -> None:
-    """Samples a second of the trainer and of a plain loop, and the ratio of the two."""
+    """Measure the samples per second of the trainer and of a plain loop, and their ratio."""
     for model, batch in (("resnet50", 8 if check.small else 256), ("deeplabv3plus", 2)):
         for precision in PRECISIONS:
             rounds = 1 if check.small else ROUNDS
@@ -150,7 +150,7 @@ def training(check: Check) -> None:
 
 
 def _plain_step(check: Check, model_name: str, batch: int, precision: str) -> Callable[[], None]:
-    """channels_last, autocast, fused SGD, gradients set to None, PyTorch's batch norm over the whole batch."""
+    """Return a step with channels_last, autocast, fused SGD, gradients set to None, and PyTorch's whole-batch norm."""
     data = {"model": model_name, "batch": batch, "small": check.small}
     workload = gpu_throughput.OnDevice(data)
     group = math.gcd(gpu_throughput.LARGEST_GROUP, batch)
@@ -182,7 +182,7 @@ def _with_batch_norm(model: nn.Module) -> nn.Module:
 
 
 def input_(check: Check) -> None:
-    """Images a second that all cores decode, and that ResNet-50 trains on from files."""
+    """Measure the images per second that all cores decode, and that ResNet-50 trains on from files."""
     with tempfile.TemporaryDirectory() as folder:
         count, size = (32, 96) if check.small else (2048, 224)
         write_images(Path(folder), count)
@@ -218,7 +218,7 @@ def input_(check: Check) -> None:
 
 
 def steps(check: Check) -> None:
-    """Milliseconds of one step of an optimizer."""
+    """Measure the milliseconds of one step of each optimizer."""
 
     def parameters() -> list[nn.Parameter]:
         model = build_resnet("resnet50", 3, 1000, 16 if check.small else 64, 32).to(check.device)
@@ -240,7 +240,7 @@ def steps(check: Check) -> None:
 
 
 def workers(check: Check) -> None:
-    """One worker trains; one more than there are GPUs is refused (on a processor any number trains)."""
+    """Check that one worker trains, and one more than there are GPUs is refused (on a CPU any number trains)."""
     on_gpu = check.device.type == "cuda"
     with tempfile.TemporaryDirectory() as folder:
         TrainingJob(
@@ -283,7 +283,7 @@ CHECKS: Mapping[str, Callable[[Check], None]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the checks; 1 where one of them failed."""
+    """Run the checks; return 1 if one of them failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -309,7 +309,7 @@ def main(arguments: list[str] | None = None) -> int:
     for each in options.only.split(","):
         try:
             CHECKS[each](check)
-        except Exception as error:  # the other checks still tell something
+        except Exception as error:  # the other checks are still useful
             traceback.print_exc()
             check.say(f"{each}: failed", f"{type(error).__name__}: {str(error).splitlines()[:1]}")
             failed = True

@@ -1,7 +1,7 @@
 """Samples per second of a training on one accelerator, and their share of its measured matrix-multiplication peak.
 
-ResNet-50 at 224x224 and DeepLabv3+ at 768x1152x16, trained by ``trainers.loop.synchronous`` on samples that lie on the
-device, so that neither disk nor augmentation is in the figure. The floating-point operations of an update are counted
+ResNet-50 at 224x224 and DeepLabv3+ at 768x1152x16 are trained by ``trainers.loop.synchronous`` on samples that are on
+the device, so that neither disk nor augmentation is included. The floating-point operations of an update are counted
 by PyTorch, not quoted; the peak is that of a large square matrix product in the same precision, measured in the same
 run.
 
@@ -40,7 +40,7 @@ LARGEST_GROUP = 32
 
 
 class OnDevice(Workload):
-    """One batch of random samples that lies on the device and comes again and again."""
+    """One batch of random samples on the device, used repeatedly."""
 
     metrics: ClassVar[Mapping[str, bool]] = {"loss": False}
     evaluation_samples = 1
@@ -74,11 +74,11 @@ class OnDevice(Workload):
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
-        """As many of the samples as are asked for."""
+        """Return as many samples as requested."""
         return self.evaluation_batch(indices)
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """As many of the samples as are asked for."""
+        """Return as many samples as requested."""
         return self.inputs[: len(indices)], self.targets[: len(indices)]
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:  # noqa: ARG002
@@ -86,7 +86,7 @@ class OnDevice(Workload):
         return F.cross_entropy(model(batch[0]).float(), batch[1])
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:  # noqa: ARG002
-        """Nothing is evaluated here; on the device of the batch."""
+        """Return a dummy score on the device of the batch, as nothing is evaluated here."""
         return {"loss": torch.ones(len(batch[0]), device=batch[0].device)}
 
 
@@ -108,7 +108,7 @@ def main() -> None:
     rate = max(samples_per_second(training, batch) for _ in range(ROUNDS))
     peak = matrix_peak(
         REDUCED_TYPES.get(options.precision, torch.float32), 1024 if options.small else 8192
-    )  # fp32 products in TF32 or not, as the training has set it
+    )  # fp32 products in TF32 or not, as set by the training
     device = SingleProcess().device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     print(
@@ -119,7 +119,7 @@ def main() -> None:
 
 
 def begin(model: str, precision: str, batch: int, *, small: bool) -> TrainingRun:
-    """A training whose stretches between evaluations are rounds of this benchmark."""
+    """Return a training whose intervals between evaluations are the rounds of this benchmark."""
     job = TrainingJob(
         workload="benchmarks.gpu_throughput:OnDevice",
         data={"model": model, "batch": batch, "small": small},
@@ -138,21 +138,21 @@ def begin(model: str, precision: str, batch: int, *, small: bool) -> TrainingRun
 
 
 def operations_per_sample(training: TrainingRun, batch: int) -> float:
-    """Floating-point operations, forward and backward, counted over a round that also warms up."""
+    """Count the floating-point operations, forward and backward, over a round that also warms up."""
     with FlopCounterMode(display=False) as counter:
         training.advance()
     return counter.get_total_flops() / (batch * UPDATES_PER_ROUND)
 
 
 def samples_per_second(training: TrainingRun, batch: int) -> float:
-    """The rate of one round, which ends with an evaluation of one sample."""
+    """Return the rate of one round, which ends with an evaluation of one sample."""
     started = time.perf_counter()
-    training.advance()  # ends by reading the losses, so the device has finished
+    training.advance()  # reads the losses at its end, so the device has finished
     return batch * UPDATES_PER_ROUND / (time.perf_counter() - started)
 
 
 def matrix_peak(kind: torch.dtype, side: int) -> float:
-    """Operations per second of the best of some products of square matrices."""
+    """Return the operations per second of the fastest of several products of square matrices."""
     device = SingleProcess().device
     left, right = (torch.randn(side, side, device=device).to(kind) for _ in range(2))
     best = math.inf

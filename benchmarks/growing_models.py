@@ -1,4 +1,4 @@
-"""Sweeps of small models that forecast a larger one: python -m benchmarks.growing_models FOLDER [--only NAME ...].
+"""Forecasts of a larger model from sweeps of small ones: python -m benchmarks.growing_models FOLDER [--only NAME ...].
 
 ``standard`` and ``mup``: language models with AdamW. Each sweep trains widths 32 and 64 at batches 16 to 64 for an
 eighth and a half of the samples, and forecasts the loss of width 128 at batch 128 for all of them; mup has base width
@@ -7,12 +7,12 @@ digits with SGD. Each sweep trains widths 4 and 8 at batches 32 to 128, and fore
 256 to an accuracy of 0.96; mup has base width 4.
 
 The truth is a grid of rates at the full scale, each with several seeds, that no sweep sees; ``regret`` is by how much
-the loss, or the epochs, of a rate on the curve through the grid's means are above the least. The curve of losses is a
-cubic in the logarithms, that of epochs a polygon, on which a training that did not arrive counts its whole budget.
-Beside the forecast: the rate of the best trial of the largest and longest models at the largest batch left alone, that
-rate moved by the square root of the batch and, of SGD, by linear scaling, of language models by Step Law
-(arXiv:2503.04715). ``cost`` is that of a sweep in trainings at the full scale with the best rate. FOLDER keeps what was
-trained; a second call goes on.
+the loss or the epochs of a rate, on the curve through the grid's means, are above the minimum. The curve of losses is a
+cubic in the logarithms, that of epochs is piecewise linear, and a training that missed the target counts its whole
+budget. The forecast is compared with the unchanged rate of the best trial of the largest and longest models at the
+largest batch, that rate scaled by the square root of the batch and, for SGD, by linear scaling, for language models by
+Step Law (arXiv:2503.04715). ``cost`` is that of a sweep in trainings at the full scale with the best rate. FOLDER keeps
+the trainings; a second call continues.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class Case:
     sweeps: int
 
     def study(self, number: int = 0) -> StudySpec:
-        """One sweep; its number is in its name, from which the sampler draws."""
+        """Return one sweep; its name contains its number, and seeds the sampler."""
         return StudySpec.from_dict({**self.values, "name": f"{self.name}-{number}"})
 
     @property
     def how_soon(self) -> bool:
-        """Whether the question is how soon, and not how good."""
+        """Whether the question is how soon the target is reached, not how good the metric becomes."""
         return "best_within" not in self.values["target"]
 
 
@@ -129,7 +129,7 @@ CASES = (
 
 
 def trained(name: str, rate: float, seed: int) -> float:
-    """The best loss of one training at the full scale, or its epochs to the target: all it may take where it missed."""
+    """Return the best loss of one training at the full scale, or its epochs to the target (its budget if it missed)."""
     import torch
 
     from trainers.begin import begin_training
@@ -155,14 +155,14 @@ def trained(name: str, rate: float, seed: int) -> float:
 
 @dataclass(frozen=True)
 class Curve:
-    """The mean need at the full scale over the rate, and the rate at which it is least."""
+    """The mean need at the full scale over the rate, and the rate at its minimum."""
 
     need: Callable[[float], float]
     best: float
 
 
 def curve(case: Case, needs: Sequence[float]) -> Curve:
-    """Through the needs at the rates of the grid; beyond its ends as at its ends."""
+    """Return the curve through the needs at the grid's rates, constant beyond its ends."""
     logs, values = np.log(case.rates), np.log(needs)
     fitted = (
         (lambda at: np.interp(at, logs, values))
@@ -192,12 +192,12 @@ class Scored:
 
     @property
     def held(self) -> bool:
-        """Whether the interval holds what the rate came to."""
+        """Whether the interval contains the result of the rate."""
         return self.low <= self.truth <= self.high
 
 
 def score(case: Case, number: int, folder: Path, needs: Sequence[float]) -> Scored:
-    """The forecast of one sweep beside the grid's ``needs``."""
+    """Score the forecast of one sweep against the grid's ``needs``."""
     spec = case.study(number)
     result = hpo.run_study(spec, f"sqlite:///{folder / 'sweeps.db'}", folder=folder)
     made = result.forecast
@@ -228,7 +228,7 @@ def score(case: Case, number: int, folder: Path, needs: Sequence[float]) -> Scor
 
 
 def others(case: Case, spec: StudySpec, trials: Sequence[Trial]) -> dict[str, float]:
-    """The rates of the rules beside the forecast."""
+    """Return the rates of the rules of thumb."""
     largest = {point: size[-1] for point, size in spec.sizes.items()}
     batch = spec.ladder[-1]
     evidence = [
@@ -250,7 +250,7 @@ def others(case: Case, spec: StudySpec, trials: Sequence[Trial]) -> dict[str, fl
 
 
 def cost(case: Case, spec: StudySpec, trials: Sequence[Trial], least: float) -> float:
-    """Of a sweep, in trainings at the full scale; ``least`` is what the best of those need, in epochs or loss."""
+    """Return a sweep's cost in trainings at the full scale; ``least`` is the need of the best one (epochs or loss)."""
     full = dict(full_point(spec))
     samples = least * case_samples(case) if case.how_soon else full["training_samples"]
     per_sample = relative_cost(full_point(spec)) / full.get("training_samples", 1)
@@ -265,7 +265,7 @@ def cost(case: Case, spec: StudySpec, trials: Sequence[Trial], least: float) -> 
 
 
 def case_samples(case: Case) -> int:
-    """The samples of an epoch."""
+    """Return the samples of an epoch."""
     from trainers.workloads import load_workload
 
     return load_workload(case.values["workload"], case.values["data"]).train_samples
@@ -274,7 +274,7 @@ def case_samples(case: Case) -> int:
 def tables(
     cases: Sequence[Case], found: Sequence[Scored], needs: Mapping[str, Sequence[float]]
 ) -> str:
-    """The grids, every sweep, and the means, in Markdown; ``cases`` have the same rates."""
+    """Return the grids, every sweep, and the means, in Markdown; ``cases`` have the same rates."""
     rates = cases[0].rates
     lines = [
         f"| rate | {' | '.join(f'{rate:g}' for rate in rates)} |",
@@ -312,7 +312,7 @@ def tables(
 
 
 def grid_of(cases: Sequence[Case], file: Path, processes: int) -> dict[str, list[float]]:
-    """The mean need of each rate by case: of losses the arithmetic, of epochs the geometric mean."""
+    """Return the mean need of each rate by case: arithmetic for losses, geometric for epochs."""
     known: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
     every = [
         each for case in cases for each in itertools.product((case.name,), case.rates, case.seeds)

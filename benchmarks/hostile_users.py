@@ -1,6 +1,6 @@
-"""A user who does, beside the others, what harm a token allows: figures at every bound, answers not taken, programs.
+"""A hostile user who does all the harm that a token allows: extreme figures, unread responses, bad programs.
 
-``benchmarks/service_faults.py --hostile`` and its honest reader tell what the others feel of it.
+``benchmarks/service_faults.py --hostile`` and its honest reader measure the effect on the other users.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EDGES = (
     1e308,
 )
 UNREAD = 40
-"""Connections that take nothing of what they asked for."""
+"""Number of connections that never read their responses."""
 
 FOR_AGENTS = """\
 name: {name}
@@ -64,7 +64,7 @@ SCRIPTS = {
 
 
 def write_scripts(folder: Path) -> list[Path]:
-    """What the programs run."""
+    """Write the scripts that the programs run."""
     for name, text in SCRIPTS.items():
         (folder / name).write_text(text)
     return [folder / name for name in SCRIPTS]
@@ -110,7 +110,7 @@ class HostileUser:
         return answer
 
     def _tell_figures(self, client: httpx.Client, number: int) -> None:
-        """A study for agents whose trials are told of with what no training has; it is deleted now and then."""
+        """Report impossible figures for trials of a study for agents, which is deleted from time to time."""
         draw, name, key = random.Random(number), f"figures {number}", f"{number:016d}"
         body = {"spec": FOR_AGENTS.format(name=name), "for_agents": True}
         self._ask(client, "POST", "/studies", body)
@@ -141,7 +141,7 @@ class HostileUser:
             self._ask(client, "DELETE", f"/studies/{name}")
 
     def _take_nothing(self, client: httpx.Client, number: int) -> None:  # noqa: ARG002
-        """Connections that ask far ahead and read nothing."""
+        """Open connections that pipeline many requests and read nothing."""
         place = urlsplit(self._address)
         request = (
             f"GET /api/v1/studies?limit=1000 HTTP/1.1\r\nHost: {place.hostname}\r\n"
@@ -158,14 +158,14 @@ class HostileUser:
             self._ended.wait(10)
 
     def _run_programs(self, client: httpx.Client, number: int) -> None:
-        """Programs that match for ever, print for ever, and leave processes behind."""
+        """Run programs that match regular expressions forever, print forever, and leave processes behind."""
         text = PROGRAM.format(name=f"program {number}", script=self._scripts[number % 3])
         self._ask(client, "POST", "/studies", {"spec": text})
         self._ended.wait(20)
 
 
 class HonestReader:
-    """Reads a page twice a second, and the memory of the server; a server that is away counts for nothing."""
+    """Reads a page and the server's memory twice a second; ignores times when the server is down."""
 
     def __init__(self, address: str, token: str, pid: Any) -> None:
         self.seconds: list[float] = []
@@ -184,7 +184,7 @@ class HonestReader:
 
     @property
     def p95(self) -> float:
-        """Of the answers, in seconds; NaN where there is none."""
+        """The 95th percentile of the response times in seconds; NaN without responses."""
         ranked = sorted(self.seconds)
         return ranked[int(0.95 * len(ranked))] if ranked else float("nan")
 
@@ -201,7 +201,7 @@ class HonestReader:
 
 
 def resident_bytes(pid: int | None) -> int:
-    """Memory of a process; 0 for none."""
+    """Return the memory of a process; 0 if there is none."""
     if pid is None:
         return 0
     with Path(f"/proc/{pid}/statm").open() as file:

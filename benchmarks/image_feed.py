@@ -1,18 +1,17 @@
-"""Images a second from a folder of JPEGs to a batch that is ready for the device: decoded, cropped, mirrored.
+"""Images per second from a folder of JPEGs to a batch that is ready for the device: decoded, cropped, mirrored.
 
-Writes photographs of 500x375 pixels (noise whose power falls with the frequency as that of real scenes does, about
-115 kB each, as ImageNet's are) and measures in turn, round by round, each way in a process of its own that may use one
-core or two:
+Writes images of 500x375 pixels (noise whose power falls with the frequency like that of real scenes, about 115 kB each,
+like ImageNet's) and measures in turn, round by round, each way in a separate process that may use one core or two:
 
 * ``before``: the procedure of the commit before this feed: Pillow on four threads, then conversion and normalization to
   float32 by the thread that makes the batches
 * ``simplejpeg``, ``pillow``: this feed with each decoder; batches are bytes, as the device gets them
 * ``simplejpeg, normalized``: the same and ``prepare`` on the CPU, for a training that computes there
-* ``decoding alone``: what no feed with this decoder can beat: files are read and decoded as far down as their crops, by
-  one thread in a bare loop, and nothing else is done with them
-* ``DataLoader``: PyTorch's, with a worker process a core, the same decoder and the same crops; batches of bytes
+* ``decoding alone``: an upper bound for any feed with this decoder: one thread in a bare loop reads the files and
+  decodes them down to the end of their crops, and does nothing else
+* ``DataLoader``: PyTorch's, with one worker process per core, the same decoder and the same crops; batches of bytes
 
-The processor time of all processes depends less on what else the machine does than the wall clock does.
+The CPU time of all processes depends less on the machine's other load than wall-clock time does.
 
     python benchmarks/image_feed.py [--images N] [--rounds N] [--cores 1 2] [--folder DIR]
 """
@@ -41,7 +40,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def main() -> None:
-    """Print a table of images a second and of processor time an image, and their ratios to ``before``."""
+    """Print a table of images per second and CPU time per image, and their ratios to ``before``."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -88,7 +87,7 @@ def main() -> None:
 
 
 def in_a_process(way: str, folder: Path, cores: int) -> tuple[float, float] | None:
-    """Images a second and processor seconds an image; None where a decoder is not installed."""
+    """Return images per second and CPU seconds per image; None if a decoder is not installed."""
     command = [sys.executable, __file__, "--measure", way, "--cores", str(cores)]
     run = subprocess.run(
         [*command, "--folder", str(folder)],
@@ -106,14 +105,14 @@ def in_a_process(way: str, folder: Path, cores: int) -> tuple[float, float] | No
 
 
 def measured(way: str, folder: Path, cores: int) -> dict[str, float]:
-    """One pass over all images after one that warms up, on the first ``cores`` cores."""
+    """Measure one pass over all images after a warm-up pass, on the first ``cores`` cores."""
     from trainers.numerics.memory import keep_freed_memory
 
-    keep_freed_memory()  # as every process that trains
+    keep_freed_memory()  # as every training process does
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, set(allowed[:cores]))
     batches = WAYS[way](folder, cores)
-    count = next(batches)  # of one pass
+    count = next(batches)  # images in one pass
     for _ in range(-(-count // BATCH)):
         next(batches)
     started, used = time.perf_counter(), processor_seconds()
@@ -127,7 +126,7 @@ def measured(way: str, folder: Path, cores: int) -> dict[str, float]:
 
 
 def processor_seconds() -> float:
-    """Of this process and of its children, of which those that run are asked one by one."""
+    """Return the CPU time of this process and its children, querying running ones one by one."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     total = used.ru_utime + used.ru_stime
     for children in Path("/proc/self/task").glob("*/children"):
@@ -138,7 +137,7 @@ def processor_seconds() -> float:
 
 
 def feed(folder: Path, decoder: str, *, prepare: bool = False) -> Iterator[int]:
-    """The images in a training's order, as the trainer asks for them."""
+    """Yield the images in a training's order, as the trainer requests them."""
     import torch
 
     from trainers.distributed.sampling import SampleStream
@@ -164,7 +163,7 @@ def feed(folder: Path, decoder: str, *, prepare: bool = False) -> Iterator[int]:
 
 
 def dataloader(folder: Path, cores: int) -> Iterator[int]:
-    """PyTorch's DataLoader over the same files, with the same decoder and crops."""
+    """Use PyTorch's DataLoader over the same files, with the same decoder and crops."""
     import numpy as np
     from torch.utils.data import DataLoader, Dataset
 
@@ -175,7 +174,7 @@ def dataloader(folder: Path, cores: int) -> Iterator[int]:
     decoder = open_decoder("simplejpeg")
 
     class Images(Dataset):
-        """Bytes ``(3, size, size)`` of an image, cropped and mirrored at random, and a class."""
+        """Bytes ``(3, size, size)`` of an image, randomly cropped and mirrored, and a class."""
 
         def __len__(self) -> int:
             return len(files)
@@ -198,7 +197,7 @@ def dataloader(folder: Path, cores: int) -> Iterator[int]:
 
 
 def decoding_alone(folder: Path) -> Iterator[int]:
-    """Files read and decoded down to the end of their crops, by one thread."""
+    """Read files and decode them down to the end of their crops, in one thread."""
     import numpy as np
 
     from trainers.feed.crops import UNIFORMS, random_crop
@@ -215,7 +214,7 @@ def decoding_alone(folder: Path) -> Iterator[int]:
 
 
 def before(folder: Path) -> Iterator[int]:
-    """The procedure of the commit before: crops that are clipped, floats made by one thread."""
+    """Use the procedure of the commit before: clipped crops, conversion to floats in one thread."""
     import numpy as np
     import torch
     from PIL import Image
@@ -269,7 +268,7 @@ WAYS = {
 
 
 def write_images(folder: Path, count: int) -> int:
-    """Two classes for training, and two images for evaluation; returns the bytes of the first."""
+    """Write two classes for training and two images for evaluation; return the bytes of the training images."""
     import io
 
     import numpy as np
@@ -289,7 +288,7 @@ def write_images(folder: Path, count: int) -> int:
 
 
 def scene(generator):
-    """An image ``(height, width, 3)``: amplitudes fall with the frequency (Field 1987, doi:10.1364/JOSAA.4.002379)."""
+    """Make an image ``(height, width, 3)``: amplitudes fall with frequency (Field 1987, doi:10.1364/JOSAA.4.002379)."""
     import numpy as np
 
     frequency = np.hypot(np.fft.fftfreq(HEIGHT)[:, None], np.fft.rfftfreq(WIDTH)[None])

@@ -1,11 +1,10 @@
-"""Convergence points per second into SQLite and PostgreSQL beside Optuna's RDBStorage, and reading a large study.
+"""Convergence points per second into SQLite and PostgreSQL against Optuna's RDBStorage, and reading a large study.
 
 Both write to databases of the same kind on the same disk, in turns, round by round: Optuna reports values of running
-trials one by one, which is the way it has (``Trial.report``), the Store records trainings of 200 points as they
-come from a sweep (``record``: 50 trainings a call) and columns (``record_columns``). A point of the Store has nine
-measured values, a report of Optuna has one. PostgreSQL is a private server with its own settings as they are, so that
-every commit waits for the disk. Then a study of ``--trials`` trainings of ``--points`` points is written, and read
-the way pages of a dashboard do.
+trials one by one, its only way (``Trial.report``); the Store records trainings of 200 points as they come from a sweep
+(``record``: 50 trainings per call) and columns (``record_columns``). A point of the Store has nine measured values, a
+report of Optuna has one. PostgreSQL is a private server with its default settings, so every commit waits for the disk.
+Then a study of ``--trials`` trainings of ``--points`` points is written, and read as pages of a dashboard do.
 
     python -m benchmarks.ingest [--rounds N] [--seconds S] [--trials N] [--points N] [--folder DIR]
 """
@@ -39,7 +38,7 @@ from storage.store import Store
 
 POINTS, TRIALS_A_CALL = 200, 50
 READS = 40
-_SEEDS = itertools.count()  # a study trains the same settings with one seed once
+_SEEDS = itertools.count()  # a study trains the same settings and seed only once
 SETTINGS = TrainingSettings().to_dict()
 
 
@@ -73,7 +72,7 @@ def main() -> None:
 
 @contextmanager
 def databases(folder: Path | None) -> Iterator[dict[str, Callable[[], str]]]:
-    """For each kind of database, what gives the URL of a new one."""
+    """Provide a function for each kind of database that returns the URL of a new one."""
     with (
         tempfile.TemporaryDirectory(dir=folder) as files,
         private_postgres(folder=folder) as server,
@@ -86,7 +85,7 @@ def databases(folder: Path | None) -> Iterator[dict[str, Callable[[], str]]]:
 
 
 def compare(new_url: Callable[[], str], rounds: int, seconds: float) -> None:
-    """Print the rates of every way, each on a database of its own, and how many times Optuna's they are."""
+    """Print the rates of every way, each on a separate database, and their ratio to Optuna's."""
     with Store.open(new_url()) as store:
         ways = {
             "Optuna, Trial.report": optuna_way(new_url()),
@@ -107,7 +106,7 @@ def compare(new_url: Callable[[], str], rounds: int, seconds: float) -> None:
 
 
 def rate(write: Callable[[], int], seconds: float) -> float:
-    """Points per second over some seconds; ``write`` returns how many it has written."""
+    """Return the points per second over some seconds; ``write`` returns the number it wrote."""
     written, begin = 0, time.perf_counter()
     while (taken := time.perf_counter() - begin) < seconds:
         written += write()
@@ -115,7 +114,7 @@ def rate(write: Callable[[], int], seconds: float) -> float:
 
 
 def optuna_way(url: str) -> Callable[[], int]:
-    """One reported value of a running trial a call; a new trial after every 200."""
+    """Report one value of a running trial per call; start a new trial after every 200."""
     storage = optuna.storages.RDBStorage(url.replace("postgresql://", "postgresql+psycopg://"))
     study = optuna.create_study(storage=storage)
     trial, step = study.ask(), 0
@@ -132,7 +131,7 @@ def optuna_way(url: str) -> Callable[[], int]:
 
 
 def record_way(store: Store, name: str) -> Callable[[], int]:
-    """The points of 50 new trials a call."""
+    """Write the points of 50 new trials per call."""
     study = new_study(store, name)
     points = [
         ConvergencePoint(
@@ -158,7 +157,7 @@ def record_way(store: Store, name: str) -> Callable[[], int]:
 
 
 def columns_way(store: Store, name: str) -> Callable[[], int]:
-    """The points of 50 new trials a call, in columns."""
+    """Write the points of 50 new trials per call, in columns."""
     study = new_study(store, name)
 
     def write() -> int:
@@ -170,7 +169,7 @@ def columns_way(store: Store, name: str) -> Callable[[], int]:
 
 
 def write_study(store: Store, count: int, points: int) -> Study:
-    """Write a study of finished trials with their points, beside a hundred small ones."""
+    """Write a study of finished trials with their points, besides a hundred small studies."""
     for number in range(100):
         new_trials(store, new_study(store, f"small {number}"), 3)
     study, begin = new_study(store, "large"), time.perf_counter()
@@ -202,7 +201,7 @@ def write_study(store: Store, count: int, points: int) -> Study:
 
 
 def read_study(store: Store, study: Study) -> None:
-    """Print median and 95th percentile of the times of some reads, each of other rows."""
+    """Print median and 95th percentile of the times of some reads, each of different rows."""
     ids = [trial.id for trial in store.trials(study.id)]
     generator = np.random.default_rng(0)
     reads: dict[str, Callable[[], object]] = {
@@ -229,7 +228,7 @@ def read_study(store: Store, study: Study) -> None:
 
 
 def new_study(store: Store, name: str) -> Study:
-    """A study without trials."""
+    """Create a study without trials."""
     return store.create_study(
         NewStudy(
             name=name,
@@ -243,7 +242,7 @@ def new_study(store: Store, name: str) -> Study:
 
 
 def new_trials(store: Store, study: Study, count: int) -> list[int]:
-    """The ids of new trials."""
+    """Create trials and return their ids."""
     return [
         trial.id
         for trial in store.add_trials(
@@ -257,7 +256,7 @@ def new_trials(store: Store, study: Study, count: int) -> list[int]:
 
 
 def curves(ids: list[int], points: int) -> Convergence:
-    """Trainings in columns."""
+    """Return trainings in columns."""
     step = np.tile(np.arange(points), len(ids))
     loss = 1 / (1 + step)
     return Convergence(

@@ -1,11 +1,11 @@
-"""A training that waits for its images: predicted time against the time that it takes, on this machine.
+"""An input-bound training: predicted against measured time, on this machine.
 
     python -m benchmarks.input_limited [--images 512] [--folder FOLDER]
 
 A folder of generated JPEGs of 500 x 375 (nearly as large as ImageNet's) is trained on with a network so small that
-decoding takes most of the time. The prediction comes from what `hpo machines local --measure` measures of the machine
-and `hpo run` of the workload; no training is timed for it. For two workers it is also made as a plan of this machine
-is: from the rate of one. The machine must be idle otherwise.
+decoding takes most of the time. The prediction uses what `hpo machines local --measure` measures of the machine and
+`hpo run` of the workload; no training is timed for it. For two workers it is also made as for a plan of this machine:
+from the rate of one worker. The machine must be otherwise idle.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ CLASSES = 2
 
 
 class SmallNet(ResNetWorkload):
-    """A convolution and a linear layer, on the middle of which there are 4 x 4 features."""
+    """A convolution and a linear layer, with 4 x 4 features in between."""
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:  # noqa: ARG002
-        """2.4 million multiply-adds forward and backward for an image of 224 x 224."""
+        """Return a network of 2.4 million multiply-adds forward and backward for an image of 224 x 224."""
         return nn.Sequential(
             nn.Conv2d(3, 8, 8, stride=8),
             nn.ReLU(),
@@ -58,7 +58,7 @@ class SmallNet(ResNetWorkload):
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One training: what was predicted, from what, and the seconds that it took."""
+    """One training: the prediction, its source, and the measured seconds."""
 
     workers: int
     source: str
@@ -102,7 +102,7 @@ def main() -> None:
 def rows(
     machine: Machine, cost: WorkloadCost, folder: Path, images: int, size: int
 ) -> Iterator[Row]:
-    """The rows of one size of the images, training by training."""
+    """Yield the rows of one image size, training by training."""
     rates = ModelledRates(machine, cost, StepOptions())
     alone = 0.0
     for workers in sorted({1, min(2, machine.accelerators)}):
@@ -130,7 +130,7 @@ def rows(
 
 
 def train(folder: Path, workers: int, size: int) -> float:
-    """Seconds of training and evaluation with so many workers of one computing thread each."""
+    """Time training and evaluation with ``workers`` workers of one computing thread each."""
     job, report = folder / "job.json", folder / f"report-{size}-{workers}.jsonl"
     TrainingJob(
         workload="benchmarks.input_limited:SmallNet",
@@ -153,7 +153,7 @@ def train(folder: Path, workers: int, size: int) -> float:
 
 
 def write_images(folder: Path, images: int) -> None:
-    """JPEGs in ImageNet's layout: random blocks at three scales, about 110 kB each."""
+    """Write JPEGs in ImageNet's layout: random blocks at three scales, about 110 kB each."""
     rng = np.random.default_rng(0)
     for part, count in (("train", images), ("val", max(CLASSES, images // 8))):
         for number in range(count):

@@ -1,9 +1,9 @@
-"""Longer trainings of language models from shorter ones: python -m benchmarks.lengths FOLDER [--only NAME ...].
+"""Forecasts of longer language model trainings by shorter ones: python -m benchmarks.lengths FOLDER [--only NAME ...].
 
-Each case trains small byte-level transformers at several batches, widths and lengths, at two rates about the best of
-the next cheaper ones, and forecasts the loss of a training 4 or 8 times as long: of the largest width seen, or of twice
-that. What was trained there: the best of four rates, by the mean of two further seeds. FOLDER keeps what was trained; a
-second call goes on. Ten minutes on one free core.
+Each case trains small byte-level transformers at several batches, widths and lengths, at two rates near the best of
+the next cheaper ones, and forecasts the loss of a training 4 or 8 times as long, at the largest width seen or twice
+that. It is compared with the best of four rates there, by the mean of two further seeds. FOLDER keeps the trainings; a
+second call continues. It takes ten minutes on one free core.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hpo.study.spec import StudySpec
 from search_spaces.settings import TrainingSettings
 
 FIRST, AFTER = (0.25, 0.5, 1.0, 2.0), ((1.0, 1.5), (1.0, 1 / 1.5))
-"""Of the middle of the rates at the smallest size, and of the best of the next cheaper size at the others."""
+"""Multiples of the middle rate at the smallest size, and of the best rate of the next cheaper size at the others."""
 AT_FULL_SCALE = (0.35, 0.6, 1.0, 1.7)
 SEEDS = (101, 102)
 ENGLISH = "topics.py"
@@ -41,7 +41,7 @@ ENGLISH = "topics.py"
 
 @dataclass(frozen=True)
 class Case:
-    """``rate`` is the middle of those of the smallest size; ``sizes`` those of the ladder and of the full scale."""
+    """``rate`` is the middle rate of the smallest size; ``sizes`` are those of the ladder and of the full scale."""
 
     name: str
     optimizer: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Case:
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def study(self) -> StudySpec:
-        """The study whose trainings these are."""
+        """Return the study of these trainings."""
         length = self.sizes["samples"][1]
         return StudySpec.from_dict(
             {
@@ -80,7 +80,7 @@ class Case:
 
 
 def english() -> str:
-    """Where Python keeps its help texts."""
+    """Return the path of Python's help texts."""
     import pydoc_data
 
     return str(Path(next(iter(pydoc_data.__path__)), ENGLISH))
@@ -90,7 +90,7 @@ ADAMW, SGD = {"optimizer": "adamw"}, {"optimizer": "sgd", "momentum": 0.9}
 
 
 def cases() -> tuple[Case, ...]:
-    """Other widths, texts and optimizers than those that any law was made with."""
+    """Return the cases, with widths, texts and optimizers that were not used to develop any law."""
     text = {"source": "text", "path": english()}
     longer = {"global_batch_size": ((16, 32, 64), 64)}
     return (
@@ -124,14 +124,14 @@ def cases() -> tuple[Case, ...]:
 
 
 class Trainings:
-    """What was trained, in a file: the best loss by what was asked, infinite where it diverged."""
+    """The trainings, stored in a file: the best loss of each, infinite if it diverged."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._known: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
 
     def loss(self, case: Case, point: Point, batch: int, rate: float, seed: int) -> float:
-        """The best loss of one training, made now where it is not known."""
+        """Return the best loss of one training, which is run if it is not stored."""
         key = repr((case.name, point, batch, float(f"{rate:.6g}"), seed))
         if key not in self._known:
             self._known[key] = _train(case, point, batch, float(f"{rate:.6g}"), seed)
@@ -159,7 +159,7 @@ def _train(case: Case, point: Point, batch: int, rate: float, seed: int) -> floa
 
 
 def sweep(case: Case, trainings: Trainings) -> Iterator[tuple[Point, int, float, float]]:
-    """Size, batch, rate and loss of every training of the ladder, the cheapest size first."""
+    """Yield size, batch, rate and loss of every training of the ladder, the cheapest size first."""
     spec = case.study()
     best: dict[int, float] = {}
     seeds = itertools.count(1)
@@ -177,7 +177,7 @@ def sweep(case: Case, trainings: Trainings) -> Iterator[tuple[Point, int, float,
 
 
 def truth(case: Case, trainings: Trainings, near: float) -> float:
-    """The loss at full scale of the best of four rates about one that is ``near``: the mean of two further seeds."""
+    """Return the full-scale loss of the best of four rates around ``near``: the mean of two further seeds."""
     spec = case.study()
     point, batch = full_point(spec), spec.full_scale.global_batch_size
     losses = {
@@ -189,7 +189,7 @@ def truth(case: Case, trainings: Trainings, near: float) -> float:
 
 
 def told(case: Case, swept: Sequence[tuple[Point, int, float, float]]) -> Interval:
-    """The forecast of the loss at full scale."""
+    """Return the forecast of the loss at full scale."""
     spec = case.study()
     observations = [
         Observation(

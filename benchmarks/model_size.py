@@ -4,14 +4,14 @@ Decoder-only transformers over the bytes of Python's own sources. Over the width
 ``standard`` and ``mup`` with the base width 32; with ``--over depth``, of width 32 in ``standard`` and ``completep``
 with the base depth 2. At the base both are the same.
 
-Coordinate check (Yang et al., arXiv:2203.03466, section D.1): the root mean square of what each part of the network
-gives, and of its change over the first 4 updates, at widths of 32 to 512 or depths of 2 to 32.
+Coordinate check (Yang et al., arXiv:2203.03466, section D.1): the root mean square of the output of each part of the
+network, and of its change over the first 4 updates, at widths of 32 to 512 or depths of 2 to 32.
 
 Best rate: the held-out loss after 256 updates (over the depth 128) of 32 sequences of 32 bytes with AdamW, at seven
-rates and four sizes; warmup over a tenth, a line to zero, no weight decay, one seed. The best rate is the lowest point
+rates and four sizes; warmup over a tenth, linear decay to zero, no weight decay, one seed. The best rate is the vertex
 of the parabola through the lowest loss and its two neighbours, over the logarithm of the rate.
 
-A training that is in FILE, one JSON object a line, is not trained again. ``--write`` writes the pictures and the table.
+Trainings in FILE, one JSON object per line, are not repeated. ``--write`` writes the pictures and the table.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ CHECKED: Mapping[str, Mapping[str, Any]] = {
     "lion": {"learning_rate": 0.001},
     "lamb": {"learning_rate": 0.02},
 }
-"""Optimizers of the coordinate check, at rates at which the narrow network learns."""
+"""Optimizers of the coordinate check, with rates at which the narrow network learns."""
 CHECKED_DATA = {"sequence_length": 16, "evaluation_samples": 16, "train_samples": 4 * BATCH}
 """Four updates to the first evaluation."""
 RATES = tuple(0.001 * 2**power for power in range(7))
 SEEDS = (1,)
 LOST = 10.0
-"""Nats a byte that a training counts as which diverged: uniform guessing has 5.5."""
+"""Loss in nats per byte assigned to a diverged training; uniform guessing has 5.5."""
 COLOURS = ("#1f77b4", "#2ca02c", "#ff7f0e", "#d62728")
 
 
 @dataclass(frozen=True)
 class Direction:
-    """What grows: ``sizes`` are trained and ``checked`` are checked, all from the first; ``updates`` are those of a
-    training, and ``parametrizations`` the standard one and that which follows this direction.
+    """The growing dimension: ``sizes`` are trained and ``checked`` are checked, with the first as the base; ``updates``
+    are those of a training, and ``parametrizations`` the standard one and the one for this direction.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Direction:
         return self.sizes[0]
 
     def data(self, parametrization: str, size: int, **others: Any) -> dict[str, Any]:
-        """The data section of a language model of this size; ``width`` or ``depth`` among the others."""
+        """Return the data section of a language model of this size; ``others`` may include ``width`` or ``depth``."""
         return options(parametrization, **{**others, self.name: size})
 
 
@@ -99,14 +99,14 @@ class SmallTraining:
 
 @dataclass(frozen=True)
 class Size:
-    """Root mean square of what a part of the network gives, and of its change over the first updates."""
+    """Root mean square of the output of a part of the network, and of its change over the first updates."""
 
     value: float
     change: float
 
 
 def options(parametrization: str, width: int = 32, **others: Any) -> dict[str, Any]:
-    """The data section of a language model, by default of 2 blocks; its base is of width 32 and depth 2."""
+    """Return the data section of a language model, by default of 2 blocks, with base width 32 and base depth 2."""
     base = {
         f"base_{size}": {"width": 32, "depth": 2}[size]
         for size in PARAMETRIZATIONS[parametrization]
@@ -123,7 +123,7 @@ def coordinates(
     *,
     evaluations_per_epoch: int = 1,
 ) -> dict[str, Size]:
-    """The sizes of each of ``parts`` of a model on 16 evaluation samples, changed up to the first evaluation."""
+    """Return the sizes of each of ``parts`` of a model on 16 evaluation samples, up to the first evaluation."""
     job = _job(workload, data, settings, seed=3)
     training = begin_training(replace(job, evaluations_per_epoch=evaluations_per_epoch))
     assert isinstance(training, Training)
@@ -147,7 +147,7 @@ def coordinates(
 
 
 def parts_of_decoder(model: Any) -> dict[str, nn.Module]:
-    """What is looked at in a language model: in its last block, and its scores."""
+    """Return the checked parts of a language model: those of its last block, and the logits."""
     block = model.blocks[-1]
     return {
         "queries, keys, values": block.queries_keys_values,
@@ -158,7 +158,7 @@ def parts_of_decoder(model: Any) -> dict[str, nn.Module]:
 
 
 def check(over: Direction, optimizer: str, parametrization: str) -> dict[int, dict[str, Size]]:
-    """The coordinate check of one optimizer, by size."""
+    """Run the coordinate check of one optimizer, by size."""
     settings = TrainingSettings(optimizer=optimizer, weight_decay=0.0, **CHECKED[optimizer])
     return {
         size: coordinates(
@@ -169,7 +169,7 @@ def check(over: Direction, optimizer: str, parametrization: str) -> dict[int, di
 
 
 def loss_of(over: Direction, training: SmallTraining) -> float:
-    """The held-out loss at the end, in nats a byte; LOST where it diverged."""
+    """Return the final held-out loss in nats per byte; LOST if the training diverged."""
     data = over.data(
         training.parametrization,
         training.size,
@@ -194,9 +194,9 @@ def loss_of(over: Direction, training: SmallTraining) -> float:
 
 
 def wanted(over: Direction) -> list[SmallTraining]:
-    """Every training of the sweep, seed by seed, the dearest first.
+    """Return every training of the sweep, seed by seed, the most expensive first.
 
-    At the base both parametrizations are one, which is trained once.
+    At the base both parametrizations coincide, and are trained once.
     """
     return sorted(
         (
@@ -212,7 +212,7 @@ def wanted(over: Direction) -> list[SmallTraining]:
 
 
 def losses(over: Direction, file: Path, processes: int) -> dict[SmallTraining, float]:
-    """The losses of all trainings, from the file where they are there."""
+    """Return the losses of all trainings, from the file if present."""
     found: dict[SmallTraining, float] = {}
     if file.exists():
         for line in file.read_text(encoding="utf-8").splitlines():
@@ -231,7 +231,7 @@ def losses(over: Direction, file: Path, processes: int) -> dict[SmallTraining, f
 
 
 def curves(found: Mapping[SmallTraining, float]) -> dict[tuple[str, int], np.ndarray[Any, Any]]:
-    """The mean loss over the seeds at each rate, ``(rates,)``, by parametrization and size."""
+    """Return the mean loss over the seeds at each rate, ``(rates,)``, by parametrization and size."""
     sums: dict[tuple[str, int], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for training, loss in found.items():
         sums[training.parametrization, training.size][training.rate].append(loss)
@@ -241,7 +241,7 @@ def curves(found: Mapping[SmallTraining, float]) -> dict[tuple[str, int], np.nda
 
 
 def best_rate(curve: Sequence[float] | np.ndarray[Any, Any]) -> float:
-    """Of the losses at RATES: the lowest point of the parabola through the lowest and its neighbours."""
+    """Return the best rate by the losses at RATES: the vertex of the parabola through the lowest and its neighbours."""
     at = int(np.argmin(curve))
     if at in (0, len(RATES) - 1):
         return RATES[at]
@@ -252,7 +252,7 @@ def best_rate(curve: Sequence[float] | np.ndarray[Any, Any]) -> float:
 def check_picture(
     over: Direction, checks: Mapping[str, Mapping[int, Mapping[str, Size]]]
 ) -> Picture:
-    """The change of three parts with AdamW, over the size."""
+    """Draw the change of three parts with AdamW, over the size."""
     parts = ("queries, keys, values", "stream", "scores")
     sizes = [
         its.change for check in checks.values() for of in check.values() for its in of.values()
@@ -276,7 +276,7 @@ def rate_picture(
     by_size: Mapping[tuple[str, int], np.ndarray[Any, Any]],
     parametrization: str,
 ) -> Picture:
-    """Loss over the rate, a line for each size, and the best rate of each."""
+    """Draw loss over rate, a line for each size, and the best rate of each."""
     lowest = min(float(curve.min()) for curve in by_size.values())
     picture = Picture(
         f"learning rate, {parametrization}",
@@ -297,7 +297,7 @@ def tables(
     checks: Mapping[tuple[str, str], Mapping[int, Mapping[str, Size]]],
     by_size: Mapping[tuple[str, int], np.ndarray[Any, Any]],
 ) -> Iterator[str]:
-    """The tables, in Markdown."""
+    """Return the tables, in Markdown."""
     parts = ("queries, keys, values", "hidden layer", "stream", "scores")
     largest = over.checked[-1]
     yield (
@@ -343,7 +343,7 @@ the best one there. Machine: 2 cores of a shared x86-64 virtual machine. What it
 
 
 def page(over: Direction, text: str) -> str:
-    """The page of one direction, with its tables."""
+    """Return the page of one direction, with its tables."""
     deep = over is DEPTH
     return PAGE.format(
         title="Shallow models for deep ones" if deep else "Small models for large ones",
@@ -359,7 +359,7 @@ def page(over: Direction, text: str) -> str:
 
 
 def main() -> None:
-    """Check, train, print the tables, and write them with the pictures where it is asked for."""
+    """Check, train, print the tables, and with ``--write`` write them with the pictures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,10 +1,10 @@
 """Forecasts at 4 and 16 times the largest rung against the truth: python -m benchmarks.noisy_quadratic [--problems 16].
 
-Random noisy quadratics (trainers.workloads.noisy_quadratic), whose best settings and fewest epochs are known at every
+Random noisy quadratics (trainers.workloads.noisy_quadratic) have known best settings and fewest epochs at every
 batch. Each is swept on the same ladder from 16 to 256 by a simple sampler; critical batch sizes are drawn between 2^4
-and 2^14, so that some ladders end far below theirs and some lie above. Scored are the epochs that the recommended
-settings really need over those of the best ones, beside three rules of thumb from the best of the top rung, and how
-often the 90 % intervals hold.
+and 2^14, so that some ladders end far below theirs and some are above. The scores are the true epochs of the
+recommended settings over those of the best ones, compared with three rules of thumb from the best of the top rung, and
+how often the 90 % intervals hold.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ MOMENTA = (0.0, 0.5, 0.9)
 SEED_SCATTER = 0.03
 EVALUATIONS_PER_EPOCH = 4
 RULES = {"none": 0.0, "square root": 0.5, "linear": 1.0}  # powers of the batch
-LOST = 25.0  # times the fewest epochs: what settings count as that never reach the target
+LOST = 25.0  # times the fewest epochs: assigned to settings that never reach the target
 BUDGET = 4.0  # times the fewest epochs at the largest rung
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """One problem with its sweep; ``momentum`` None: it is tuned too."""
+    """One problem with its sweep; if ``momentum`` is None, it is tuned too."""
 
     problem: Problem
     target_loss: float
@@ -55,7 +55,7 @@ class Ladder:
     evidence: Evidence
 
     def epochs(self, batch: int, learning_rate: float, momentum: float) -> float:
-        """The true epochs of these settings; inf where they never reach the target."""
+        """Return the true epochs of these settings; inf if they never reach the target."""
         return float(
             epochs_to_target(
                 self.problem,
@@ -84,7 +84,7 @@ class Case:
         return self.epochs / self.best_epochs
 
     def regret(self, epochs: float) -> float:
-        """Logarithm of these epochs over those of the best settings."""
+        """Return the logarithm of these epochs over those of the best settings."""
         return float(np.log(min(epochs / self.best_epochs, LOST)))
 
     @property
@@ -101,7 +101,7 @@ class Case:
 
 
 def make_ladder(seed: int, momentum: float | None) -> Ladder:
-    """A random problem and its sweep; the range of rates is one that somebody who knows the workload would search."""
+    """Return a random problem and its sweep, with a range of rates that an expert of the workload would search."""
     rng = np.random.default_rng((seed, int(100 * (momentum if momentum is not None else 0.99))))
     problem, target = random_problem(rng, momentum=momentum or 0.0)
     typical = 0.9 if momentum is None else momentum
@@ -134,7 +134,7 @@ def _rung(
     budget: float,
     rng: np.random.Generator,
 ) -> list[Observation]:
-    """Half of the settings anywhere in the range, half near the best so far, and the best ones once more."""
+    """Sample half of the settings anywhere in the range, half near the best so far, and repeat the best ones."""
     found: list[Observation] = []
     for number in range(TRIALS):
         reached = [trial for trial in found if trial.state == "reached"]
@@ -228,7 +228,7 @@ def _trial(
 
 
 def _noise_scale(problem: Problem, batch: int, rate: float, momentum: float, steps: int) -> float:
-    """The gradient noise scale at the target, as the workload records it."""
+    """Return the gradient noise scale at the target, as the workload records it."""
     update = make_update(
         problem.curvature,
         problem.noise,
@@ -241,7 +241,7 @@ def _noise_scale(problem: Problem, batch: int, rate: float, momentum: float, ste
 
 
 def cases(ladder: Ladder) -> Iterator[Case]:
-    """The forecasts of one ladder."""
+    """Yield the forecasts of one ladder."""
     posterior = fit(ladder.evidence, rng=np.random.default_rng(0))
     for distance in DISTANCES:
         batch = distance * LADDER[-1]
@@ -257,9 +257,9 @@ def cases(ladder: Ladder) -> Iterator[Case]:
 
 
 def _by_rule(ladder: Ladder, distance: int) -> dict[str, float]:
-    """Epochs at so many times the top rung with the rate of its best settings scaled by each rule of thumb.
+    """Return the epochs at ``distance`` times the top rung, with its best rate scaled by each rule of thumb.
 
-    The best are those repeated with the fewest epochs in the mean: the fewest of single trainings would be lucky ones.
+    The best are the repeated settings with the fewest mean epochs: the fewest of single trainings would be lucky.
     """
     seen: dict[tuple[float, float], list[float]] = {}
     for trial in ladder.evidence.observations:
@@ -279,7 +279,7 @@ def _by_rule(ladder: Ladder, distance: int) -> dict[str, float]:
 
 
 def line(name: str, found: Sequence[Case]) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     losses: NDArray[np.float64] = np.array([case.loss for case in found])
     errors = [abs(np.log(case.epochs / case.forecast.epochs_to_target.median)) for case in found]
     widths = [
@@ -293,7 +293,7 @@ def line(name: str, found: Sequence[Case]) -> str:
 
 
 def regrets(name: str, found: Sequence[Case]) -> str:
-    """A row of the table of regrets: means and standard errors."""
+    """Return a row of the table of regrets: means and standard errors."""
     columns = [
         [case.regret(case.epochs) for case in found],
         *([case.regret(case.by_rule[rule]) for case in found] for rule in RULES),

@@ -4,15 +4,15 @@ The file holds final losses of language models with one setting changed at a tim
 (Wen et al., Fantastic Pretraining Optimizers, arXiv:2509.02046; columns ``optimizer``, ``size``, ``chinchilla``,
 ``train_batch_size``, ``learning_rate``, ``loss`` and the other settings). It is not shipped.
 
-Rate and batch were never tuned together there: rates were tried at the best batch alone, and other batches at the best
-rate alone. So within one size and number of tokens nothing tells the best rate at two batches; what tells of it is that
-the best batch differs between them. All best rates of one optimizer are fitted by
+Rate and batch were never tuned together there: rates were tried only at the best batch, and other batches only at the
+best rate. So within one size and number of tokens there is no best rate at two batches; the information comes from the
+best batch differing between them. All best rates of one optimizer are fitted by
 
     log rate = c + a log batch + b log tokens + d log size + scatter
 
-with c and a of the optimizer, b and d common to all (tokens move the best rate whatever the batch), by Bayesian linear
-regression: a ~ N(0.5, 0.5), b and d ~ N(0, 1), c wide; the scatter is 0.2 and that of the grid, which steps by 2. The
-table tells what is then believed of a, and how much less wide than before.
+with c and a per optimizer, b and d common to all (tokens change the best rate at any batch), by Bayesian linear
+regression: a ~ N(0.5, 0.5), b and d ~ N(0, 1), c wide; the scatter is 0.2 plus that of the grid, which steps by 2. The
+table shows the posterior of a, and its width relative to the prior.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ NAMES = {"soape": "soap"}
 EXPONENT, TREND = (0.5, 0.5), (0.0, 1.0)
 SCATTER = 0.2
 LOST = 0.5
-"""Above the least loss of its rates, in nats: a training that was lost."""
+"""A training is lost if its loss is this far above the lowest over its rates, in nats."""
 TELLS = 0.8
-"""Of the width before, up to which the runs are said to tell something."""
+"""Share of the prior width below which the runs count as informative."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def best_rates(rows: Sequence[Mapping[str, str]]) -> Iterator[Best]:
-    """Of each group, where two rates and more were tried at one batch with all other settings alike."""
+    """Yield the best rate of each group with at least two rates at one batch and equal other settings."""
     groups: defaultdict[tuple[str, str, str], list[Mapping[str, str]]] = defaultdict(list)
     for row in rows:
         if row["loss"] and math.isfinite(float(row["loss"])):
@@ -103,8 +103,8 @@ def best_rates(rows: Sequence[Mapping[str, str]]) -> Iterator[Best]:
 
 
 def lowest(losses: Mapping[float, float]) -> tuple[float, float]:
-    """Log of the best rate and its standard deviation: the lowest point of a parabola through the best and its
-    neighbours; where one of them is missing or lost, the best of the grid.
+    """Return log best rate and standard deviation: the vertex of a parabola through the best and its neighbours, or
+    the best of the grid if a neighbour is missing or lost.
     """
     rates = sorted(losses)
     at = min(range(len(rates)), key=lambda index: losses[rates[index]])
@@ -120,7 +120,7 @@ def lowest(losses: Mapping[float, float]) -> tuple[float, float]:
 
 
 def fitted(found: Sequence[Best]) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation of a, by optimizer."""
+    """Return mean and standard deviation of a, by optimizer."""
     optimizers = sorted({each.optimizer for each in found})
     means = np.array([0.0] * len(optimizers) + [EXPONENT[0]] * len(optimizers) + [TREND[0]] * 2)
     widths = np.array([10.0] * len(optimizers) + [EXPONENT[1]] * len(optimizers) + [TREND[1]] * 2)

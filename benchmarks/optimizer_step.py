@@ -1,16 +1,16 @@
-"""One step of LARS and of LAMB: these optimizers, a plain loop over the tensors, and the package pytorch_optimizer.
+"""One step of LARS and of LAMB: the project's optimizers, a plain loop over tensors, and the package pytorch_optimizer.
 
 Each runs over its own copy of a network's parameters with random gradients. A round times one step of each in turn,
-after the gradients were written anew (as backward writes them; the package overwrites them), so that a change of the
-machine's load meets all alike. Printed are the medians, and the medians of the ratios within a round. Before timing,
-this optimizer's weights and the loop's are compared after three steps. With ``--floor`` the least that LARS and LAMB
-must move through memory is timed too: each tensor read or written once, without arithmetic.
+after the gradients are rewritten (as backward does; the package overwrites them), so that a change of the machine's
+load affects all equally. The medians, and the medians of the ratios within a round, are printed. Before timing,
+the project's weights and the loop's are compared after three steps. ``--floor`` also times the minimal memory traffic
+of LARS and LAMB: each tensor is read or written once, without arithmetic.
 
-With ``--rules`` the step of every optimizer of the project is timed beside AdamW's instead, over the parameters of a
+With ``--rules`` the step of every optimizer of the project is timed against AdamW's instead, over the parameters of a
 transformer and of a residual network, and ``torch.optim.Muon`` over the transformer's matrices.
 
-With ``--shared``, in each of several workers, Muon's and SOAP's step whose work they share beside one that each does
-alone, ``torch.optim.Muon``'s and AdamW's over the same matrices.
+With ``--shared``, each of several workers times Muon's and SOAP's steps, with the work shared among workers and done by
+each alone, and ``torch.optim.Muon``'s and AdamW's over the same matrices.
 
     python benchmarks/optimizer_step.py [--threads N] [--rounds N] [--networks NAME ...] [--floor | --rules]
     python -m trainers.local_workers 2 torch benchmarks/optimizer_step.py --shared [muon] [soap]
@@ -47,7 +47,7 @@ NETWORKS: dict[str, Callable[[], list[nn.Parameter]]] = {
 
 
 def transformer(blocks: int = 4, width: int = 256) -> list[nn.Parameter]:
-    """The matrices and vectors of a transformer without its table and its head."""
+    """Return the matrices and vectors of a transformer without its embedding table and head."""
     layers = [
         nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True) for _ in range(blocks)
     ]
@@ -61,7 +61,7 @@ RULES = {
 
 
 def measure_rules(network: str, rounds: int) -> dict[str, list[float]]:
-    """Seconds of one step of every optimizer in each round, and of torch's Muon where all are matrices."""
+    """Time one step of every optimizer in each round, and of torch's Muon if all parameters are matrices."""
     racers: dict[str, tuple[Step, list[nn.Parameter]]] = {}
     for name in OPTIMIZERS.built_in:
         moved = RULES[network]()
@@ -89,7 +89,7 @@ def measure_rules(network: str, rounds: int) -> dict[str, list[float]]:
 def measure_shared(
     communicator: Communicator, optimizers: Sequence[str], rounds: int
 ) -> dict[str, list[float]]:
-    """Seconds of one step over the transformer's matrices in each round; all workers begin each step together."""
+    """Time one step over the transformer's matrices in each round; all workers begin each step together."""
     racers: dict[str, tuple[Step, list[nn.Parameter]]] = {}
     compared = [("adamw", "adamw", None)] + [
         (f"{each}, {way}", each, workers)
@@ -118,7 +118,7 @@ def measure_shared(
 
 
 class LoopLARS:
-    """LARS as one writes it from the paper, tensor by tensor."""
+    """LARS written directly from the paper, tensor by tensor."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
@@ -140,7 +140,7 @@ class LoopLARS:
 
 
 class LoopLAMB:
-    """LAMB as one writes it from the paper, without bias correction (as the package has it), tensor by tensor."""
+    """LAMB written directly from the paper, without bias correction (like the package), tensor by tensor."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
@@ -163,7 +163,7 @@ class LoopLAMB:
 def contenders(
     rule: str, parameters: Callable[[], list[nn.Parameter]]
 ) -> dict[str, tuple[Step, list[nn.Parameter]]]:
-    """For each contender its step and the parameters that it moves; all start alike."""
+    """Return each contender's step and the parameters that it updates; all start equal."""
     lists = {
         name: parameters() for name in ("here", "loop", "package, foreach", "package, per tensor")
     }
@@ -228,7 +228,7 @@ def contenders(
 
 
 def measure(rule: str, network: str, rounds: int) -> dict[str, list[float]]:
-    """Seconds of one step of each contender in each round."""
+    """Time one step of each contender in each round."""
     racers = contenders(rule, NETWORKS[network])
     gradients = [torch.empty_like(one).normal_(std=0.01) for one in racers["here"][1]]
     for _, parameters in racers.values():
@@ -254,7 +254,7 @@ def _compare(here: list[nn.Parameter], loop: list[nn.Parameter]) -> None:
 
 
 def floor(elements: int, rule: str, rounds: int) -> float:
-    """Median seconds to read or write each tensor of a step once, in blocks of 1 MB and without arithmetic.
+    """Return the median seconds to read or write each tensor of a step once, in blocks of 1 MB, without arithmetic.
 
     LARS reads w and g for the norms, then reads w, g, v and writes w, v; LAMB reads w, g, m, v, writes m, v, and
     writes w. Reads are sums, writes are fills.

@@ -1,8 +1,8 @@
-"""A simulated training that takes its time, and writes down when it begins: what the tests of faults train.
+"""A simulated training of configurable duration that logs its start, used by the fault benchmarks.
 
-Data options: those of ``noisy_quadratic``; ``seconds`` that an evaluation takes; ``run_seconds`` that one takes where
-several processes train; ``log``, a file that gets a line of JSON for each training that begins: the process, the time,
-the batch, the seed and the learning rate.
+Data options: those of ``noisy_quadratic``; ``seconds`` per evaluation; ``run_seconds`` per evaluation if several
+processes train; ``log``, a file that gets a line of JSON for each training that begins: the process, the time, the
+batch, the seed and the learning rate.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Paced(NoisyQuadratic):
         super().__init__(plain)
 
     def begin(self, job: TrainingJob, communicator: Communicator | None) -> SimulatedTraining:
-        """A simulated training that sleeps."""
+        """Return a simulated training that sleeps."""
         of_several = communicator is not None and communicator.size > 1
         return _Paced(job, workload=self, pause=self.run_seconds if of_several else self.seconds)
 
 
 class OnRay(Paced):
-    """The same in processes of Ray, as a training that takes long would be."""
+    """The same in Ray processes, as for a long training."""
 
     simulated = False
 
@@ -53,7 +53,7 @@ class _Paced(SimulatedTraining):
         return super()._train(first_step, last_step)
 
     def _say(self, file: Path) -> None:
-        """With its first updates: Tune may build a training that it then gives to another process."""
+        """Log at the first updates, as Tune may build a training and then give it to another process."""
         line = {
             "pid": os.getpid(),
             "at": time.time(),

@@ -1,7 +1,7 @@
-"""A PostgreSQL server of our own, from the ``pgserver`` wheel: for benchmarks and tests, gone when they end.
+"""A private PostgreSQL server from the ``pgserver`` wheel, for benchmarks and tests; it is removed when they end.
 
-It listens on a socket in a temporary folder. Started by root, it runs as the user ``pgserver``, which that wheel
-makes: PostgreSQL refuses to run as root.
+It listens on a socket in a temporary folder. If started by root, it runs as the user ``pgserver``, which that wheel
+creates, as PostgreSQL refuses to run as root.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ RECOVERY_SECONDS = 120.0
 
 
 class PrivatePostgres:
-    """A running server; databases are made from an empty one, or as copies of another."""
+    """A running server; databases are created empty or as copies of another."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
         self._numbers = itertools.count(1)
 
     def url(self, database: str) -> str:
-        """The URL of a database."""
+        """Return the URL of a database."""
         return f"postgresql://postgres@/{database}?host={self._server.get_postmaster_info().socket_dir}"
 
     def new_database(self, template: str = "template0") -> str:
-        """The name of a new database, a copy of ``template``."""
+        """Create a database as a copy of ``template``; return its name."""
         name = f"database_{next(self._numbers)}"
         self.execute(
             sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
@@ -58,14 +58,14 @@ class PrivatePostgres:
                 )
 
     def wait_for_commits(self, wait: bool) -> None:
-        """Whether a commit is on the disk when it is done, for connections from now on; it is unless told otherwise."""
+        """Set whether commits wait for the disk, for connections from now on; they do by default."""
         self.execute(
             f"ALTER SYSTEM SET synchronous_commit = {'on' if wait else 'off'}",
             "SELECT pg_reload_conf()",
         )
 
     def stop(self) -> None:
-        """Stop at once, as in a crash: open transactions are lost, what was committed is not."""
+        """Stop at once, as in a crash: open transactions are lost, committed ones are not."""
         _commands().pg_ctl(
             ["-w", "-m", "immediate", "stop"],
             pgdata=self._server.pgdata,
@@ -73,9 +73,9 @@ class PrivatePostgres:
         )
 
     def start(self) -> None:
-        """Start again after :meth:`stop`, with the databases that were there.
+        """Restart after :meth:`stop`, with the existing databases.
 
-        The wheel waits 10 s for it; on a busy machine the recovery after a crash takes longer, and goes on meanwhile.
+        The wheel waits 10 s for it; on a busy machine the recovery after a crash takes longer, and continues meanwhile.
         """
         end = time.monotonic() + RECOVERY_SECONDS
         while True:
@@ -92,7 +92,7 @@ class PrivatePostgres:
 
     @property
     def pid(self) -> int:
-        """The number of its first process, whose children answer connections."""
+        """The process id of its main process, whose children answer connections."""
         return int(self._server.get_pid())
 
 
@@ -100,9 +100,9 @@ class PrivatePostgres:
 def private_postgres(
     *, durable: bool = True, folder: Path | None = None
 ) -> Iterator[PrivatePostgres]:
-    """A new server; with ``durable=False`` what was committed outlives the server, and not a crash of the machine.
+    """Start a new server; with ``durable=False`` commits survive a crash of the server, but not of the machine.
 
-    Its files go into ``folder``, or to where temporary files are. Raises ImportError without the wheel.
+    Its files go into ``folder``, or the folder for temporary files. Raises ImportError without the wheel.
     """
     server = _pgserver().get_server(
         Path(tempfile.mkdtemp(prefix="postgres-", dir=folder)), cleanup_mode="delete"
@@ -121,7 +121,7 @@ def private_postgres(
 
 
 def _pgserver() -> Any:
-    with warnings.catch_warnings():  # it warns where XDG_RUNTIME_DIR is not set
+    with warnings.catch_warnings():  # it warns if XDG_RUNTIME_DIR is not set
         warnings.simplefilter("ignore")
         import pgserver
     return pgserver

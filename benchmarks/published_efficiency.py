@@ -2,8 +2,8 @@
 
     python -m benchmarks.published_efficiency
 
-Prints the tables of ``published_efficiency.md``. No row is fitted: it says what the paper says of its run (nodes, local
-batch, precision, all-reduce), everything else comes from ``hpo/planning/machines`` and from
+Prints the tables of ``published_efficiency.md``. No row is fitted: it has the paper's data on its run (nodes, local
+batch, precision, all-reduce); everything else comes from ``hpo/planning/machines`` and from
 ``costs.yaml`` and ``assumptions.py`` of ``hpo/planning/timing``.
 """
 
@@ -23,7 +23,7 @@ from trainers.cost import WorkloadCost
 
 IMAGES = 1_281_167
 FOUR_CHANNELS = 3.703e12
-"""FLOP per sample of Tiramisu on the four channels that Kurth et al. used on Piz Daint (table 1)."""
+"""FLOP per sample of Tiramisu with the four channels that Kurth et al. used on Piz Daint (table 1)."""
 
 FP16 = {"precision": "fp16", "gradient_bytes": 2}
 NO_CONTROL = {"control_plane": "none"}
@@ -142,7 +142,7 @@ WITHOUT: Sequence[tuple[str, Mapping[str, object]]] = (
     ("a flat control plane", {"control_plane": "flat"}),
     ("samples not staged", {"staged": False}),
 )
-"""What Kurth et al. built for the full Summit, each taken away."""
+"""The optimizations of Kurth et al. for the full Summit, each removed in turn."""
 
 SPEEDS: Sequence[Run] = (
     Run(
@@ -263,7 +263,7 @@ SPEEDS: Sequence[Run] = (
 
 
 def predicted_efficiency(run: Run) -> Interval:
-    """Of the run, against its base."""
+    """Return the predicted efficiency of the run against its base."""
     machine = load_machine(run.machine)
     nodes, ranks = run.base
     return scaling_efficiency(
@@ -280,7 +280,7 @@ def predicted_efficiency(run: Run) -> Interval:
 
 
 def predicted_speed(run: Run) -> Interval:
-    """Samples per second of the run."""
+    """Return the predicted samples per second of the run."""
     machine = load_machine(run.machine)
     total = step_time(
         machine,
@@ -301,14 +301,14 @@ def holds(found: Interval, published: float) -> bool:
 
 
 def summary(runs: Sequence[Run], found: Sequence[Interval]) -> tuple[int, float, float, Run]:
-    """Intervals that hold, the median and the largest relative error, and the run that has it."""
+    """Return the number of intervals that hold, the median and largest relative error, and the run with the latter."""
     errors = [abs(each.median / run.published - 1) for run, each in zip(runs, found, strict=True)]
     held = sum(holds(each, run.published) for run, each in zip(runs, found, strict=True))
     return held, float(np.median(errors)), max(errors), runs[int(np.argmax(errors))]
 
 
 def tables() -> str:
-    """All tables as Markdown, each with its summary."""
+    """Return all tables as Markdown, each with its summary."""
     efficiencies = [predicted_efficiency(run) for run in EFFICIENCIES]
     speeds = [predicted_speed(run) for run in SPEEDS]
     return "\n".join(

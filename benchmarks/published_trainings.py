@@ -1,6 +1,6 @@
 """Published trainings, the larger batches hidden: python -m benchmarks.published_trainings FOLDER [--write FOLDER].
 
-FOLDER holds, in any folders below it, what is there of
+FOLDER contains, in any subfolders, any of
 
 - ``alexnet_tuning.jsonl.gz`` and ``deberta-base_tuning.jsonl.gz``: random search over the settings of AlexNet on
   ImageNet and of DeBERTa on MultiNLI, with whole curves (github.com/nicholaslourie/opda, folder data; CC BY-SA 4.0)
@@ -9,7 +9,7 @@ FOLDER holds, in any folders below it, what is there of
   kaiyue/shampoo, experiments/optimizer_sweep/Analysis/Results; arXiv:2509.02046; Apache-2.0)
 
 None of it is shipped. From the trainings at the smaller batches, as `hpo extrapolate` reads them from a table, epochs
-and learning rate are forecast at the larger one, and held against what was trained there.
+and learning rate are forecast at the larger one, and compared with the trainings there.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from search_spaces.scaling_rules import SCALING_RULES
 from search_spaces.settings import TrainingSettings
 
 FEW = 5
-"""A forecast is held against the geometric mean of so many quickest trainings: the quickest of many is luck."""
+"""Number of fastest trainings whose geometric mean a forecast is compared with, as the fastest of many is luck."""
 
 ALEXNET_SAMPLES, DEBERTA_SAMPLES = 1_281_167, 392_702
 ALEXNET_TARGETS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
 DEBERTA_TARGETS = (0.84, 0.85, 0.86, 0.87, 0.875, 0.88)
 LOST_LOSS = 2.0
-"""A language model whose final loss is so far above the lowest of all was lost."""
+"""A language model whose final loss is this far above the lowest of all counts as lost."""
 
 RULES = ("none", "sqrt", "linear")
 COLOURS = {"AlexNet": "#1f77b4", "DeBERTa": "#ff7f0e", "language models": "#2ca02c"}
@@ -51,9 +51,9 @@ COLOURS = {"AlexNet": "#1f77b4", "DeBERTa": "#ff7f0e", "language models": "#2ca0
 class HiddenBatch:
     """A forecast from the smaller batches beside the trainings at a larger one.
 
-    ``epochs`` and ``rate`` are geometric means of the few quickest trainings there, ``best`` the quickest's epochs;
+    ``epochs`` and ``rate`` are geometric means of the few fastest trainings there, ``best`` the epochs of the fastest;
     ``as_below`` and ``line`` are the epochs by the plain rules, ``rates`` the learning rates by each rule of thumb. All
-    None where nothing of the kind can be said.
+    are None if unavailable.
     """
 
     source: str
@@ -71,7 +71,7 @@ class HiddenBatch:
 
     @property
     def miss(self) -> float:
-        """Log of the epochs trained over the epochs forecast."""
+        """The log of trained over forecast epochs."""
         return math.log(self.epochs / self.found.epochs_to_target.median)
 
     @property
@@ -82,7 +82,7 @@ class HiddenBatch:
 
 
 def alexnet(file: Path) -> Iterator[HiddenBatch]:
-    """AlexNet at 512 from 128 and 256, and at 1,024 from 128 to 512, to several accuracies."""
+    """Forecast AlexNet at 512 from 128 and 256, and at 1,024 from 128 to 512, to several accuracies."""
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         published = [json.loads(line) for line in lines]
     for target in ALEXNET_TARGETS:
@@ -99,7 +99,7 @@ def alexnet(file: Path) -> Iterator[HiddenBatch]:
 
 
 def deberta(file: Path) -> Iterator[HiddenBatch]:
-    """DeBERTa at batches of 56 to 64 from 16 to 32, to several accuracies."""
+    """Forecast DeBERTa at batches of 56 to 64 from 16 to 32, to several accuracies."""
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         published = [json.loads(line) for line in lines]
     for target in DEBERTA_TARGETS:
@@ -110,11 +110,11 @@ def deberta(file: Path) -> Iterator[HiddenBatch]:
 
 
 def language_models(file: Path) -> Iterator[HiddenBatch]:
-    """Tokens at a batch of 1,024 sequences with the rate of the smaller ones, from one training each at 128 to 512.
+    """Forecast tokens at a batch of 1,024 sequences with the rate of the smaller ones, from one run each at 128 to 512.
 
-    A final loss becomes tokens by the best losses of the same optimizer and model size at 1 to 16 times the Chinchilla
-    tokens, log tokens linear in the loss between them: a training with the loss of the best one of d tokens needs
-    budget / d times the tokens of the best one.
+    A final loss is converted to tokens by the best losses of the same optimizer and model size at 1 to 16 times the
+    Chinchilla tokens, with log tokens linear in the loss between them: a training with the loss of the best one of d
+    tokens needs budget / d times the tokens of the best one.
     """
     with file.open(encoding="utf-8", newline="") as lines:
         published = [row for row in csv.DictReader(lines) if row["loss"]]
@@ -162,7 +162,10 @@ def language_models(file: Path) -> Iterator[HiddenBatch]:
 def _batch_series(
     rows: Sequence[dict[str, str]], budget: float, curve: dict[float, float]
 ) -> tuple[dict[int, float], float]:
-    """Tokens over those of the best training, by batch, with the rate of the best where most were trained."""
+    """Return tokens over those of the best training, by batch, and the learning rate that these trainings share.
+
+    Their settings are the best ones of the batch with most runs.
+    """
     others = ("learning_rate", "warmup", "decay", "weight_decay", "beta1", "beta2", "momentum")
     by_batch: dict[int, list[dict[str, str]]] = {}
     for row in rows:
@@ -180,7 +183,7 @@ def _batch_series(
 
 
 def _tokens(loss: float, curve: dict[float, float]) -> float:
-    """The budget whose best training has this loss; the outer slopes go on beyond the ends."""
+    """Return the budget whose best training has this loss, extrapolating with the outer slopes beyond the ends."""
     budgets = sorted(curve)
     losses = np.array([curve[budget] for budget in budgets])
     logs = np.log(budgets)
@@ -210,7 +213,7 @@ def _alexnet_trial(training: dict[str, Any], target: float) -> Observation:
 
 
 def _deberta_trial(training: dict[str, Any], target: float) -> Observation:
-    """Accuracy is known every thousand updates; the crossing is between two of them, by a straight line."""
+    """Return a trial; accuracy is known every thousand updates, and the crossing is interpolated linearly."""
     steps_per_epoch = training["total_model_steps"] / training["num_train_epochs"]
     before = (0.0, 1 / 3)
     crossing = None
@@ -242,7 +245,7 @@ def _random_search(
     hidden: tuple[int, int],
     samples: int,
 ) -> HiddenBatch:
-    """Fit on batches up to ``largest_seen``; what was trained at those from the first to the last of ``hidden``."""
+    """Fit on batches up to ``largest_seen``; compare with trainings in the range of batches ``hidden``."""
     seen = [each for each in trials if each.global_batch_size <= largest_seen]
     there = [each for each in trials if hidden[0] <= each.global_batch_size <= hidden[1]]
     batch = round(math.sqrt(hidden[0] * hidden[1]))
@@ -283,7 +286,7 @@ def _random_search(
 
 
 def _groups(seen: Sequence[Observation]) -> list[tuple[float, list[Observation]]]:
-    """Trials by batch, batches of a factor of 1.3 taken together; each with at least one that reached the target."""
+    """Group trials by batch within a factor of 1.3; each group has at least one that reached the target."""
     groups: list[list[Observation]] = []
     for each in sorted(seen, key=lambda trial: trial.global_batch_size):
         if groups and each.global_batch_size < 1.3 * groups[-1][0].global_batch_size:
@@ -304,7 +307,7 @@ def _quickest(trials: Sequence[Observation]) -> list[Observation]:
 
 
 def _line(points: Sequence[tuple[float, float]], batch: float) -> float:
-    """A straight line through log epochs over log batch, as a spreadsheet draws it."""
+    """Extrapolate a straight line through log epochs over log batch, like a spreadsheet's trend line."""
     if len(points) < 2:
         return points[0][1]
     logs = np.log(np.array(points))
@@ -400,7 +403,7 @@ def _row(each: HiddenBatch) -> str:
 
 
 def picture(found: Sequence[HiddenBatch]) -> Picture:
-    """Epochs told against epochs trained; those of language models are tokens over the best."""
+    """Draw forecast against trained epochs; for language models, tokens over the best."""
     values = [each.epochs for each in found] + [
         end
         for each in found
@@ -465,7 +468,7 @@ the data is part of this project's packages.
 
 
 def page(found: Sequence[HiddenBatch]) -> str:
-    """The page of the documentation."""
+    """Return the page of the documentation."""
     drawn = [each.trainings for each in found if each.rate is not None]
     counts = (
         " to ".join(str(count) for count in sorted({min(drawn), max(drawn)})) if drawn else "none"
@@ -474,7 +477,7 @@ def page(found: Sequence[HiddenBatch]) -> str:
 
 
 def main() -> None:
-    """Forecast, print the tables, and write the page where it is asked for."""
+    """Forecast, print the tables, and write the page if requested."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

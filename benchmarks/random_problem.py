@@ -1,4 +1,4 @@
-"""Problems for benchmarks, drawn so that their critical batch sizes are known and spread over what machines meet."""
+"""Random problems for benchmarks, with known critical batch sizes over a realistic range."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CRITICAL_BATCH_SIZES = (2**4, 2**14)
 
 
 def random_problem(rng: np.random.Generator, *, momentum: float = 0.0) -> tuple[Problem, float]:
-    """A problem and its target loss.
+    """Return a problem and its target loss.
 
     Spectrum exponent, number of modes and target are drawn; so are, log-uniformly, the critical batch size at this
     momentum, between 2^4 and 2^14 samples, and the fewest epochs to the target, between 5 and 40. Noise and epoch

@@ -2,9 +2,9 @@
 
 Writes samples of 768x1152x16 in the DeepCAM format below ``--folder`` (57 MB each), then measures in turn, round by
 round: a file copy in Python and by ``cp``, staging by one node with one and with four threads, staging by two nodes
-of one machine (processes under torch.distributed, both on this disk), reading the bytes, and reading checked samples.
-The processor time of all processes, user and system, depends less on what else the machine does than the rates.
-*Cold* asks the kernel to drop the source files from its page cache first (posix_fadvise), *warm* has just read them.
+on one machine (processes under torch.distributed, both on this disk), reading the bytes, and reading checked samples.
+The CPU time of all processes, user and system, depends less on the machine's other load than the rates do.
+*Cold* first asks the kernel to drop the source files from its page cache (posix_fadvise), *warm* has just read them.
 
     python benchmarks/reading.py [--samples N] [--rounds N] [--folder DIR]
 """
@@ -37,7 +37,7 @@ Measure = Callable[[Path, Path], float]
 
 
 def main() -> None:
-    """Print MB/s of each way, cold and warm, and processor seconds per GB."""
+    """Print MB/s of each way, cold and warm, and CPU seconds per GB."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def write_samples(folder: Path, count: int) -> int:
-    """Samples of random fields (the format stores them as they are, uncompressed); returns their bytes."""
+    """Write samples of random fields (the format stores them uncompressed); return their bytes."""
     folder.mkdir()
     generator = np.random.default_rng(0)
     for number in range(count):
@@ -81,14 +81,14 @@ def write_samples(folder: Path, count: int) -> int:
 
 @dataclass(frozen=True)
 class Taken:
-    """What one way took once."""
+    """One measurement of one way."""
 
     seconds: float
     processor_seconds: float
 
 
 def measure_all(folder: Path, shared: Path, rounds: int) -> dict[tuple[str, bool], list[Taken]]:
-    """What each way took, cold and warm; the ways take turns, each into a fresh folder, removed untimed."""
+    """Measure each way, cold and warm, in turn, each into a fresh folder whose removal is not timed."""
     everything: dict[tuple[str, bool], list[Taken]] = {
         (name, cold): [] for name in WAYS for cold in (True, False)
     }
@@ -106,13 +106,13 @@ def measure_all(folder: Path, shared: Path, rounds: int) -> dict[tuple[str, bool
 
 
 def summary(megabytes: float, seconds: list[float]) -> str:
-    """Median, least and greatest rate."""
+    """Return median, minimum and maximum rate."""
     rates = sorted(megabytes / each for each in seconds)
     return f"{statistics.median(rates):.0f} ({rates[0]:.0f} to {rates[-1]:.0f})"
 
 
 def drop_from_cache(shared: Path, _: Path) -> float:
-    """Ask the kernel to forget the pages of the source files, which are clean by now."""
+    """Ask the kernel to drop the pages of the source files, which are clean by now."""
     for path in shared.iterdir():
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -128,19 +128,19 @@ def copy_in_python(shared: Path, target: Path) -> float:
 
 
 def copy_by_cp(shared: Path, target: Path) -> float:
-    """One cp process for all files; ``--reflink=never`` so that the bytes are really copied."""
+    """Use one cp process for all files, with ``--reflink=never`` so that the bytes are really copied."""
     started = time.perf_counter()
     subprocess.run(["cp", "--reflink=never", *map(str, shared.iterdir()), str(target)], check=True)
     return time.perf_counter() - started
 
 
 def stage_alone(shared: Path, target: Path, *, threads: int) -> float:
-    """Staging by one node: read, sum, write, read back and sum again."""
+    """Stage by one node: read, checksum, write, read back and checksum again."""
     return stage(shared, target, threads=threads).seconds
 
 
 def stage_on_two(shared: Path, target: Path) -> float:
-    """Staging by two processes, each file read by one of them and written by both."""
+    """Stage by two processes, each file read by one of them and written by both."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -173,7 +173,7 @@ def stage_on_two(shared: Path, target: Path) -> float:
 
 
 def read_plainly(shared: Path, _: Path) -> float:
-    """Every byte of every file into one buffer of 4 MB."""
+    """Read every byte of every file into one buffer of 4 MB."""
     buffer = bytearray(4 * 2**20)
     started = time.perf_counter()
     for path in shared.iterdir():
@@ -184,7 +184,7 @@ def read_plainly(shared: Path, _: Path) -> float:
 
 
 def read_samples(shared: Path, _: Path) -> float:
-    """Every sample by the DeepCAM reader, its shapes, values and labels checked."""
+    """Read every sample with the DeepCAM reader, which checks shapes, values and labels."""
     started = time.perf_counter()
     for path in shared.iterdir():
         read_sample(path, SHAPE[:2])

@@ -1,11 +1,11 @@
-"""The recipes' learning rate and batch size beside those of the schedules that were published.
+"""The recipes' learning rates and batch sizes compared with the published schedules.
 
     python -m benchmarks.recipe_schedules             # benchmarks/recipe_schedules.md
 
-At 20 evenly spaced points of each training. The published schedules are written here once more, as functions of the
-number of an update (from 0), after the code or the text that is named with each; they share nothing with the recipes
-and with ``trainers``. Rates differ by less than 0.1 % everywhere. Of Mikami's training the batch sizes are published
-and the rates are not; its rate is shown for a peak of 1.
+They are compared at 20 evenly spaced points of each training. The published schedules are reimplemented here as
+functions of the update number (from 0), after the code or text named with each; they share nothing with the recipes
+or ``trainers``. Rates differ by less than 0.1 % everywhere. For Mikami's training the batch sizes are published
+but the rates are not; its rate is shown for a peak of 1.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Schedule = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Published:
-    """A schedule as published: the recipe and the batch size it belongs to, and over how many epochs it is compared.
+    """A schedule as published: its recipe and batch size, and the epochs over which it is compared.
 
-    ``batches`` are the global batch sizes by the epoch from which each holds; ``schedule`` is None where no rate was
-    published, and the recipe's then has the peak 1.
+    ``batches`` are the global batch sizes by the epoch from which each applies; ``schedule`` is None if no rate was
+    published, and the recipe's then has a peak of 1.
     """
 
     recipe: str
@@ -44,7 +44,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Point:
-    """Both schedules at one update that starts after so many ``epochs``."""
+    """Both schedules at one update that starts after ``epochs``."""
 
     epochs: float
     update: int
@@ -55,7 +55,7 @@ class Point:
 
     @property
     def deviation(self) -> float:
-        """Of the rate, relative to the published one; 0 where none was published."""
+        """The deviation of the rate relative to the published one; 0 if none was published."""
         if self.published_rate is None:
             return 0.0
         return (
@@ -68,7 +68,7 @@ class Point:
 def goyal(global_batch_size: int) -> Schedule:
     """Goyal et al., arXiv:1706.02677, sections 2.1, 2.2 and 5.1.
 
-    From 0.1 a constant more with every update, to 0.1 k after 5 epochs; a tenth from epochs 30, 60 and 80 on.
+    Linear from 0.1 to 0.1 k over 5 epochs; divided by 10 at epochs 30, 60 and 80.
     """
     peak, steps_per_epoch = 0.1 * global_batch_size / 256, IMAGENET / global_batch_size
     increment = (peak - 0.1) / (5 * steps_per_epoch)
@@ -162,7 +162,7 @@ def mlperf_tensorflow(
 def mlperf_nvidia(
     global_batch_size: int, rate: float, warmup_epochs: int, total_steps: float
 ) -> Schedule:
-    """mlcommons/training_results_v1.0, NVIDIA's fit.py, PolySchedule, at the number of updates done."""
+    """mlcommons/training_results_v1.0, NVIDIA's fit.py, PolySchedule, at the number of completed updates."""
     warmup_steps = warmup_epochs * IMAGENET / global_batch_size
 
     def at(update: int) -> float:
@@ -178,7 +178,7 @@ def mlperf_nvidia(
 def deepcam(rate: float, warmup_steps: int, milestones: tuple[int, ...], updates: int) -> Schedule:
     """mlcommons/hpc, deepcam/src/deepCam/utils/schedulers.py, MultiStepLRWarmup (torch's MultiStepLR without warmup).
 
-    A scheduler with a memory, so its calls are played one after the other.
+    The scheduler is stateful, so its calls are replayed one after the other.
     """
     changes = {
         milestone + warmup_steps + 1 if warmup_steps else milestone for milestone in milestones
@@ -215,7 +215,7 @@ MLPERF_DEEPCAM = [
     (1024, 0.004, 200, (1100, 4096), 38.0),
     (2048, 0.0055, 400, (800,), 26.0),
 ]
-"""Batch, rate, warmup and milestones in updates (rcps_deepcam.json, round 1.0), and epochs past the last milestone."""
+"""Batch, rate, warmup and milestones in updates (rcps_deepcam.json, round 1.0), and epochs after the last milestone."""
 
 NUS = [
     (512, 2**2, 10 / 2**6),
@@ -228,7 +228,7 @@ NUS = [
 
 
 def published() -> Iterator[Published]:
-    """Every schedule with a recipe of its own here."""
+    """Yield every published schedule that has a recipe here."""
 
     def constant(
         name: str,
@@ -304,7 +304,7 @@ def published() -> Iterator[Published]:
 
 
 def compared(each: Published) -> list[Point]:
-    """Both schedules at the updates after 1/20, 2/20, ... of the training; the last is the last update."""
+    """Return both schedules at the updates after 1/20, 2/20, ... of the training; the last is the final update."""
     planned = planned_schedule(each)
     updates = [
         min(planned.total_steps * number // POINTS, planned.total_steps - 1)
@@ -314,14 +314,14 @@ def compared(each: Published) -> list[Point]:
 
 
 def planned_schedule(each: Published) -> BatchSchedule:
-    """The updates of the recipe's training."""
+    """Return the updates of the recipe's training."""
     return batch_schedule(
         _settings(each), each.global_batch_size, each.train_samples, each.epochs, 1
     )
 
 
 def at_update(each: Published, planned: BatchSchedule, update: int) -> Point:
-    """Both schedules at one update."""
+    """Return both schedules at one update."""
     epochs = planned.epochs(update)
     return Point(
         epochs,
@@ -340,7 +340,7 @@ def _settings(each: Published) -> TrainingSettings:
 
 
 def report() -> str:
-    """All comparisons as Markdown: one line for each schedule, then one table of 20 points for each."""
+    """Return all comparisons as Markdown: one line for each schedule, then one table of 20 points for each."""
     every = [(each, compared(each)) for each in published()]
     lines = [
         "# Recipes beside the schedules that were published",

@@ -1,7 +1,7 @@
-"""Where the rules of thumb come apart in the main job: python -m benchmarks.rules_of_thumb [--at 512 1024].
+"""Where the rules of thumb fail in the main example: python -m benchmarks.rules_of_thumb [--at 512 1024].
 
-Trains the network of examples/digits.yaml at every batch size, learning rate and warmup of a grid, with several seeds:
-a fixed grid, and no forecast. The batch for which the main job forecasts is chosen by this table.
+Trains the network of examples/digits.yaml at every batch size, learning rate and warmup of a fixed grid, with several
+seeds and without a forecast. The full-scale batch of the main example is chosen from this table.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def epochs(global_batch_size: int, rate: float, warmup: float, seeds: int) -> list[float]:
-    """Epochs to target of each seed; inf for one that did not reach it."""
+    """Return the epochs to target of each seed; inf if it was not reached."""
     spec = hpo.load_study(STUDY)
     workload = load_workload(spec.workload, spec.data)
     settings = TrainingSettings.from_dict(
@@ -55,7 +55,7 @@ def epochs(global_batch_size: int, rate: float, warmup: float, seeds: int) -> li
 
 
 def told(found: list[float]) -> str:
-    """The geometric mean of those that reached the target, and how many were lost."""
+    """Return the geometric mean of those that reached the target, and the number of lost ones."""
     logs = [math.log(each) for each in found if math.isfinite(each)]
     lost = len(found) - len(logs)
     if not logs:

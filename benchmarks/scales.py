@@ -1,18 +1,18 @@
-"""Model sizes and lengths of training left out: python -m benchmarks.scales FOLDER.
+"""Forecasts of held-out model sizes and training lengths: python -m benchmarks.scales FOLDER.
 
-FOLDER holds, in any folders below it, what is there of
+FOLDER contains, in any subfolders, any of
 
-- ``dense.csv``: final losses of dense language models over batch size and peak learning rate, one grid by model size
-  and token budget (step-law/steplaw, arXiv:2503.04715). Beliefs on Adam are learnt without the grids of that size;
-- ``optimizers.csv``: the best found settings of six optimizers with one of them changed, for three sizes of model at 1
-  to 8 times the Chinchilla tokens (marin, arXiv:2509.02046);
-- ``steps_to_target.csv``: steps to a goal loss over the batch, one series by model size (arXiv:2410.21676).
+- ``dense.csv``: final losses of dense language models over batch size and peak learning rate, one grid per model size
+  and token budget (step-law/steplaw, arXiv:2503.04715). Priors for Adam are learnt without the grids of that size;
+- ``optimizers.csv``: the best settings of six optimizers with one setting changed, for three model sizes at 1 to 8
+  times the Chinchilla tokens (marin, arXiv:2509.02046);
+- ``steps_to_target.csv``: steps to a target loss over the batch, one series per model size (arXiv:2410.21676).
 
-None of it is shipped. From what is smaller or shorter the best loss, the learning rate and, of the grids, the batch are
-forecast for a larger model or a longer training, and held against what was trained there. Beside them: the best
-settings of the nearest smaller grid left alone, and the published law of the grids, which was fitted to them.
-``cost`` is how many times the tokens of the best settings these need, by the grid's own curve; of the optimizers
-``rate left alone`` is by what factor the best rate of the largest and longest known is off.
+None of it is shipped. From smaller or shorter trainings the best loss, the learning rate and, for the grids, the batch
+are forecast for a larger model or a longer training, and compared with the trainings there. The baselines are the
+unchanged best settings of the nearest smaller grid, and the published law of the grids, which was fitted to them.
+``cost`` is the tokens needed over those of the best settings, by the grid's own curve; for the optimizers ``rate left
+alone`` is the factor by which the best rate of the largest and longest known training is off.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from trainers.job import Question, Target
 LOSS = Target.best("loss", higher_is_better=False)
 STEP_LAW_SEQUENCE = 2048
 TOP = 1024
-"""Sequences: larger batches are not looked at."""
+"""Largest batch considered, in sequences."""
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """One size or length that was left out; logarithms but for ``distance``.
+    """One held-out size or length; all values except ``distance`` are logarithms.
 
-    ``cost`` of the forecast's settings, and of ``others`` by name; None where the table cannot tell it.
+    ``cost`` is that of the forecast's settings, and of ``others`` by name; None if the table does not determine it.
     """
 
     source: str
@@ -59,7 +59,7 @@ class Hidden:
 
 
 def step_law(file: Path) -> Iterator[Hidden]:
-    """Every grid from those that are shorter, smaller or both."""
+    """Forecast every grid from those that are shorter, smaller or both."""
     grids = adamw_grids.read_grids(file)
     losses = _losses(file)
     priors = adamw_grids.learnt_priors(grids)
@@ -178,7 +178,7 @@ FREE = ("learning_rate", "weight_decay")
 
 
 def optimizers(file: Path) -> Iterator[Hidden]:
-    """The largest model, and the longest training, of every optimizer from the others."""
+    """Forecast the largest model, and the longest training, of every optimizer from the others."""
     with file.open(encoding="utf-8", newline="") as lines:
         rows = [
             row
@@ -257,7 +257,7 @@ def _trial(row: Mapping[str, str]) -> Observation:
 
 
 def critical_batches(file: Path) -> Iterator[Hidden]:
-    """Every series at the largest batches, from its smallest ones and the series of the other sizes."""
+    """Forecast every series at the largest batches, from its smallest ones and the series of the other sizes."""
     with file.open(encoding="utf-8", newline="") as lines:
         rows = list(csv.DictReader(lines))
     series = sorted({row["series"] for row in rows}, key=_series_size)
@@ -290,7 +290,7 @@ def critical_batches(file: Path) -> Iterator[Hidden]:
 
 
 def _scales(name: str) -> dict[str, float]:
-    """The goal of every size is what it comes to after 20 tokens a parameter."""
+    """Return the scales of a size; its target is the loss after 20 tokens per parameter."""
     return {"parameters": _series_size(name), "tokens": 20 * _series_size(name)}
 
 

@@ -1,17 +1,17 @@
-"""A whole service under faults for some minutes: server, workers, launched runs and database are struck at random.
+"""A whole service under random faults for some minutes: server, workers, launched runs and database.
 
-Clients submit studies through the API while a fault strikes every few seconds: kill -9 of the server, of a worker, of
-the launcher of a validation run or of one of its ranks; files that may not grow (a full disk); a database that is away
-(PostgreSQL stopped as in a crash, SQLite locked by another). After ``--seconds`` nothing strikes any more, and all that
-was submitted must come to its end. Rules:
+Clients submit studies through the API while a fault occurs every few seconds: kill -9 of the server, of a worker, of
+the launcher of a validation run or of one of its ranks; files that may not grow (a full disk); an unavailable database
+(PostgreSQL stopped as in a crash, SQLite locked by another process). After ``--seconds`` the faults stop, and all
+submitted studies must finish. Rules:
 
-- every study whose submission was acknowledged is there and ends as finished, with as many trials as it asks for;
-- a trial that was seen finished stays as it was and never begins again, and none is there twice;
+- every study whose submission was acknowledged exists and ends as finished, with as many trials as it asks for;
+- a trial that was seen finished is unchanged and never begins again, and none is duplicated;
 - a run of a plan has one outcome, never begins after it, and never has two launchers at a time;
 - at the end no process is left behind.
 
-With ``--hostile`` a user does meanwhile what harm a token allows (``benchmarks/hostile_users.py``): no answer may be an
-internal error, and the rules are for the studies of the others. Exits with 1 where one is broken.
+With ``--hostile`` a user meanwhile does all the harm that a token allows (``benchmarks/hostile_users.py``): no response
+may be an internal error, and the rules apply to the others' studies. Exits with 1 if a rule is broken.
 
     python -m benchmarks.service_faults --database sqlite --seconds 600 --seed 1 [--hostile] [--calm]
     python -m benchmarks.service_faults --database postgresql --seconds 600 --seed 1
@@ -50,20 +50,20 @@ from storage.errors import StoreUnavailable
 from storage.store import Store
 
 LIMIT = 1800.0
-"""Seconds that what was submitted may take to its end once nothing strikes any more."""
+"""Seconds within which the submitted studies must finish after the last fault."""
 
 LEASE_SECONDS = "5"
-"""Of the workers: long enough that one on a busy machine does not lose its study, short beside the whole run."""
+"""Lease of the workers: long enough for a busy machine, short compared with the whole run."""
 
 WORKERS = 2
 WAITING = 3
-"""Studies that wait or run, below which another is submitted."""
+"""Another study is submitted if fewer than this wait or run."""
 
 RUN_SECONDS = 0.5
-"""That an evaluation of a launched run takes: its ranks live long enough to be struck."""
+"""Seconds per evaluation of a launched run, so that its ranks live long enough to be killed."""
 
 STRIKES_OF_A_RUN = 2
-"""Of one run of a plan: it gives up after three restarts."""
+"""Most faults for one run of a plan, as it gives up after three restarts."""
 
 KINDS = (
     "server killed",
@@ -74,10 +74,10 @@ KINDS = (
     "database away",
 )
 LONG = 300.0
-"""Seconds from which every kind of fault must have struck."""
+"""A run of at least this many seconds must have had every kind of fault."""
 
 HOSTILE = "hostile"
-"""The owner who does harm."""
+"""The hostile owner."""
 
 VALIDATED = "full_scale: {global_batch_size: 64, machine: local, workers: 2, validate: true}\n"
 CONFIGURATION = """\
@@ -91,7 +91,7 @@ workloads: ["paced_workload:Paced", program, noisy_quadratic]
 
 @dataclass
 class Service:
-    """One `hpo serve` and its workers, which are started again after each has been killed."""
+    """One `hpo serve` and its workers, which are restarted when killed."""
 
     url: str
     folder: Path
@@ -101,17 +101,17 @@ class Service:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The server's URL."""
         return f"http://127.0.0.1:{self.port}"
 
     def is_ready(self) -> bool:
-        """Whether it takes submissions."""
+        """Whether it accepts submissions."""
         with contextlib.suppress(httpx.HTTPError):
             return httpx.get(f"{self.address}/ready", timeout=5).status_code == 200
         return False
 
     def start_server(self) -> None:
-        """Start it at the port that it had."""
+        """Start it on its previous port."""
         file = self.folder / "server.yaml"
         file.write_text(CONFIGURATION.format(url=self.url, port=self.port, folder=self.folder))
         command = [sys.executable, "-m", "hpo.cli.main", "serve", "--config", str(file)]
@@ -126,22 +126,22 @@ class Service:
             )
 
     def supervise(self) -> None:
-        """Start again what ended by itself, as a supervisor does: the database was away when it started."""
+        """Restart processes that ended by themselves, as a supervisor does, since the database was unavailable."""
         if self.server is not None and self.server.poll() is not None:
             self.start_server()
         while len(self.running_workers()) < WORKERS:
             self.workers.start()
 
     def pid(self) -> int | None:
-        """The server's, while it lives."""
+        """Return the server's process id, while it is alive."""
         return None if self.server is None or self.server.poll() is not None else self.server.pid
 
     def running_workers(self) -> list[subprocess.Popen[bytes]]:
-        """Those that live."""
+        """Return the live workers."""
         return [process for process in self.workers.processes if process.poll() is None]
 
     def stop(self) -> None:
-        """End all as an administrator does, by TERM."""
+        """Stop all with SIGTERM, as an administrator does."""
         for process in (*self.running_workers(), self.server):
             if process is not None and process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -152,7 +152,7 @@ class Service:
 
 
 def processes(folder: Path) -> Mapping[int, list[str]]:
-    """The words of every living process whose command names the folder, but this one, by its number."""
+    """Return the command of every other live process whose command contains the folder, by process id."""
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -167,14 +167,14 @@ def processes(folder: Path) -> Mapping[int, list[str]]:
 
 
 def parent_of(pid: int) -> int:
-    """The number of its parent, 0 where the process has ended."""
+    """Return the process id of its parent, 0 if the process has ended."""
     with contextlib.suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return 0
 
 
 def launchers(folder: Path) -> dict[int, str]:
-    """The job files of the runs whose launchers live, by the launcher's number."""
+    """Return the job files of the runs with live launchers, by the launcher's process id."""
     return {
         pid: next(word for word in words if word.endswith("job.json"))
         for pid, words in processes(folder).items()
@@ -183,7 +183,7 @@ def launchers(folder: Path) -> dict[int, str]:
 
 
 def ranks(folder: Path) -> dict[int, str]:
-    """The job files of the runs whose ranks live, by the rank's number."""
+    """Return the job files of the runs with live ranks, by the rank's process id."""
     return {
         pid: next(word for word in words if word.endswith("job.json"))
         for pid, words in processes(folder).items()
@@ -192,11 +192,11 @@ def ranks(folder: Path) -> dict[int, str]:
 
 
 class Clients:
-    """A thread that submits studies and remembers what was acknowledged; one at a time is validated."""
+    """A thread that submits studies and records those acknowledged; one at a time is validated."""
 
     def __init__(self, service: Service, store: Store, token: str) -> None:
         self.acknowledged: list[str] = []
-        self.refused: Counter[str] = Counter()  # by a server that was reached
+        self.refused: Counter[str] = Counter()  # refused by a reachable server
         self.unacknowledged = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._submit, args=(service, store, token))
@@ -225,7 +225,7 @@ class Clients:
                 try:
                     client.submit(text)
                     self.acknowledged.append(name)
-                except hpo.HpoError as error:  # not acknowledged: it may be there or not
+                except hpo.HpoError as error:  # not acknowledged: it may exist or not
                     validated = None if name == validated else validated
                     unreached = isinstance(error, UnreachableError)
                     self.unacknowledged += 1
@@ -248,7 +248,7 @@ def _ended_studies(store: Store) -> set[str]:
 
 
 class Strikes:
-    """The faults; each strikes and mends what needs mending."""
+    """The faults; each also repairs its damage if needed."""
 
     def __init__(
         self, service: Service, draw: random.Random, postgres: PrivatePostgres | None
@@ -258,7 +258,7 @@ class Strikes:
         self.done: Counter[str] = Counter()
 
     def one(self) -> None:
-        """Strike once; where a run of a plan is on, it is the aim of every other strike."""
+        """Cause one fault; while a run of a plan is active, every other fault targets it."""
         service = self._service
         service.supervise()
         aims: list[tuple[str, Callable[[], bool]]] = [
@@ -309,7 +309,7 @@ class Strikes:
         return False
 
     def _full_disk(self) -> bool:
-        """No file of a worker that sweeps may grow for a moment; a launched run ends where its disk is full."""
+        """Keep the files of a sweeping worker from growing for a moment; a launched run ends if its disk is full."""
         busy = {parent_of(pid) for pid in launchers(self._service.folder)}
         sweeping = [each for each in self._service.running_workers() if each.pid not in busy]
         if not sweeping:
@@ -344,7 +344,7 @@ def _limit_files(pid: int, most: int) -> None:
 
 
 class Watch:
-    """A thread that looks for two launchers of one run at a time, which nothing stored would show."""
+    """A thread that looks for two simultaneous launchers of one run, which no stored data would show."""
 
     def __init__(self, folder: Path) -> None:
         self.faults: set[str] = set()
@@ -356,9 +356,7 @@ class Watch:
             twice = [
                 job for job, count in Counter(launchers(self._folder).values()).items() if count > 1
             ]
-            if (
-                twice and self._ended.wait(1.0) is False
-            ):  # one that was struck takes a moment to be gone
+            if twice and self._ended.wait(1.0) is False:  # a killed one takes a moment to disappear
                 still = Counter(launchers(self._folder).values())
                 self.faults |= {f"{job} has two launchers" for job in twice if still[job] > 1}
 
@@ -372,7 +370,7 @@ class Watch:
 
 
 def faults_of_runs(store: Store, folder: Path) -> tuple[list[str], int]:
-    """What is wrong with the runs of the plans, and how many runs there were."""
+    """Return the faults in the runs of the plans, and the number of runs."""
     found, count = [], 0
     for study in store.studies():
         for plan in store.plans(study.id):
@@ -400,7 +398,7 @@ def faults_of_runs(store: Store, folder: Path) -> tuple[list[str], int]:
 
 
 def lost(store: Store, acknowledged: Sequence[str]) -> list[str]:
-    """The acknowledged studies that are not there."""
+    """Return the acknowledged studies that do not exist."""
     there = {study.name for study in store.studies()}
     return [
         f"{name} was acknowledged and is not there" for name in acknowledged if name not in there
@@ -408,7 +406,7 @@ def lost(store: Store, acknowledged: Sequence[str]) -> list[str]:
 
 
 def cancel_hostile(store: Store) -> None:
-    """Cancel the studies of who does harm, which nobody waits for."""
+    """Cancel the studies of the hostile user, which nobody waits for."""
     for study in store.studies():
         if study.owner == HOSTILE:
             store.request_cancel(study.id)
@@ -424,7 +422,7 @@ def run(
     hostile: bool = False,
     calm: bool = False,
 ) -> tuple[list[str], str]:
-    """The rules that were broken, and what happened in words."""
+    """Run the benchmark; return the broken rules and a summary."""
     (folder / "paced_workload.py").write_text((ROOT / "benchmarks/paced_workload.py").read_text())
     with Store.open(url) as store:
         token, _ = create_token(store, owner="bench", scope="submit")
@@ -501,7 +499,7 @@ def _stopped(service: Service) -> Iterator[Service]:
 
 
 def main() -> None:
-    """Run it, and print a row of a table."""
+    """Run it, and print a table row."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,16 +1,17 @@
-"""Clients that submit and read, all at once, against one server with PostgreSQL: errors, and how long they wait.
+"""Concurrent clients that submit and read, against one server with PostgreSQL: errors and response times.
 
-The server is one ``hpo serve`` process, PostgreSQL a private one of the ``pgserver`` wheel, and the clients are
-``hpo.AsyncClient`` objects, a connection each, in a process of their own; all share this machine. The database holds
-studies with trials and curves already. Each client draws what it asks for, and pauses between two requests; with
-``--pause 0`` it asks again at once, so that the wait tells the server's throughput.
+The server is one ``hpo serve`` process, PostgreSQL a private one from the ``pgserver`` wheel, and the clients are
+``hpo.AsyncClient`` objects, one connection each, in a separate process; all share this machine. The database already
+holds studies with trials and curves. Each client makes random requests with pauses in between; with ``--pause 0`` it
+repeats at once, so that the response time measures the server's throughput.
 
-With ``--hostile`` two more users do what harm their tokens allow, from addresses and a process of their own: a reader
-asks without a pause for what is dear (a hundred curves, forecasts at ever new batch sizes, streams, odd queries), a
-submitter sends what is slow to refuse and queues, cancels and resumes studies. Their refusals are counted apart.
+With ``--hostile`` two more users do all the harm that their tokens allow, from separate addresses and processes: a
+reader requests expensive data without a pause (a hundred curves, forecasts at ever new batch sizes, streams, odd
+queries), a submitter sends studies that are slow to refuse and queues, cancels and resumes studies. Their refusals are
+counted separately.
 
-The processor time of each process is told too: where its sum is the machine's, what a client waits for is a processor,
-and a part of that are the clients themselves.
+The CPU time of each process is reported too: if their sum is the machine's, clients wait for a processor, and the
+clients themselves are part of that load.
 
     python -m benchmarks.service_load [--clients N] [--owners N] [--seconds S] [--pause S] [--hostile]
 """
@@ -64,13 +65,13 @@ budget: {{trials: 30, epochs_per_trial: 20}}
 
 
 HOSTILE_CONNECTIONS = 8
-"""That each of the two hostile users asks over at a time."""
+"""Concurrent connections of each of the two hostile users."""
 Asked: TypeAlias = tuple[str, str, dict[str, object] | None]
-"""Method, path below /api/v1 and the JSON of a body."""
+"""Method, path below /api/v1 and JSON body."""
 
 
 def main() -> None:
-    """Print a row per kind of request."""
+    """Print a row for each kind of request."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -138,7 +139,7 @@ def main() -> None:
 
 
 def fill(store: Store) -> None:
-    """Studies with finished trials and their curves."""
+    """Add studies with finished trials and their curves."""
     settings = TrainingSettings(learning_rate=0.1, normalization_batch_size=1).to_dict()
     points = [
         ConvergencePoint(
@@ -180,7 +181,7 @@ def fill(store: Store) -> None:
 
 
 def processor_seconds(server: int, database: int) -> dict[str, float]:
-    """Processor time so far of the server, of what it started, of the database, and of the clients here."""
+    """Return the CPU time so far of the server, its child processes, the database, and the clients here."""
     spent, parents = {}, {}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -201,7 +202,7 @@ def processor_seconds(server: int, database: int) -> dict[str, float]:
 
 @contextmanager
 def serving(storage: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A server process; its URL and itself."""
+    """Start a server process; provide its URL and the process."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -236,7 +237,7 @@ def serving(storage: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[
 
 
 async def load(url: str, tokens: Sequence[str], clients: int, seconds: float, pause: float):
-    """Seconds of every request by kind, and the errors by their text; the clients share the tokens."""
+    """Return the seconds of every request by kind, and the errors by text; the clients share the tokens."""
     waits: dict[str, list[float]] = defaultdict(list)
     errors: Counter[str] = Counter()
     async with hpo.AsyncClient(url, tokens[0]) as first:
@@ -258,12 +259,12 @@ async def client_at_work(
     waits: dict[str, list[float]],
     errors: Counter[str],
 ) -> None:
-    """One client until the end."""
+    """Run one client until the end."""
     draw = random.Random(number)
     submissions = 0
     async with hpo.AsyncClient(
         url, token, retries=RetryPolicy(attempts=1)
-    ) as client:  # a failure shows
+    ) as client:  # failures must show
         while time.monotonic() < until:
             kind = "submit" if draw.random() < SUBMITTED else draw.choice(READS)
             submissions += kind == "submit"
@@ -278,7 +279,7 @@ async def client_at_work(
 
 
 def dear_reads() -> Iterator[Asked]:
-    """What a token that may read can ask for at most."""
+    """Yield the most expensive requests that a reading token allows."""
     for number in itertools.count():
         study = f"/studies/stored%20{number % STUDIES}"
         curves = "&".join(f"trial={each}" for each in range(100))
@@ -291,7 +292,7 @@ def dear_reads() -> Iterator[Asked]:
 
 
 def dear_submissions() -> Iterator[Asked]:
-    """Studies that are slow to check, and many that are queued, cancelled and resumed."""
+    """Yield studies that are slow to check, and many that are queued, cancelled and resumed."""
     prime = SPEC.replace("[16, 32, 64]", f"[{2**31 - 1}]")
     faults = SPEC.replace("[16, 32, 64]", f"[{', '.join(['x'] * 15_000)}]")
     path = f"{SPEC}data: {{{{path: {'/tmp/..' * 60_000}}}}}\n"
@@ -316,7 +317,7 @@ HOSTILE: dict[str, Callable[[], Iterator[Asked]]] = {
 
 
 def do_harm(url: str, token: str, scope: str, seconds: float) -> tuple[Counter[str], float]:
-    """Ask for what is dear without a pause; how often each status was the answer, and the processor time of asking."""
+    """Make expensive requests without a pause; return the count of each status, and the CPU time of the client."""
     before, number = time.process_time(), list(HOSTILE).index(scope)
     statuses = asyncio.run(_do_harm(url, token, HOSTILE[scope](), seconds, number))
     return statuses, time.process_time() - before
@@ -334,7 +335,7 @@ async def _do_harm(
             try:
                 async with client.stream(method, f"/api/v1{path}", json=body) as answer:
                     statuses[str(answer.status_code)] += 1
-                    if not path.endswith("/events"):  # a stream is left open for nobody
+                    if not path.endswith("/events"):  # streams are left open unread
                         await answer.aread()
             except httpx.HTTPError as error:
                 statuses[type(error).__name__] += 1
@@ -350,7 +351,7 @@ async def _do_harm(
 
 
 async def ask(client: hpo.AsyncClient, kind: str, draw: random.Random, name: str) -> None:
-    """One request of a kind; ``name`` is for the study that it would submit."""
+    """Make one request of a kind; ``name`` is for the study that it may submit."""
     study, trial = client.study(f"stored {draw.randrange(STUDIES)}"), draw.randrange(TRIALS)
     if kind == "submit":
         await client.submit(SPEC.format(name=name))
@@ -367,7 +368,7 @@ async def ask(client: hpo.AsyncClient, kind: str, draw: random.Random, name: str
 
 
 def report(waits: dict[str, list[float]], errors: Counter[str], seconds: float) -> None:
-    """The table."""
+    """Print the table."""
     print(
         "| request | number | median ms | p95 ms | p99 ms | longest ms |\n|---|---|---|---|---|---|"
     )

@@ -1,14 +1,14 @@
-"""What ``trainers.loop.synchronous`` costs beyond a hand-written PyTorch loop: same model, data, updates, evaluation.
+"""Overhead of ``trainers.loop.synchronous`` over a hand-written PyTorch loop: same model, data, updates, evaluation.
 
 A round is 24 updates and an evaluation by the trainer, with an update of the hand-written loop below before each of its
-own, and the loop's evaluation at the end: what else the machine does meets both alike. The overhead is the median, over
-the rounds, of the ratio within a round, with its quartiles. Rounds in which the trainer does not measure the gradient
-noise scale alternate with rounds in which it does, at one update of the 24, as it is. Times are those of the processor,
-on one thread. Both keep the memory that they free, as the processes that train do. PyTorch's optimizers are its fused
+own, and the loop's evaluation at the end, so the machine's other load affects both equally. The overhead is the median,
+over the rounds, of the ratio within a round, with its quartiles. Rounds in which the trainer does not measure the
+gradient noise scale alternate with rounds in which it does, at one update of the 24, as in practice. Times are CPU
+times, on one thread. Both keep the memory that they free, as training processes do. PyTorch's optimizers are its fused
 ones; those that it lacks are the trainer's own rules in both loops.
 
-``--operations`` counts instead what one update of each mode dispatches in both loops, on an accelerator's way, and how
-often the host waits for a value of it: figures that do not depend on the machine.
+``--operations`` instead counts the operations that one update of each mode dispatches in both loops, as on an
+accelerator, and how often the host waits for a value of it: figures that do not depend on the machine.
 
     python benchmarks/step_overhead.py [--rounds N] [--case NAME ...]
     python benchmarks/step_overhead.py --operations
@@ -50,7 +50,7 @@ SETTINGS = TrainingSettings(
 
 
 UPDATES = 24
-"""Of a round: the updates between two measurements of the noise."""
+"""Updates per round: those between two measurements of the noise scale."""
 
 
 class RandomImages(ResNetWorkload):
@@ -107,7 +107,7 @@ MODES: dict[str, dict[str, object]] = {
         "loss_scaling": "dynamic",
     },
 }
-"""What ``--operations`` counts, at batch 64; all but the last are timed, too."""
+"""The modes that ``--operations`` counts, at batch 64; all but the last are timed, too."""
 
 RULES = {
     "Muon": "muon",
@@ -117,7 +117,7 @@ RULES = {
     "Lion": "lion",
     "SOAP": "soap",
 }
-"""Optimizers that PyTorch lacks or has otherwise: timed beside the loop by hand with the same rule."""
+"""Optimizers that PyTorch lacks or implements differently: timed against the hand-written loop with the same rule."""
 
 CASES = {
     "resnet8, digits, 32": Case(_digits, 32),
@@ -142,7 +142,7 @@ CASES = {
 
 
 class HandWritten:
-    """The loop that one would write for this model and this mode alone."""
+    """The loop that one would write only for this model and this mode."""
 
     def __init__(self, workload: Workload, job: TrainingJob) -> None:
         self.workload, self.job, settings = workload, job, job.settings
@@ -176,7 +176,7 @@ class HandWritten:
         return None
 
     def update(self) -> None:
-        """Train by the next batch."""
+        """Train on the next batch."""
         batch, samples = self.job.global_batch_size, self.workload.train_samples
         if self.at + batch > samples:
             self.order, self.at, self.epoch = torch.randperm(samples), 0, self.epoch + 1
@@ -188,7 +188,7 @@ class HandWritten:
         self.step, self.at = self.step + 1, self.at + batch
 
     def finish_round(self) -> None:
-        """Tell the mean loss, and evaluate."""
+        """Read the mean loss, and evaluate."""
         torch.stack(self.losses).mean().item()
         self.losses.clear()
         self.evaluate()
@@ -233,7 +233,7 @@ class HandWritten:
         self.scaler.update()
 
     def _chunks(self, images: Tensor, classes: Tensor) -> tuple[Tensor, float]:
-        """Gradients of chunks of AdaScale's base batch and their mean; returns the loss and the gain."""
+        """Compute gradients of chunks of AdaScale's base batch and their mean; return the loss and the gain."""
         base, whole = self.job.settings.adascale_batch_size, len(images)
         total, losses, squares = [], [], 0.0
         for part, of_part in zip(images.split(base), classes.split(base), strict=True):
@@ -270,7 +270,7 @@ class HandWritten:
 
     @torch.no_grad()
     def evaluate(self) -> float:
-        """Top-1 over the evaluation samples."""
+        """Return top-1 over the evaluation samples."""
         self.model.eval()
         indices = torch.arange(self.workload.evaluation_samples)
         batch = self.workload.prepare(self.workload.evaluation_batch(indices))
@@ -282,7 +282,7 @@ class HandWritten:
 def side_by_side(
     by_hand: HandWritten, workload: Workload, *, measuring: bool
 ) -> Callable[[], tuple[float, float]]:
-    """A round of both loops, update by update in turn: the seconds of the hand-written one and of the trainer's."""
+    """Run a round of both loops, update by update in turn; return the seconds of the hand-written one and the other."""
     training = Training(by_hand.job, SingleProcess(torch.device("cpu")), workload=workload)
     if not measuring:
         training.loader._every = sys.maxsize
@@ -318,7 +318,7 @@ class Measured:
     measuring: list[float]
 
     def row(self) -> str:
-        """The cells of a table."""
+        """Return the cells of a table."""
         return " | ".join(
             "" if each is None else f"{each[1]:+.1%} ({each[0]:+.1%} to {each[2]:+.1%})"
             for each in (self.plain, self.measuring)
@@ -326,7 +326,7 @@ class Measured:
 
 
 def measure(case: Case, rounds: int) -> Measured:
-    """Both loops of one case; AdaScale measures in every update, and has no other way."""
+    """Measure both loops of one case; AdaScale always measures, in every update."""
     workload = case.workload()
     per_epoch = workload.train_samples / case.global_batch_size
     job = TrainingJob(
@@ -361,7 +361,7 @@ def measure(case: Case, rounds: int) -> Measured:
 
 
 class Operations(TorchDispatchMode):
-    """Counts what is dispatched below autograd, and how often the host reads a value."""
+    """Counts the operations dispatched below autograd, and how often the host reads a value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -374,7 +374,7 @@ class Operations(TorchDispatchMode):
 
 
 def counted_job(settings: TrainingSettings) -> TrainingJob:
-    """The job whose updates are counted: digits at batch 64."""
+    """Return the job whose updates are counted: digits at batch 64."""
     return TrainingJob(
         workload="resnet",
         data={},
@@ -388,7 +388,7 @@ def counted_job(settings: TrainingSettings) -> TrainingJob:
 
 
 def operations(changes: dict[str, object], *, by_hand: bool) -> tuple[float, float]:
-    """What an update of a mode whose noise is not measured dispatches, and how often it waits."""
+    """Return how many operations an update without noise measurement dispatches, and how often the host waits."""
     job = counted_job(SETTINGS.replace(**changes))
     if by_hand:
         loop = HandWritten(_digits(), job)
@@ -410,7 +410,7 @@ def operations(changes: dict[str, object], *, by_hand: bool) -> tuple[float, flo
 def take_the_way_of_an_accelerator(
     optimizer: Optimizer | None, adascale: AdaScale | None = None
 ) -> None:
-    """What else is computed on the host where values are there at once is computed as on an accelerator."""
+    """Compute as on an accelerator what otherwise runs on the host, where values are available at once."""
     for batch in getattr(optimizer, "batches", ()):
         batch.on_cpu = False
     if adascale is not None:
@@ -419,7 +419,7 @@ def take_the_way_of_an_accelerator(
 
 
 def count_operations() -> None:
-    """Print one row per mode: the hand-written loop and the trainer."""
+    """Print a row for each mode: the hand-written loop and the trainer."""
     print(
         "| mode | operations an update, hand-written | trainer | waits an update, hand-written | trainer |\n"
         "|---|---:|---:|---:|---:|"

@@ -1,15 +1,15 @@
-"""What a tracker costs the trials beside which it writes: ``python -m benchmarks.tracker_overhead``.
+"""The overhead of a tracker for the trials that it follows: ``python -m benchmarks.tracker_overhead``.
 
 One study of a model in PyTorch (digits, a small residual network, trained in this process) is swept with a tracker that
-fails at once, one that hangs for a minute in its first call, one whose network swallows what it is sent (a server
-that accepts and never answers), one that writes each point, and without any, in turn. The turn begins one further and
-goes the other way from round to round, so that whatever else the machine does meets all alike. A sweep is the same each
-time: sampler, seeds and trials.
+fails at once, one that hangs for a minute in its first call, one whose network never responds (a server that accepts
+and never answers), one that writes each point, and without any, in turn. The order is shifted by one and reversed from
+round to round, so that the machine's other load affects all equally. A sweep is the same each time: sampler, seeds and
+trials.
 
-Compared with the sweep without a tracker of the same round are the seconds of its trials by their own clock and the
-processor time of the thread that trains: the median over the rounds with its standard error, since what disturbs a
-virtual machine comes in bursts. Beside them stand the processor time of the tracker's own process, the only place where
-it can take something from a training, at the lowest priority, and what became of each trial.
+The seconds of the trials by their own clock and the CPU time of the training thread are compared with those of the
+sweep without a tracker of the same round: the median over the rounds with its standard error, as disturbances of a
+virtual machine come in bursts. Also shown are the CPU time of the tracker's own process, the only place where it can
+slow down a training, at the lowest priority, and the end of each trial.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Heard(Progress):
         self.seen: list[float] = []
 
     def sweep(self, *what: object) -> None:  # noqa: ARG002
-        """The processor time of the thread that trains, after each evaluation."""
+        """Record the CPU time of the training thread after each evaluation."""
         self.seen.append(time.thread_time())
 
     def message(self, text: str) -> None:
@@ -101,7 +101,7 @@ class _Heard(Progress):
 
 @contextmanager
 def silent_server() -> Iterator[int]:
-    """A server that accepts what comes and never answers; its port."""
+    """Start a server that accepts connections and never answers; provide its port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         kept: list[socket.socket] = []
         server.settimeout(0.2)
@@ -126,7 +126,7 @@ def silent_server() -> Iterator[int]:
 
 
 def install(folder: Path) -> None:
-    """The trackers as somebody else's package, for this process and those that it starts."""
+    """Install the trackers as a third-party package, for this process and those that it starts."""
     (folder / "odd_tracker.py").write_text(textwrap.dedent(PACKAGE))
     info = folder / "odd_tracker-1.dist-info"
     info.mkdir()
@@ -141,7 +141,7 @@ def install(folder: Path) -> None:
 def sweep(
     folder: Path, way: str, number: int, port: int, trials: int, epochs: int
 ) -> tuple[Sequence[Trial], list[str], float]:
-    """One sweep beside a tracker: its trials, the warnings, and the processor seconds of its thread
+    """Run one sweep beside a tracker; return its trials, the warnings, and the CPU seconds of its thread
     from the first evaluation to the last."""
     trackers = "[]" if way == "none" else f'[{{odd: {{way: {way}, port: "{port}"}}}}]'
     heard = _Heard()
@@ -158,7 +158,7 @@ def sweep(
 
 @contextmanager
 def taken() -> Iterator[list[float]]:
-    """The processor seconds that trackers have had by the end of the run that they are beside, as Linux counts them."""
+    """Collect the CPU time that each tracker has used by the end of its run (Linux)."""
     seconds: list[float] = []
     ends = beside._Beside.tell_end
 
@@ -179,7 +179,7 @@ def taken() -> Iterator[list[float]]:
 
 
 def spread(quotients: Sequence[float]) -> tuple[float, float]:
-    """The median of quotients over one, and its standard error by their quartiles, both as a share."""
+    """Return the median of quotients minus one, and its standard error by their quartiles, both as a share."""
     logs = sorted(math.log(each) for each in quotients)
     if len(logs) < 4:
         return math.expm1(statistics.median(logs)), math.nan
@@ -205,9 +205,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, silent_server() as port:
         folder = Path(name)
         install(folder)
-        sweep(folder, "none", -1, port, asked.trials, asked.epochs)  # libraries are read by now
+        sweep(
+            folder, "none", -1, port, asked.trials, asked.epochs
+        )  # libraries are loaded after this
         for number in range(asked.rounds):
-            turn = number // 2 % len(WAYS)  # each way stands at each place as often
+            turn = number // 2 % len(WAYS)  # each way is at each place equally often
             order = (WAYS[turn:] + WAYS[:turn])[:: 1 if number % 2 == 0 else -1]
             found, spent = {}, dict[str, float]()
             for way in order:

@@ -1,7 +1,7 @@
-"""What a trial costs beyond its training: a sweep on one core against the same trainings in a plain loop.
+"""The overhead of a trial beyond its training: a sweep on one core against the same trainings in a plain loop.
 
-The sweep's time runs from the start of its first trial to the end of its last, as the database has it: sampling,
-Ray Tune, recording and checkpoints are in it, starting Ray is not. The loop then trains the same settings for
+The sweep's time runs from the start of its first trial to the end of its last, according to the database: it includes
+sampling, Ray Tune, recording and checkpoints, but not starting Ray. The loop then trains the same settings for
 the same epochs with the same trainer, in this process. Both use one core, one after the other.
 
     python benchmarks/trial_overhead.py [--trials N] [--rounds N]
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def measure(folder: Path, trials: int) -> tuple[float, float]:
-    """Seconds of a sweep and of a plain loop over the same trainings."""
+    """Return the seconds of a sweep and of a plain loop over the same trainings."""
     spec = hpo.parse_study(STUDY.format(trials=trials))
     result = hpo.run_study(spec, f"sqlite:///{folder}/hpo.db", folder=folder / "work")
     starts = [trial.started_at for trial in result.trials if trial.started_at]

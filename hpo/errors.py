@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 MOST_FAULTS = 20
-"""The most faults of one file that are listed: nobody reads more, and finding them costs time."""
+"""Most faults listed for one file: nobody reads more, and finding them costs time."""
 
 
 class HpoError(Exception):
@@ -118,7 +118,7 @@ class TuningError(HpoError):
 
 
 class FigureError(TuningError):
-    """A figure of a training that none can have: beyond its bounds, or against those before it."""
+    """A reported value that is impossible: out of bounds, or inconsistent with earlier ones."""
 
 
 class TrialLostError(HpoError):

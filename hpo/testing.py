@@ -1,13 +1,13 @@
-"""Contract tests for the authors of plug-ins: what is asked of each kind, an optimizer or an importer of past runs.
+"""Contract tests for authors of plug-ins: the requirements of each kind, such as an optimizer or an importer.
 
-A test class of the plug-in's package inherits one and says the name; pytest runs its tests::
+A test class of the plug-in's package inherits one and sets ``name``; pytest runs its tests::
 
     from hpo.testing import OptimizerContract
 
     class TestTiger(OptimizerContract):
         name = "tiger"
 
-The project holds its own to the same.
+The project's own plug-ins pass the same tests.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ __all__ = [
 
 SHAPES = (4, 3, 3, 3), (6, 5), (4,), (6,)
 BUDGET = 10.0
-"""Epochs of the trainings in which schedules are tried."""
+"""Epochs of the trainings in which schedules are tested."""
 
 
 class _TechniqueContract:
-    """A contract for every description; ``settings`` are those under which the technique is tried."""
+    """A contract for every description; ``settings`` are those with which the technique is tested."""
 
     setting: ClassVar[str]
     name: ClassVar[str]
@@ -83,11 +83,11 @@ class _TechniqueContract:
         return found
 
     def tried(self, **changes: Any) -> TrainingSettings:
-        """Settings that choose the technique."""
+        """Return settings that select the technique."""
         return TrainingSettings.from_record({self.setting: self.name, **self.settings, **changes})
 
     def test_it_is_described(self) -> None:
-        """It reads settings that there are, says what it does and whose it is."""
+        """It reads existing settings, and states its purpose and source."""
         its = self.described
         assert its.about and its.source, "about and source must be said"
         unknown = {*its.uses, *its.uses_if} - set(names())
@@ -96,7 +96,7 @@ class _TechniqueContract:
         assert not claimed, f"known settings cannot be its own: {', '.join(sorted(claimed))}"
 
     def test_its_settings_come_back_from_what_is_stored(self) -> None:
-        """Settings pass through plain values."""
+        """Settings survive a round trip through plain values."""
         values = {name: own.default for name, own in self.described.settings.items()}
         settings = self.tried(**values)
         assert TrainingSettings.from_dict(settings.to_dict()) == settings
@@ -105,7 +105,7 @@ class _TechniqueContract:
 
 
 class OptimizerContract(_TechniqueContract):
-    """A contract for optimizers; set ``name``, and ``settings`` where the defaults do not move every tensor."""
+    """A contract for optimizers; set ``name``, and ``settings`` if the defaults do not change every tensor."""
 
     setting = "optimizer"
 
@@ -130,7 +130,7 @@ class OptimizerContract(_TechniqueContract):
         return [parameter.detach() for parameter in moved]
 
     def test_every_tensor_moves_and_stays_finite(self) -> None:
-        """Matrices, convolutions and vectors, in the types that trainings have."""
+        """Matrices, convolutions and vectors, in the dtypes of trainings."""
         for dtype in (torch.float32, torch.float64, torch.bfloat16):
             moved = self._parameters(dtype)
             self._run(make_optimizer(moved, self.tried()), moved, range(12))
@@ -138,7 +138,7 @@ class OptimizerContract(_TechniqueContract):
                 assert one.isfinite().all() and not torch.equal(one, other), (dtype, one.shape)
 
     def test_an_update_is_the_same_whenever_it_is_done(self) -> None:
-        """The same gradients give the same weights, and are left as they were."""
+        """The same gradients give the same weights, and are not modified."""
         first, second = self._moved(self.tried()), self._moved(self.tried())
         assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
         moved, fresh = self._parameters(), self._parameters()
@@ -149,7 +149,7 @@ class OptimizerContract(_TechniqueContract):
             assert torch.equal(one.grad, other.grad), "an update must not change the gradient"
 
     def test_a_rate_of_zero_moves_nothing(self) -> None:
-        """The first update of a warmup has such a rate."""
+        """The first update of a warmup has rate zero."""
         moved = self._parameters()
         optimizer = make_optimizer(moved, self.tried())
         self._draw(moved, 0)
@@ -170,7 +170,7 @@ class OptimizerContract(_TechniqueContract):
             assert torch.equal(one, other)
 
     def test_an_update_that_is_left_out_changes_nothing(self) -> None:
-        """Such an update follows a gradient that overflowed; rate and progress are numbers on the device."""
+        """An update is skipped after a gradient overflow; rate and progress are scalars on the device."""
         here, there = self._parameters(torch.float64), self._parameters(torch.float64)
         plain, on_device = (make_optimizer(each, self.tried()) for each in (here, there))
         assert isinstance(on_device, GroupOptimizer)
@@ -189,7 +189,7 @@ class OptimizerContract(_TechniqueContract):
             torch.testing.assert_close(its, mine, rtol=1e-6, atol=1e-9)
 
     def test_each_setting_of_its_own_has_an_effect(self) -> None:
-        """Another value than the default gives other weights."""
+        """A value other than the default gives other weights."""
         plain = self._moved(self.tried())
         for name, own in self.described.settings.items():
             if name in self.settings or name in OF_LOOP:
@@ -222,7 +222,7 @@ class _ScheduleContract(_TechniqueContract):
 
 
 class DecayContract(_ScheduleContract):
-    """A contract for decays: finite rates, the same from numbers and on a device, with a warmup and without."""
+    """A contract for decays: finite rates, the same for numbers and device scalars, with and without a warmup."""
 
     setting = "decay"
 
@@ -237,7 +237,7 @@ class DecayContract(_ScheduleContract):
 
 
 class WarmupContract(_ScheduleContract):
-    """A contract for warmups: finite rates, the same from numbers and on a device, that reach the peak."""
+    """A contract for warmups: finite rates, the same for numbers and device scalars, that reach the peak."""
 
     setting = "warmup_shape"
 
@@ -275,7 +275,7 @@ def _rate(step: int) -> float:
 
 
 class SamplerContract:
-    """A contract for samplers: settings within the space, the same whenever it is asked, spread over the space."""
+    """A contract for samplers: settings within the space, reproducible, and spread over the space."""
 
     name: ClassVar[str]
     trainings: ClassVar[int] = 8
@@ -310,13 +310,13 @@ class SamplerContract:
         return found
 
     def test_it_is_described(self) -> None:
-        """It says what it does and whose it is."""
+        """It states its purpose and source."""
         assert SAMPLERS[self.name].about and SAMPLERS[self.name].source, (
             "about and source must be said"
         )
 
     def test_its_settings_lie_in_the_space_and_are_the_same_again(self) -> None:
-        """A sweep that is run again trains the same."""
+        """A repeated sweep trains the same settings."""
         assert self._suggested() == self._suggested()
 
     def test_it_tries_different_settings(self) -> None:
@@ -326,7 +326,7 @@ class SamplerContract:
 
 
 class SchedulerContract:
-    """A contract for schedulers of machines: a script that bash accepts, with the functions that the loop calls."""
+    """A contract for job schedulers: a script that bash accepts, with the functions that the loop calls."""
 
     name: ClassVar[str]
 
@@ -356,7 +356,7 @@ class SchedulerContract:
         )
 
     def test_it_is_described(self) -> None:
-        """It says what it is and by what manual."""
+        """It states its purpose and the manual that it follows."""
         its = described(self.name)
         assert its.about and its.source, "about and source must be said"
 
@@ -373,7 +373,7 @@ class SchedulerContract:
     def test_its_directives_stand_before_the_first_command_and_its_functions_are_there(
         self,
     ) -> None:
-        """Comment lines; which hosts answer, how ranks start, how another slot is asked for."""
+        """Directives are comment lines; functions find the responding hosts, start ranks and request another slot."""
         made = scheduler_of(self.name, run_of(self._plan(), None, "torch"))
         if isinstance(made, str):
             return
@@ -384,7 +384,7 @@ class SchedulerContract:
         assert done.returncode == 0, f"of {', '.join(wanted)} there are: {done.stdout}"
 
     def test_its_sweeps_have_a_job_array(self) -> None:
-        """Where sweeps may run; what an array asks for is said before the first command too."""
+        """If sweeps may run there; the directives of an array precede the first command too."""
         if not described(self.name).sweeps:
             return
         slot = SweepSlot(name="contract", nodes=1, slot_seconds=3600)
@@ -396,7 +396,7 @@ class SchedulerContract:
 
 
 class WorkloadContract:
-    """A contract for workloads; set ``name``, and ``data`` to a small data section that can be opened anywhere.
+    """A contract for workloads; set ``name``, and ``data`` to a small data section that works anywhere.
 
     A training of ``global_batch_size`` with ``settings`` runs for ``epochs``.
     """
@@ -431,7 +431,7 @@ class WorkloadContract:
         return found
 
     def test_it_is_described(self) -> None:
-        """It says what is trained and whose it is, and its metrics hold the loss."""
+        """It states what is trained and its source, and its metrics include the loss."""
         its = WORKLOADS[self.name]
         assert its.about and its.source, "about and source must be said"
         assert metrics_of(self.name, data=self.data)["loss"] is False
@@ -444,7 +444,7 @@ class WorkloadContract:
             load_workload(self.name, {**self.data, "no_such_option": 1})
 
     def test_a_training_is_the_same_whenever_it_is_done(self) -> None:
-        """Settings, batch and seed say all of it; its epochs rise and its losses are numbers."""
+        """Settings, batch and seed determine it; its epochs increase and its losses are finite."""
         points = self._trained(self._begun(1))
         assert points == self._trained(self._begun(1))
         assert all(math.isfinite(point.loss) for point in points)
@@ -461,13 +461,13 @@ class WorkloadContract:
 
 
 class ImporterContract:
-    """A contract for importers of past runs; set ``name``, and a ``sample`` of at least two runs that it can read."""
+    """A contract for importers of past runs; set ``name``, and make ``sample`` write at least two runs."""
 
     name: ClassVar[str]
     options: ClassVar[dict[str, Any]] = {}
 
     def sample(self, folder: Path) -> str:
-        """Write a source into the folder; what is given to ``hpo import`` to read it."""
+        """Write a source into the folder; return the argument of ``hpo import`` that reads it."""
         raise NotImplementedError
 
     def _read(self, source: str) -> list[PastRun]:
@@ -477,13 +477,13 @@ class ImporterContract:
         return found
 
     def test_it_is_described(self) -> None:
-        """It says what it reads and whose form that is, and what its options are for."""
+        """It states what it reads, the origin of that format, and the purpose of its options."""
         its = IMPORTERS[self.name]
         assert its.about and its.source, "about and source must be said"
         assert all(option.what for option in its.options.values())
 
     def test_its_runs_can_be_told_apart(self, tmp_path: Path) -> None:
-        """Each has a label of its own, the same whenever it is read, as a run is imported once."""
+        """Each has a unique, reproducible label, as a run is imported once."""
         runs = self._read(self.sample(tmp_path))
         labels = [run.label for run in runs]
         assert len(runs) >= 2 and len(set(labels)) == len(labels), labels
@@ -491,7 +491,7 @@ class ImporterContract:
         assert [run.label for run in again] == labels
 
     def test_its_values_are_plain_and_its_curves_rise(self, tmp_path: Path) -> None:
-        """Values are texts and numbers, readings have steps in rising order, a status is in lower case."""
+        """Values are strings and numbers, readings have increasing steps, a status is in lower case."""
         for run in self._read(self.sample(tmp_path)):
             assert run.status == run.status.lower(), run.status
             assert run.names, f"{run.label} says nothing"
@@ -502,7 +502,7 @@ class ImporterContract:
                 assert steps == sorted(set(steps)), name
 
     def test_a_source_that_there_is_not_is_an_error(self, tmp_path: Path) -> None:
-        """One that says what was looked for."""
+        """The error says what was searched for."""
         with pytest.raises(EvidenceError, match="nothing_here"):
             self._read(str(tmp_path / "nothing_here"))
 
@@ -516,7 +516,7 @@ def _ended(number: int, batch: int, settings: TrainingSettings, epochs: float) -
 
 
 def other_value(setting: OwnSetting) -> Any:
-    """Another value than the default of a technique's own setting."""
+    """Return a value other than the default of a technique's own setting."""
     if setting.choices:
         return next(choice for choice in setting.choices if choice != setting.default)
     if setting.range is None:

@@ -1,9 +1,9 @@
-"""The page of the Python interface, docs/reference/api.md, from the docstrings of what the packages name as public.
+"""Generates the page of the Python interface, docs/reference/api.md, from the docstrings of public names.
 
     python -m scripts.api_reference > docs/reference/api.md
 
-The code is read, not imported: a public name is one of a package's ``__all__``, and is followed through the imports to
-the file that defines it.
+The code is parsed, not imported: a public name is one in a package's ``__all__``, and is followed through the imports
+to the file that defines it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("hpo", "search_spaces", "trainers")
 MODULES = ("storage.store", "storage.records", "storage.errors")
-"""The store has no ``__all__``: what it promises are the public classes and functions of these modules."""
+"""The store has no ``__all__``: its interface are the public classes and functions of these modules."""
 
 HEAD = """# Python interface
 
@@ -31,7 +31,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclass(frozen=True)
 class Found:
-    """A public name, the module that defines it, and its definition; ``doc`` is what stands below it."""
+    """A public name, the module that defines it, and its definition; ``doc`` is the docstring."""
 
     name: str
     module: str
@@ -40,7 +40,7 @@ class Found:
 
 
 def page(root: Path = ROOT) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     parts = [HEAD]
     for package in PACKAGES:
         names = public_names(read(root, package))
@@ -53,14 +53,14 @@ def page(root: Path = ROOT) -> str:
 
 
 def read(root: Path, module: str) -> ast.Module:
-    """The syntax tree of a module or a package."""
+    """Return the syntax tree of a module or package."""
     base = root.joinpath(*module.split("."))
     path = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
     return ast.parse(path.read_text("utf-8"))
 
 
 def public_names(tree: ast.Module) -> list[str]:
-    """The names in ``__all__``, sorted without regard to case."""
+    """Return the names in ``__all__``, sorted case-insensitively."""
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return sorted(ast.literal_eval(node.value), key=str.lower)
@@ -68,7 +68,7 @@ def public_names(tree: ast.Module) -> list[str]:
 
 
 def find(root: Path, module: str, name: str) -> Found:
-    """The definition of a name, through as many imports as there are; :class:`LookupError` where there is none."""
+    """Return the definition of a name, following imports; :class:`LookupError` if there is none."""
     tree = read(root, module)
     for found in _definitions(tree, module):
         if found.name == name:
@@ -136,7 +136,7 @@ def _entry(found: Found) -> Iterator[str]:
 
 
 def _class_lines(node: ast.ClassDef) -> Iterator[str]:
-    """The class, what makes it, and its fields."""
+    """Yield the class, its constructors and its fields."""
     bases = ", ".join(ast.unparse(base) for base in node.bases)
     yield f"class {node.name}{f'({bases})' if bases else ''}"
     for part in node.body:
@@ -181,7 +181,7 @@ def _code(*lines: str) -> Iterator[str]:
 
 
 def _markdown(doc: str) -> str:
-    """A docstring as Markdown: its literals and roles as code, its blocks after ``::`` fenced."""
+    """Convert a docstring to Markdown: literals and roles as code, blocks after ``::`` fenced."""
     lines: list[str] = []
     block = False
     for line in doc.splitlines():

@@ -3,9 +3,9 @@
     python -m scripts.coverage_figure --write coverage.json     writes the figures that coverage.py has measured
     python -m scripts.coverage_figure                           says them, and how much code has changed since
 
-A measurement takes as long as all tests and more, so that checks tell the last one. Lines that only a child process
-runs count too: coverage.py follows subprocesses (``patch = subprocess`` in pyproject.toml), but for those that are
-killed and those of Ray, which write nothing down.
+A measurement takes longer than all tests, so checks report the last one. Lines that only a child process runs count
+too: coverage.py follows subprocesses (``patch = subprocess`` in pyproject.toml), except those that are killed and those
+of Ray, which record nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = ("search_spaces", "trainers", "storage", "hpo")
 BEGIN, END = "<!-- coverage: written by make coverage -->", "<!-- end of coverage -->"
 OLD = 0.05
-"""Share of a package's statements that may have come or gone before its figure counts as old."""
+"""Share of a package's statements that may be added or removed before its figure counts as old."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured of one package: the share of lines that ran, in percent, and its statements then."""
+    """The measurement of one package: the share of lines that ran, in percent, and its statements at that time."""
 
     package: str
     percent: float
@@ -35,7 +35,7 @@ class Figure:
 
 
 def measured(report: str, root: Path = ROOT) -> list[Figure]:
-    """The figures of coverage.py's JSON report; ValueError where it knows nothing of a package."""
+    """Return the figures of coverage.py's JSON report; ValueError if it lacks a package."""
     lines, covered = defaultdict[str, int](int), defaultdict[str, int](int)
     for file, found in json.loads(report)["files"].items():
         package = Path(file).parts[0]
@@ -51,7 +51,7 @@ def measured(report: str, root: Path = ROOT) -> list[Figure]:
 
 
 def statements(folder: Path) -> int:
-    """How many statements the Python files below a folder hold."""
+    """Count the statements in the Python files below a folder."""
     return sum(
         isinstance(node, ast.stmt)
         for path in folder.rglob("*.py")
@@ -60,7 +60,7 @@ def statements(folder: Path) -> int:
 
 
 def written(page: str, figures: list[Figure]) -> str:
-    """The page with a table of the figures between its two marks; ValueError where it has none."""
+    """Return the page with a table of the figures between its two marks; ValueError if it has no marks."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -73,7 +73,7 @@ def written(page: str, figures: list[Figure]) -> str:
 
 
 def told(page: str) -> list[Figure]:
-    """The figures that the page holds; none where nothing was measured yet."""
+    """Return the figures on the page; none if nothing was measured yet."""
     table = page.partition(BEGIN)[2].partition(END)[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
     return [
@@ -83,7 +83,7 @@ def told(page: str) -> list[Figure]:
 
 
 def standing(figures: list[Figure], root: Path = ROOT) -> list[str]:
-    """A line for each package: its figure, and where it is old, how many statements there are now."""
+    """Return a line for each package: its figure, and if it is old, the present number of statements."""
     if not figures:
         return ["coverage: not measured yet; make coverage runs all tests and writes it"]
     found = []
@@ -98,7 +98,7 @@ def standing(figures: list[Figure], root: Path = ROOT) -> list[str]:
 
 
 def main() -> None:
-    """Write the figures of a report, or say those that are kept."""
+    """Write the figures of a report, or print the stored ones."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Sentences of the documentation, messages and docstrings, drawn at random for a reader to judge.
+"""Random sentences of the documentation, messages and docstrings, for a reader to judge.
 
 ``python -m scripts.sample_sentences [--seed N] [--count N] [FOLDER]``
 """
@@ -19,7 +19,7 @@ _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*])")
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text of at least five words."""
+    """Yield the sentences of a text with at least five words."""
     for paragraph in re.split(r"\n\s*\n", text):
         for sentence in _END.split(" ".join(paragraph.split())):
             if len(sentence.split()) >= 5:
@@ -27,14 +27,14 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def of_page(text: str) -> Iterator[str]:
-    """Those of a page in Markdown, without its code and tables."""
+    """Yield the sentences of a Markdown page, without its code and tables."""
     prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     lines = [line for line in prose.splitlines() if not line.lstrip().startswith(("|", "#", "!"))]
     yield from sentences("\n".join(lines))
 
 
 def of_module(text: str) -> Iterator[str]:
-    """Those of a module's docstrings and of its messages."""
+    """Yield the sentences of a module's docstrings and messages."""
     tree = ast.parse(text)
     joined = [node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)]
     parts_of_others = {id(part) for node in joined for part in node.values}

@@ -1,6 +1,6 @@
-"""Pictures of every page of the dashboard, in light, dark and on a phone, of studies that are run for it.
+"""Screenshots of every page of the dashboard, light, dark and on a phone, of studies that are run for it.
 
-``python -m scripts.screenshots [FOLDER]`` starts a server with its worker on a database of its own, runs four studies
+``python -m scripts.screenshots [FOLDER]`` starts a server with its worker on a separate database, runs four studies
 of a noisy quadratic (one with its forecast launched, one whose trainings all diverge, one that still runs, one that
 waits), and writes FOLDER/PAGE-light.png, -dark.png and -phone.png; docs/screenshots if no folder is given.
 """
@@ -34,11 +34,11 @@ budget: {{trials: {trials}, epochs_per_trial: {epochs}}}
 seeds: {seeds}
 """
 FULL, LADDER = 1024, "[16, 32, 64, 128, 256]"
-COLOURS = 256  # of a picture: the pages have few
+COLOURS = 256  # per screenshot: the pages have few
 MOST_BYTES = 200_000
 LOOKS = {"light": ("light", 1280, 860), "dark": ("dark", 1280, 860), "phone": ("light", 390, 844)}
 TALLEST = {"light": 2600, "dark": 2600, "phone": 2200}
-# a page, what must be there, and what is done before the picture is taken; first what does not last
+# a page, what must be visible, and the actions before the screenshot; transient states come first
 PAGES = {
     "studies": ("/", "tr:has-text('wide sweep') .running", ""),
     "queued": ("/studies/next", "#headline .forecast", ""),
@@ -70,7 +70,7 @@ def study_of(
     seeds: int = 1,
     modes: int = 200,
 ) -> str:
-    """A study file."""
+    """Return a study file."""
     return STUDY.format(
         name=name,
         rates=rates,
@@ -85,7 +85,7 @@ def study_of(
 
 
 def run_studies(server: Server) -> dict[str, str]:
-    """Run what the pages show; returns what the addresses need."""
+    """Run the studies that the pages show; return the values that the URLs need."""
     for part, full in (("quadratic", FULL), ("quadratic, small", 256), ("quadratic, middle", 512)):
         ladder = "[16, 32, 64, 128]" if full < FULL else LADDER
         server.submit(
@@ -116,7 +116,7 @@ def run_studies(server: Server) -> dict[str, str]:
 
 
 def take(page: Any, server: Server, address: str, ready: str, before: str) -> None:
-    """Open a page and make it ready for its picture."""
+    """Open a page and prepare it for its screenshot."""
     page.goto(server.address + address)
     page.wait_for_selector(ready, timeout=120_000)
     if before == "faulty":
@@ -127,10 +127,10 @@ def take(page: Any, server: Server, address: str, ready: str, before: str) -> No
         page.click("#send")
         page.wait_for_selector("#faults li")
     height = page.evaluate("document.documentElement.scrollHeight")
-    for top in range(0, height, 600):  # what is drawn when it comes into sight
+    for top in range(0, height, 600):  # some figures are drawn only when scrolled into view
         page.evaluate("top => scrollTo(0, top)", top)
         page.wait_for_timeout(200)
-    for _ in range(100):  # the laws of the figures
+    for _ in range(100):  # wait for the laws in the figures
         if page.locator(".plot .skeleton, #fitting:visible").count() == 0:
             break
         page.wait_for_timeout(300)
@@ -139,7 +139,7 @@ def take(page: Any, server: Server, address: str, ready: str, before: str) -> No
 
 
 def write(picture: bytes, file: Path, tallest: int) -> None:
-    """Write a picture with few colours; one that is too tall or too large for a page of documents is cut or thinned."""
+    """Write a screenshot with few colours; one that is too tall or too large is cropped or reduced."""
     image = Image.open(io.BytesIO(picture)).convert("RGB")
     image = image.crop((0, 0, image.width, min(image.height, tallest)))
     for colours in (COLOURS, 128, 64, 32):
@@ -151,7 +151,7 @@ def write(picture: bytes, file: Path, tallest: int) -> None:
 
 
 def main() -> None:
-    """Take them all."""
+    """Take all screenshots."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/screenshots"))
     folder: Path = parser.parse_args().folder
@@ -176,7 +176,7 @@ def main() -> None:
 
 
 def say(text: str) -> None:
-    """How far it is, on stderr."""
+    """Print the progress on stderr."""
     sys.stderr.write(f"{text}\n")
 
 

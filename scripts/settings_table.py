@@ -1,4 +1,4 @@
-"""The page of all settings, docs/reference/settings.md, from what they say of themselves.
+"""Generates the page of all settings, docs/reference/settings.md, from their descriptions.
 
 python -m scripts.settings_table > docs/reference/settings.md
 """
@@ -40,7 +40,7 @@ optimizers and schedules with more of them.
 
 
 def page() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     return _HEAD + _table(_rows()) + _OWN + _table(_own_rows()) + _techniques()
 
 

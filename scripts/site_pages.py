@@ -1,9 +1,9 @@
-"""A hook of mkdocs: what the documentation site shows besides docs/.
+"""A hook of mkdocs: the pages of the documentation site besides docs/.
 
-- The benchmarks with their tables, the workloads, the examples and CONTRIBUTING.md, as they stand in the repository.
-- References written from the code: the command line, the REST interface, the machines.
-- Links between all of these. A link to a source file, for which the site has no page, becomes plain text; one that
-  leads nowhere stays, so that a strict build fails.
+- The benchmarks with their tables, the workloads, the examples and CONTRIBUTING.md, as they are in the repository.
+- References generated from the code: the command line, the REST interface, the machines.
+- Links between all of these. A link to a source file, for which the site has no page, becomes plain text; a broken one
+  stays, so that a strict build fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS = (".md", ".svg", ".png", ".yaml", ".py")
 
 
 def shown() -> dict[str, Path]:
-    """Every file of the repository outside docs/ that the site shows, by its place there."""
+    """Return every file of the repository outside docs/ that the site shows, by its path there."""
     found = {"CONTRIBUTING.md": ROOT / "CONTRIBUTING.md"}
     for folder in OUTSIDE:
         for path in sorted((ROOT / folder).rglob("*")):
@@ -33,7 +33,7 @@ def shown() -> dict[str, Path]:
 
 
 def references() -> dict[str, str]:
-    """The pages that are written from the code, by their places."""
+    """Return the pages that are generated from the code, by their paths."""
     return {
         "reference/cli.md": command_line(),
         "reference/rest.md": rest(),
@@ -42,7 +42,7 @@ def references() -> dict[str, str]:
 
 
 def command_line() -> str:
-    """Every command with its options, from the commands themselves."""
+    """Return the page of all commands with their options, from the commands themselves."""
     from hpo.cli.main import main
 
     lines = [
@@ -81,7 +81,7 @@ def _text(text: str | None) -> str:
 
 
 def rest() -> str:
-    """Every address of the service, from its OpenAPI document."""
+    """Return the page of all paths of the service, from its OpenAPI document."""
     from hpo.service.app import create_app
     from hpo.service.config import ServerConfig
 
@@ -103,7 +103,7 @@ def rest() -> str:
 
 
 def machines() -> str:
-    """Every machine that comes along, from its file, after what the figures mean."""
+    """Return the page of all shipped machines, from their files, after the meaning of the figures."""
     from hpo.planning.machines import load_machine, machine_names
 
     lines = [
@@ -122,7 +122,7 @@ def machines() -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Put every page of the benchmarks into the navigation."""
+    """Add every page of the benchmarks to the navigation."""
     pages = [name for name in shown() if name.startswith("benchmarks/") and name.endswith(".md")]
     pages.sort(key=lambda name: (name != "benchmarks/README.md", name))
     for entry in config.nav:
@@ -136,7 +136,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the files that are not in docs/."""
+    """Add the files outside docs/."""
     from mkdocs.structure.files import File
 
     for place, path in shown().items():
@@ -147,7 +147,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:  # noqa: ARG001 - mkdocs' signature
-    """Lead the links of a page to where their targets stand in the site."""
+    """Rewrite the links of a page to their targets on the site."""
     place = page.file.src_uri
     folder = posixpath.dirname(place)
     source = folder if place in shown() else posixpath.join("docs", folder)  # in the repository

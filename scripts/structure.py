@@ -1,12 +1,12 @@
-"""How the packages are built: rooms, floors, arrows and circles, counted from the imports.
+"""The structure of the packages: rooms, floors, arrows and circles, counted from the imports.
 
     python -m scripts.structure [ROOT] [--walk] [--edges PACKAGE]
 
 A *room* of a package is a file or a subfolder directly inside it; an ``__init__.py`` that holds nothing but its
-docstring is none. An *arrow* leads from a room to another whose code it imports, wherever in the file the import
-stands: deferred into a function, or for types alone under ``if TYPE_CHECKING``. *Floors* are the rooms on the longest
-chain of arrows, a circle of rooms counted as one. A *circle* is a set of modules that import each other.
-``tests/test_architecture.py`` holds the code to what is found here.
+docstring is not a room. An *arrow* leads from a room to another whose code it imports, wherever in the file the import
+is: deferred into a function, or only for types under ``if TYPE_CHECKING``. *Floors* are the rooms on the longest
+chain of arrows, with a circle of rooms counted as one. A *circle* is a set of modules that import each other.
+``tests/test_architecture.py`` checks the code against these counts.
 
 ``--walk`` follows a study's specification through ``hpo``: it begins at the command ``hpo run``, and goes depth-first,
 in the order of the source, into every function that takes or gives a ``StudySpec`` or a class that holds one. It
@@ -34,7 +34,7 @@ Graph = dict[str, set[str]]
 
 @dataclass(frozen=True)
 class Import:
-    """One import: ``lazy`` inside a function, ``typed`` where it never runs, under ``if TYPE_CHECKING``."""
+    """One import: ``lazy`` inside a function, ``typed`` if it never runs, under ``if TYPE_CHECKING``."""
 
     importer: str
     target: str
@@ -44,7 +44,7 @@ class Import:
 
 
 def modules_of(root: Path) -> dict[str, Path]:
-    """Every module of the packages below ``root``, by its dotted name."""
+    """Return every module of the packages below ``root``, by its dotted name."""
     found = {}
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
@@ -54,7 +54,7 @@ def modules_of(root: Path) -> dict[str, Path]:
 
 
 def imports_of(module: str, path: Path, modules: Mapping[str, Path]) -> Iterator[Import]:
-    """All imports of a file, those by name (``import_module``) too."""
+    """Yield all imports of a file, including those by name (``import_module``)."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
 
     def walk(node: ast.AST, lazy: bool, typed: bool) -> Iterator[Import]:
@@ -92,7 +92,7 @@ def imports_of(module: str, path: Path, modules: Mapping[str, Path]) -> Iterator
 
 
 def module_graph(imports: Iterable[Import], modules: Mapping[str, Path]) -> Graph:
-    """Which module imports which, however it does."""
+    """Return which module imports which, in any way."""
     graph: Graph = {module: set() for module in modules}
     for item in imports:
         if item.target in modules and item.target != item.importer:
@@ -101,7 +101,7 @@ def module_graph(imports: Iterable[Import], modules: Mapping[str, Path]) -> Grap
 
 
 def room_of(module: str, package: str, modules: Mapping[str, Path]) -> str | None:
-    """The room of a package that a module is in; None outside of it and for an empty ``__init__``."""
+    """Return the room of a package that contains a module; None outside it and for an empty ``__init__``."""
     if module == package:
         body = ast.parse(modules[module].read_text("utf-8")).body
         return "__init__" if any(not isinstance(node, ast.Expr) for node in body) else None
@@ -113,7 +113,7 @@ def room_of(module: str, package: str, modules: Mapping[str, Path]) -> str | Non
 
 
 def rooms_of(package: str, graph: Graph, modules: Mapping[str, Path]) -> Graph:
-    """The rooms of a package, and which of the others each imports."""
+    """Return the rooms of a package, and which of the others each imports."""
     home = {module: room_of(module, package, modules) for module in modules}
     rooms: Graph = {room: set() for room in home.values() if room}
     for module, room in home.items():
@@ -125,12 +125,12 @@ def rooms_of(package: str, graph: Graph, modules: Mapping[str, Path]) -> Graph:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Every set of nodes that reach each other, larger than one (Tarjan's strongly connected components)."""
+    """Return every strongly connected component of more than one node (Tarjan)."""
     return [sorted(part) for part in _components(graph) if len(part) > 1]
 
 
 def floors(rooms: Graph) -> dict[str, int]:
-    """The floor of every room, from 1: above all that it imports; rooms of one circle share theirs."""
+    """Return the floor of every room, from 1: above all that it imports; rooms of one circle share theirs."""
     parts = _components(rooms)
     home = {room: number for number, part in enumerate(parts) for room in part}
     above = {
@@ -173,8 +173,8 @@ class Walk:
     """The rooms that a study's specification passes, in the order of the calls.
 
     Attributes:
-        rooms: in the order of the calls, without the ways back to a caller. ups: rooms on a higher floor than the
-        room that was entered for the first time before them. returns: calls into a room that had been left.
+        rooms: in the order of the calls, without returns to a caller. ups: rooms on a higher floor than the
+        room that was first entered before them. returns: calls into a room that had been left.
     """
 
     def __init__(self, modules: Mapping[str, Path], height: Mapping[str, int]) -> None:
@@ -185,7 +185,7 @@ class Walk:
         self.ups = self.returns = 0
 
     def enter(self, module: str, name: str, callers: tuple[str, ...] = ()) -> None:
-        """Go into one function, and from it into all that it calls and that have to do with a specification."""
+        """Enter one function, and from it all functions that it calls and that involve a specification."""
         if (module, name) in self._seen:
             return
         self._seen.add((module, name))
@@ -205,7 +205,7 @@ class Walk:
     def _resolve(
         self, module: str, called: str, names: Mapping[str, str]
     ) -> tuple[str, str] | None:
-        """The module and the name of a function of ``hpo`` that is called as ``called``."""
+        """Return the module and the name of a function of ``hpo`` that is called as ``called``."""
         first, _, rest = called.partition(".")
         full = names.get(first, f"{module}.{first}") + (f".{rest}" if rest else "")
         home, _, name = full.rpartition(".")
@@ -217,7 +217,7 @@ class Walk:
         return self._resolve(home, name, imported) if name in imported else None
 
     def _concerned(self, module: str, name: str) -> bool:
-        """Whether a function takes or gives a specification, or what holds one; or a class is made of one."""
+        """Whether a function takes or returns a specification or a class that holds one, or a class is made of one."""
         return any(
             set(re.findall(r"\w+", hint)) & self._carriers
             for hint in _hints(self._modules[module], name)
@@ -226,7 +226,7 @@ class Walk:
 
 @functools.cache
 def _read(path: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """What every function and class of a file calls, and where the names that it imports come from."""
+    """Return the calls of every function and class of a file, and the origin of its imported names."""
     tree = ast.parse(path.read_text("utf-8"))
     calls = {
         node.name: [ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)]
@@ -244,7 +244,7 @@ def _read(path: Path) -> tuple[dict[str, list[str]], dict[str, str]]:
 
 @functools.cache
 def _hints(path: Path, name: str) -> list[str]:
-    """The types that a function takes and gives, or that a class is made of."""
+    """Return the types that a function takes and returns, or that a class is made of."""
     hints: list[ast.expr | None] = []
     for node in ast.parse(path.read_text("utf-8")).body:
         if getattr(node, "name", None) != name:
@@ -266,7 +266,7 @@ def _hints(path: Path, name: str) -> list[str]:
 
 
 def _carriers(modules: Mapping[str, Path]) -> set[str]:
-    """The names of the classes of ``hpo`` that a specification, or another of them, is part of; and its own."""
+    """Return the names of the specification's class and the classes of ``hpo`` that hold it, directly or not."""
     made_of = {
         name: {word for hint in _hints(path, name) for word in re.findall(r"\w+", hint)}
         for module, path in modules.items()
@@ -292,7 +292,7 @@ def walk(root: Path, rooms: Graph) -> Walk:
 
 
 def table(root: Path) -> str:
-    """Rooms, floors, arrows and circles of the packages, as a table in Markdown."""
+    """Return rooms, floors, arrows and circles of the packages, as a Markdown table."""
     modules = modules_of(root)
     imports = [
         item for module, path in modules.items() for item in imports_of(module, path, modules)
@@ -317,7 +317,7 @@ def table(root: Path) -> str:
 
 
 def main() -> None:
-    """Print the table, and what else is asked for."""
+    """Print the table and the requested details."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -21,11 +21,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TABLE = "global_batch_size,epochs_to_target\n256,10.2\n1024,11.1\n4096,14.3\n"
 SHOWN = ("click", "numpy", "optuna", "ray", "scipy", "sqlalchemy", "torch")
-"""Packages whose installed versions a row tells."""
+"""Packages whose installed versions a row lists."""
 
 
 def call(folder: Path, *words: object) -> str:
-    """What a program prints; SystemExit with its last words where it fails."""
+    """Return a program's output; SystemExit with its last output if it fails."""
     kept = {
         name: text for name, text in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
     }
@@ -47,7 +47,7 @@ def call(folder: Path, *words: object) -> str:
 def requirements(
     wheel: Path, extras: str, versions: str, python: str, folder: Path
 ) -> list[object]:
-    """The arguments of `pip install`."""
+    """Return the arguments of `pip install`."""
     target = f"{wheel.absolute()}[{extras}]" if extras else str(wheel.absolute())
     if versions == "pinned":
         return ["--constraint", ROOT / "constraints.txt", target]
@@ -70,12 +70,12 @@ def requirements(
 
 
 def size(folder: Path) -> float:
-    """The bytes of all files below it."""
+    """Return the size in bytes of all files below a folder."""
     return float(sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()))
 
 
 def use(folder: Path, extras: str) -> None:
-    """The commands of a new user."""
+    """Run the commands of a new user."""
     hpo = folder / "environment" / "bin" / "hpo"
     (folder / "table.csv").write_text(TABLE)
     call(folder, hpo, "extrapolate", "table.csv", "--at", "8192", "--json")

@@ -1,8 +1,8 @@
 """Connections: from a URL to an engine whose transactions are safe between threads and processes.
 
-SQLite: WAL lets readers go on while one writer writes. A write takes the lock when it begins (BEGIN
-IMMEDIATE): a transaction that reads first and then wants to write would fail at once, without waiting, where
-another process has written in between.
+SQLite: WAL lets readers continue while one writer writes. A write takes the lock when it begins (BEGIN
+IMMEDIATE): a transaction that reads first and then wants to write would fail at once, without waiting, if
+another process wrote in between.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ NOTHING_STORED = "check the path or URL; running or submitting a study makes a n
 SPARE_BYTES = 32_000_000
 """Disk space that a server reserves beside an SQLite database, so that studies can be deleted when it is full."""
 CLOCK = "largebatch_clock"
-"""The execution option of a connection that holds another clock, for tests."""
-_IDLE_SECONDS = 60  # between two statements of a transaction; ours follow one another at once
-_KEPT_CONNECTIONS = 20  # of a process, opened as its threads need them; a hundred is what PostgreSQL takes by default
+"""Execution option of a connection with a replacement clock, for tests."""
+_IDLE_SECONDS = 60  # between two statements of a transaction; ours follow each other at once
+_KEPT_CONNECTIONS = 20  # per process, opened on demand; PostgreSQL accepts a hundred by default
 _PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary"}
 
 
 class Database:
-    """An engine with reading and writing transactions; driver errors leave it as :class:`StoreError`."""
+    """An engine with reading and writing transactions; driver errors are converted to :class:`StoreError`."""
 
     def __init__(
         self, url: str, *, timeout_seconds: float, create: bool = True, clock: Clock | None = None
@@ -62,14 +62,14 @@ class Database:
             self.engine.execution_options(sqlite_begin="IMMEDIATE"),
         )
         self._glance = self.engine
-        if self.engine.dialect.name == "postgresql":  # by default it looks anew at each statement
+        if self.engine.dialect.name == "postgresql":  # by default each statement has a new snapshot
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
             self._glance = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._open = True
 
     @contextmanager
     def read(self, *, single_statement: bool = False) -> Iterator[Connection]:
-        """A transaction that sees one state of the database from begin to end.
+        """Open a transaction that sees one consistent state of the database.
 
         A single statement does so by itself: without BEGIN and COMMIT it takes one round trip to PostgreSQL, not three.
         """
@@ -79,18 +79,18 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that commits at its end or leaves no trace; on SQLite it holds the write lock."""
+        """Open a transaction that commits at its end or is rolled back; on SQLite it holds the write lock."""
         with self.translated(), self._usable(self._writer).begin() as connection:
             yield connection
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Turn the errors of SQLAlchemy and of the driver into those of the store."""
+        """Convert errors of SQLAlchemy and the driver to those of the store."""
         try:
             yield
         except exc.SQLAlchemyError as error:
             raise _translate(error, self.url) from error
-        except self._driver.Error as error:  # from where we speak to the driver itself
+        except self._driver.Error as error:  # from direct calls of the driver
             _tell_damaged_text(error)
             known = exc.DBAPIError.instance(
                 None, None, error, self._driver.Error, dialect=self.engine.dialect
@@ -99,16 +99,16 @@ class Database:
 
     @property
     def file(self) -> Path | None:
-        """The file of an SQLite database; None for a server, and for one in memory."""
+        """The file of an SQLite database; None for a server or an in-memory database."""
         name = self.engine.url.database
         if self.engine.dialect.name != "sqlite" or not name or name == ":memory:":
             return None
         return Path(name)
 
     def keep_spare(self) -> None:
-        """Keep some of an SQLite database's disk back, in a file beside it; nothing where there is no room.
+        """Reserve disk space for an SQLite database, in a file beside it, if there is room.
 
-        SQLite needs some room even to delete.
+        SQLite needs some space even to delete.
         """
         spare = self._spare()
         if spare is None or spare.exists():
@@ -122,7 +122,7 @@ class Database:
             spare.unlink(missing_ok=True)
 
     def give_spare(self) -> bool:
-        """Give back what :meth:`keep_spare` kept; False where there is nothing of it."""
+        """Release the space reserved by :meth:`keep_spare`; return False if there is none."""
         spare = self._spare()
         if spare is None or not spare.exists():
             return False
@@ -134,7 +134,7 @@ class Database:
         return file and file.with_name(f"{file.name}-spare")
 
     def close(self) -> None:
-        """Give back every connection; closing twice is harmless."""
+        """Close all connections; closing twice is harmless."""
         self._open = False
         self.engine.dispose()
 
@@ -147,12 +147,12 @@ class Database:
 
 
 def insert_into(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
-    """An INSERT that can say ON CONFLICT, in the dialect of the connection."""
+    """Return an INSERT that supports ON CONFLICT, in the dialect of the connection."""
     return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
 def _parse(url: str) -> URL:
-    """The parsed URL; a bare path means SQLite. A URL that cannot work is refused with the way out."""
+    """Parse the URL; a bare path means SQLite. An unusable URL is refused with the remedy."""
     text = str(url).strip()
     if not text:
         raise StoreUnavailable(text, "the URL is empty", "give a path such as hpo.db, or a URL")
@@ -183,7 +183,7 @@ def _parse(url: str) -> URL:
 
 
 def _with_driver(url: URL) -> URL:
-    """With psycopg 3, the driver that is installed with us, unless the URL names another."""
+    """Use psycopg 3, the installed driver, unless the URL names another."""
     return url.set(drivername="postgresql+psycopg") if url.drivername == "postgresql" else url
 
 
@@ -211,9 +211,9 @@ def _check_file(url: URL, text: str) -> None:
 
 
 def _make_private(path: Path) -> None:
-    """Make the file of a new database for its user alone, unless ``HPO_UMASK`` says otherwise (octal, as umask(1)).
+    """Create a new database file readable only by its user, unless ``HPO_UMASK`` says otherwise (octal, as umask(1)).
 
-    SQLite gives the files beside it the same permissions. A folder that cannot be written is left to SQLite to tell.
+    SQLite gives the files beside it the same permissions, and reports a folder that is not writable.
     """
     try:
         mask = int(os.environ.get("HPO_UMASK", "") or "077", 8)
@@ -251,15 +251,15 @@ def _engine(url: URL, timeout_seconds: float) -> Engine:
 
 
 def _postgresql(url: URL, timeout_seconds: float) -> Engine:
-    """An engine that connects anew after the server was lost, and a server that ends the work of a client that was.
+    """Create an engine that reconnects after the server was lost; make the server end transactions of lost clients.
 
-    A machine that dies in mid-transaction would hold its locks until the network gives it up, hours later.
+    A machine that dies in mid-transaction would otherwise hold its locks until a network timeout, hours later.
     """
     engine = create_engine(
         url,
         pool_size=_KEPT_CONNECTIONS,
         max_overflow=0,
-        pool_use_lifo=True,  # the one that was used last has its statements prepared
+        pool_use_lifo=True,  # the most recently used connection has its statements prepared
         connect_args={
             "connect_timeout": ceil(timeout_seconds),
             "keepalives_idle": 30,
@@ -282,15 +282,15 @@ def _postgresql(url: URL, timeout_seconds: float) -> Engine:
     @event.listens_for(engine, "checkout")
     def check_open(connection: Any, record: object, proxy: object) -> None:  # noqa: ARG001
         if _has_ended(connection):
-            raise exc.DisconnectionError  # the pool connects anew
+            raise exc.DisconnectionError  # the pool reconnects
 
     return engine
 
 
 def _has_ended(connection: Any) -> bool:
-    """Whether PostgreSQL has ended a connection that rested: there is something to read, and nothing was asked.
+    """Whether PostgreSQL has closed an idle connection: there is data to read, although nothing was asked.
 
-    It costs one system call. A statement to find out (``pool_pre_ping``) costs a round trip each time.
+    It costs one system call. A test statement (``pool_pre_ping``) costs a round trip each time.
     """
     if connection.closed:
         return True
@@ -301,11 +301,11 @@ def _has_ended(connection: Any) -> bool:
 
 def _set_up_sqlite(connection: Any, record: object) -> None:  # noqa: ARG001
     connection.isolation_level = (
-        None  # transactions begin in `_begin_sqlite`, not where the driver guesses
+        None  # transactions begin in `_begin_sqlite`, not implicitly in the driver
     )
     connection.execute("PRAGMA foreign_keys = ON")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-    # File systems without shared memory (some NFS, Lustre) stay with a rollback journal, and that needs FULL.
+    # File systems without shared memory (some NFS, Lustre) keep a rollback journal, which needs FULL.
     connection.execute(f"PRAGMA synchronous = {'NORMAL' if mode == 'wal' else 'FULL'}")
 
 
@@ -316,7 +316,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _tell_damaged_text(error: BaseException) -> None:
-    """Text that is no UTF-8 is a matter of its row, not of the database."""
+    """Report text that is not UTF-8 as damage of its row, not of the database."""
     if "decode to UTF-8" in str(error):
         raise DamagedRow("a row", "it holds text that is no UTF-8") from error
 

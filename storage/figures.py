@@ -1,9 +1,9 @@
-"""The stored figures of a training: convergence points, and for each figure its kind, its range and its order.
+"""The stored figures of a training: convergence points, and for each figure its type, range and order.
 
-Every door reads this statement of the rules: points and ends over the network, programs' reports, imports of past
-runs, outcomes of plans, tables of evidence, and the CHECK constraints of the tables (``storage/schema/tables.py``).
-The bounds lie far beyond any training, and so near that nothing computed from the figures overflows or becomes 0: a
-million million samples a second for a year are 3e19, the largest published trainings process 1e13 tokens.
+All inputs are validated by these rules: points and ends over the network, programs' reports, imports of past runs,
+outcomes of plans, tables of evidence, and the CHECK constraints of the tables (``storage/schema/tables.py``).
+The bounds are far beyond any training, but small enough that nothing computed from the figures overflows or becomes 0:
+a million million samples a second for a year are 3e19, the largest published trainings process 1e13 tokens.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ BYTES_OF_A_POINT = 120
 """Approximate size of a stored point: the limits of a server are in bytes."""
 
 LEAST = 1e-12
-"""The least amount that counts as above 0: a sample of a million million."""
+"""The smallest positive amount: one sample in a million million."""
 
 MOST = 10**13
-"""The most steps, epochs and seconds of a training: 317,000 years."""
+"""The most steps, epochs or seconds of a training: 317,000 years."""
 
 MOST_SAMPLES = 4 * 10**15
 """The most samples of a training; a double counts them exactly (up to 2^53)."""
 
 MOST_AMOUNT = 1e18
-"""The most of an amount in a unit of the user's choice, and of samples per second."""
+"""The largest amount in a unit of the user's choice, and the most samples per second."""
 
 MOST_WHOLE = 2**31 - 1
-"""The largest batch, and the most workers: what a column of 32 bits holds."""
+"""The largest batch and the most workers: the maximum of a 32-bit column."""
 
 MOST_BYTES = 10**18
 """The most memory of a training."""
 
 MOST_MEASURES, LONGEST_MEASURE = 50, 100
-"""The most further metrics that a trial may tell at its end, and the characters of a name."""
+"""The most further metrics that a trial may report at its end, and the most characters of a name."""
 
-_SLACK = 1 + 1e-9  # what sums of floating-point epochs may differ by
+_SLACK = 1 + 1e-9  # tolerance for sums of floating-point epochs
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: a number from ``least`` to ``most``, both included; None is what was not measured."""
+    """One figure: a number from ``least`` to ``most``, inclusive; None if not measured."""
 
     name: str
     least: float
@@ -54,7 +54,7 @@ class Figure:
     whole: bool = False
 
     def fault(self, value: Any) -> str:
-        """The rule that a value breaks, "" for none."""
+        """Return the rule that a value breaks, "" for none."""
         if value is None:
             return ""
         sound = isinstance(value, int if self.whole else (int, float)) and value is not True
@@ -66,7 +66,7 @@ class Figure:
 
     @property
     def rule(self) -> str:
-        """The condition of a CHECK constraint; what is NULL passes."""
+        """The condition of a CHECK constraint; NULL passes."""
         return f"{self.name} BETWEEN {self.least} AND {self.most}"
 
 
@@ -101,16 +101,16 @@ def _came_of_it(
 
 @dataclass(frozen=True, kw_only=True)
 class TrialFigures:
-    """The figures of a trial: each stands here once, and None is one that was not measured.
+    """The figures of a trial, each defined only here; None if not measured.
 
-    Its column in the database, its range, results and records, the service's answers and the client's, the page's
-    table, that of `hpo trials` and the exports follow. ``title`` is the head of its column, ``shown`` whether the
-    page has one, ``unit`` the unit in exports and answers; without ``least`` it may be any number.
+    Database columns, ranges, results and records, the service's and client's answers, the tables of the page and of
+    `hpo trials`, and the exports are derived from it. ``title`` is the heading of a figure's column, ``shown`` whether
+    the page has one, ``unit`` the unit in exports and answers; without ``least`` it may be any number.
 
     ``epochs``, ``steps`` and ``seconds`` are what the trial used; ``resolution_epochs`` is the distance
-    between evaluations, so that the target may have been reached up to that much earlier. ``memory_bytes`` is the most
-    that its first worker held, on its accelerator or else as a process; ``micro_batch_size`` what a program's memory
-    was found to take, None where it took all that it was asked to.
+    between evaluations, so that the target may have been reached up to that much earlier. ``memory_bytes`` is the peak
+    memory of its first worker, on its accelerator or else as a process; ``micro_batch_size`` the size that was found to
+    fit in a program's memory, None if the requested one did.
     """
 
     epochs_to_target: float | None = _came_of_it("Epochs to target", unit="epochs", least=LEAST)
@@ -132,7 +132,7 @@ class TrialFigures:
 
 @dataclass(frozen=True)
 class TrialField:
-    """One of :class:`TrialFigures`, for whatever follows from it."""
+    """One of :class:`TrialFigures`, for the code derived from it."""
 
     name: str
     whole: bool
@@ -159,7 +159,7 @@ END_FIGURES = (
 """The figures of a trial that has ended."""
 
 LATER = frozenset({"memory_bytes", "micro_batch_size"})
-"""Figures of a trial whose columns, and whose rule, came with a later revision of the schema."""
+"""Figures of a trial whose columns and rule were added by a later revision of the schema."""
 
 OUTCOME_FIGURES = (
     _EPOCHS_TO_TARGET,
@@ -170,7 +170,7 @@ OUTCOME_FIGURES = (
     Figure("nodes", 1, MOST_WHOLE, whole=True),
     Figure("samples_per_second", LEAST, MOST_AMOUNT),
 )
-"""The figures of what a launch of a plan did."""
+"""The figures of a launch of a plan."""
 
 PLAN_FIGURES = (
     *(
@@ -192,7 +192,7 @@ PLAN_FIGURES = (
     Figure("slot_seconds", 0, MOST),
     Figure("chance_in_slot", 0, 1),
 )
-"""The figures of a plan: how it splits its batch, and what is expected of it."""
+"""The figures of a plan: how it splits its batch, and its expected results."""
 
 FORECAST_FIGURES = (
     Figure("global_batch_size", 1, MOST_WHOLE, whole=True),
@@ -205,18 +205,18 @@ AMOUNT = Figure("amount", 1 / MOST_AMOUNT, MOST_AMOUNT)
 
 
 def rule_of(figures: Iterable[Figure]) -> str:
-    """The condition of one CHECK constraint for all figures."""
+    """Return the condition of one CHECK constraint for all figures."""
     return " AND ".join(f"({figure.rule})" for figure in figures)
 
 
 def fault_of(figures: Iterable[Figure], values: object) -> str:
-    """The first range that a record with these figures leaves, "" for none; a figure that it lacks is left out."""
+    """Return the first range that a record violates, "" for none; missing figures are ignored."""
     faults = (figure.fault(getattr(values, figure.name, None)) for figure in figures)
     return next(filter(None, faults), "")
 
 
 def fault_of_measures(measures: Mapping[str, float] | None) -> str:
-    """The rule that further metrics at the end of a trial break, "" for none."""
+    """Return the rule that further metrics at the end of a trial break, "" for none."""
     if measures is None:
         return ""
     if len(measures) > MOST_MEASURES:
@@ -231,14 +231,14 @@ def fault_of_measures(measures: Mapping[str, float] | None) -> str:
 
 
 def fault_of_reached(epochs_to_target: float | None, epochs: float | None) -> str:
-    """The rule that the end of a training breaks which reached its target after more epochs than it had."""
+    """Return the rule broken if a training reached its target after more epochs than it trained, "" if not."""
     if epochs_to_target is None or epochs is None or epochs_to_target <= epochs * _SLACK:
         return ""
     return f"epochs_to_target must not be above epochs, but got {epochs_to_target:g} of {epochs:g} epochs"
 
 
 class Point(Protocol):
-    """The fields that are read of a convergence point."""
+    """The fields used of a convergence point."""
 
     @property
     def step(self) -> int:
@@ -264,11 +264,11 @@ class Point(Protocol):
 def fault_of_points(
     points: Sequence[Point], *, before: Point | None = None, global_batch_size: int | None = None
 ) -> str:
-    """The first rule that a stretch of a curve breaks, and the point that breaks it; "" for none.
+    """Return the first rule that a segment of a curve breaks, with the offending point; "" for none.
 
-    Within the stretch steps rise, and samples, epochs and seconds do not fall. ``before`` is the stored point with the
-    next lower step, of this training or of one that was started again from its checkpoint, on a clock of its own:
-    samples and epochs do not fall from it. ``global_batch_size`` is that of a trial whose batch does not change.
+    Within the segment steps increase, and samples, epochs and seconds do not decrease. ``before`` is the stored point
+    with the next lower step; after a restart from a checkpoint its clock may differ, so only samples and epochs must
+    not decrease from it. ``global_batch_size`` is that of a trial whose batch does not change.
     """
     previous: Point | None = None
     for point in points:
@@ -300,7 +300,7 @@ def _fault_of_order(before: Point, point: Point, names: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ConvergencePoint:
-    """One evaluation of a trial. A loss or metric that was not measured, or is no number, is NaN."""
+    """One evaluation of a trial. A loss or metric that was not measured, or is not a number, is NaN."""
 
     step: int
     samples: int
@@ -337,7 +337,7 @@ class Convergence:
         return len(self.trial_id)
 
     def of(self, trial_id: int) -> Convergence:
-        """The points of one trial, as views into these arrays; of length 0 where there are none."""
+        """Return the points of one trial, as views into these arrays; of length 0 if there are none."""
         first = self.trial_id.searchsorted(trial_id, "left")
         last = self.trial_id.searchsorted(trial_id, "right")
         columns = (getattr(self, column.name) for column in dataclasses.fields(self))

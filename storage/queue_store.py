@@ -1,4 +1,4 @@
-"""The part of the Store for studies in the queue; ``statements.queue`` tells how a lease guards what is written."""
+"""The part of the Store for studies in the queue; ``statements.queue`` explains how a lease guards writes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class QueueStore(Transactions):
 
         A new study gets an event with this message, in the same transaction.
 
-        The same submission again, by its owner and its ``idempotency_key`` or, without a key, by its spec, gives
-        the study that is there. :class:`Conflict` where the name is taken by another spec, owner or key, or the
+        A repeated submission, with the same owner and ``idempotency_key`` or, without a key, the same spec, returns
+        the existing study. Raises :class:`Conflict` if the name is taken by another spec, owner or key, or the
         key by another name.
         """
         with self._write() as connection:
@@ -33,10 +33,10 @@ class QueueStore(Transactions):
     def claim_study(
         self, worker: str, *, lease_seconds: float, per_owner: int | None = None
     ) -> Lease | None:
-        """Take the next study: the highest priority, then the longest in the queue; None where there is none.
+        """Take the next study: the highest priority, then the longest in the queue; None if there is none.
 
         A study whose worker let its lease expire is taken over. An owner who has ``per_owner`` studies under a
-        lease waits. ``worker`` names one process and no other.
+        lease waits. ``worker`` is a unique name of one process.
         """
         check_seconds(lease_seconds)
         with self._read() as connection:
@@ -53,9 +53,9 @@ class QueueStore(Transactions):
             passed_over |= {found}
 
     def settle_studies(self) -> list[Study]:
-        """Cancel the studies that were to be cancelled and whose worker stopped responding before; returns them.
+        """Cancel and return the studies with a cancellation request whose worker stopped responding.
 
-        Their trials in flight go back into the queue. :meth:`claim_study` does so too, where there is a worker.
+        Their running trials go back into the queue. With a worker, :meth:`claim_study` does this too.
         """
         with self._read() as connection:
             if not queue.has_abandoned(connection):
@@ -66,10 +66,10 @@ class QueueStore(Transactions):
     def take_study(
         self, study_id: int, worker: str, *, lease_seconds: float, instead_of: str | None = None
     ) -> Lease | None:
-        """Take this very study, in whatever state and whether or not it is in the queue; :class:`NotFound`.
+        """Take this study, in whatever state and whether or not it is in the queue. Raises :class:`NotFound`.
 
-        None while a worker holds a lease on it, unless that is ``instead_of``, which is known to be gone, and while
-        somebody holds one on a trial of it.
+        Return None while a worker holds a lease on it, unless that is ``instead_of``, which is known to be gone, or
+        while a client holds a lease on one of its trials.
         """
         check_seconds(lease_seconds)
         with self._write() as connection:
@@ -79,16 +79,16 @@ class QueueStore(Transactions):
             return queue.take(connection, study, worker, lease_seconds, instead_of)
 
     def renew_lease(self, lease: Lease, *, lease_seconds: float) -> Lease:
-        """Hold the lease for ``lease_seconds`` from now; its study is as it stands, so that a request to cancel shows.
+        """Renew the lease for ``lease_seconds`` from now; its study is refreshed, so that cancellation requests show.
 
-        :class:`LeaseLost` where another worker has taken the study over, or it was taken away.
+        Raises :class:`LeaseLost` if another worker took the study over, or the lease was revoked.
         """
         check_seconds(lease_seconds)
         with self._database.write() as connection:
             return queue.renew(connection, lease, lease_seconds)
 
     def release_study(self, lease: Lease, state: StudyState, message: str = "") -> Study:
-        """End the lease and leave the study in a state, ``queued`` to let another go on; :class:`LeaseLost`."""
+        """End the lease and set the study's state, ``queued`` to let another continue. Raises :class:`LeaseLost`."""
         if state == StudyState.RUNNING:
             raise InvalidRecord(
                 "a study that is released cannot be left running; give another state"
@@ -97,30 +97,30 @@ class QueueStore(Transactions):
             return queue.release(connection, lease, StudyState(state), message)
 
     def leased(self, lease: Lease) -> Self:
-        """A store on the same connections that raises :class:`LeaseLost`, and writes nothing, once the lease is lost.
+        """Return a store on the same connections whose writes raise :class:`LeaseLost` once the lease is lost.
 
         A lease that has expired is held until another worker takes the study over.
         """
         return type(self)(self._database, lease)
 
     def request_cancel(self, study_id: int) -> Study:
-        """Cancel a study: at once, or through its worker, which finds ``cancel_requested``; :class:`NotFound`.
+        """Cancel a study: at once, or through its worker, which sees ``cancel_requested``. Raises :class:`NotFound`.
 
-        A finished study stays as it is. A study that runs outside the queue is cancelled here, without a word to
+        A finished study stays as it is. A study that runs outside the queue is cancelled here, without notifying
         its process.
         """
         with self._write() as connection:
             return submissions.request_cancel(connection, study_id)
 
     def requeue_study(self, study_id: int) -> Study:
-        """Queue a study that has ended, in any way; :class:`NotFound`, or :class:`Conflict` while it is running."""
+        """Queue a study that has ended in any way. Raises :class:`NotFound`, or :class:`Conflict` while running."""
         with self._write() as connection:
             return submissions.requeue(connection, study_id)
 
     def delete_study(self, study_id: int) -> None:
-        """Delete a study with all that belongs to it; :class:`NotFound`, or :class:`Conflict` while it is running.
+        """Delete a study with all its data. Raises :class:`NotFound`, or :class:`Conflict` while it is running.
 
-        On a full disk, what :meth:`keep_spare` kept back gives the room for it.
+        On a full disk, the space reserved by :meth:`keep_spare` makes room for it.
         """
         try:
             with self._write() as connection:
@@ -129,26 +129,26 @@ class QueueStore(Transactions):
             if not self._database.give_spare():
                 raise
             more = True
-            while more:  # in portions: the more a transaction changes, the more room it needs
+            while more:  # in batches: the more a transaction changes, the more disk it needs
                 with self._write() as connection:
                     more = submissions.delete_points(connection, study_id, _PORTION)
             with self._write() as connection:
                 submissions.delete(connection, study_id)
 
     def keep_spare(self) -> None:
-        """Keep room on the disk of an SQLite database for :meth:`delete_study`, where there is enough of it."""
+        """Reserve disk space for :meth:`delete_study` of an SQLite database, if there is enough."""
         self._database.keep_spare()
 
     def rename_study(self, study_id: int, name: str, spec: str) -> Study:
-        """Give a study another name, with its ``spec`` under that name; its earlier name is free for another study.
+        """Rename a study, with its ``spec`` under the new name; its earlier name becomes free.
 
-        :class:`NotFound`, or :class:`Conflict` while it is running and where the name is taken.
+        Raises :class:`NotFound`, or :class:`Conflict` while it is running or if the name is taken.
         """
         with self._write() as connection:
             return submissions.rename(connection, study_id, name, spec)
 
     def set_study_state(self, study_id: int, state: StudyState, message: str = "") -> None:
-        """Set where a study stands; :class:`NotFound`, or :class:`Conflict` where a worker holds a lease on it."""
+        """Set a study's state. Raises :class:`NotFound`, or :class:`Conflict` if a worker holds a lease on it."""
         with self._write() as connection:
             submissions.set_state(
                 connection, study_id, state, message, leased=self._lease is not None
@@ -156,6 +156,6 @@ class QueueStore(Transactions):
 
 
 def check_seconds(lease_seconds: float) -> None:
-    """Raise :class:`InvalidRecord` unless a lease may last so long."""
+    """Raise :class:`InvalidRecord` unless this is a valid lease duration."""
     if not 0 < lease_seconds < float("inf"):
         raise InvalidRecord(f"a lease must last for more than 0 seconds, but got {lease_seconds}")

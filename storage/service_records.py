@@ -1,6 +1,6 @@
-"""The service's records beside studies: events, tokens, workers, and how fast machines were.
+"""The service's records besides studies: events, tokens, workers and measured throughputs.
 
-Frozen values as in ``storage.records``, which hands them on.
+They are frozen values as in ``storage.records``, which re-exports them.
 """
 
 from __future__ import annotations

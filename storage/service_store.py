@@ -30,7 +30,7 @@ from storage.transactions import Transactions
 
 
 class ServiceStore(Transactions):
-    """Pages for many readers, and what the service keeps about itself."""
+    """Pages for many readers, and the service's own records."""
 
     # pages
 
@@ -83,27 +83,27 @@ class ServiceStore(Transactions):
             )
 
     def usage(self, study_id: int) -> Usage:
-        """Samples and accelerator seconds of a study so far, also of trials in flight; :class:`NotFound`."""
+        """Return a study's samples and accelerator seconds so far, with running trials. Raises :class:`NotFound`."""
         with self._read(single_statement=True) as connection:
             return pages.usage(connection, study_id)
 
     def stored_bytes(self, owner: str) -> int:
-        """About how many bytes the studies of an owner take, from the numbers of trials, points, plans and events."""
+        """Estimate the bytes of an owner's studies, from the numbers of trials, points, plans and events."""
         with self._read() as connection:
             return overview.stored_bytes(connection, owner)
 
     def trial_ids(self, study_id: int, numbers: Collection[int]) -> dict[int, int]:
-        """The ids of some trials of a study, by number; one that is not there is left out."""
+        """Return the ids of some trials of a study, by number; missing ones are left out."""
         with self._read(single_statement=len(numbers) <= CHUNK) as connection:
             return overview.trial_ids(connection, study_id, numbers)
 
     def queued_of(self, owner: str, besides: str = "") -> int:
-        """How many studies of an owner wait for a worker; the study named ``besides`` does not count."""
+        """Return how many studies of an owner wait for a worker, not counting the one named ``besides``."""
         with self._read(single_statement=True) as connection:
             return overview.queued_of(connection, owner, besides)
 
     def totals(self) -> Totals:
-        """Totals of the whole database; counts every convergence point, which takes a while where there are many."""
+        """Return totals of the whole database; counting the convergence points takes a while if there are many."""
         with self._read() as connection:
             return overview.totals(connection)
 
@@ -112,32 +112,32 @@ class ServiceStore(Transactions):
     def add_event(
         self, study_id: int | None, kind: str, message: str, data: Mapping[str, Any] | None = None
     ) -> Event:
-        """Store what happened, to a study or to the service; :class:`NotFound` without the study."""
+        """Store an event of a study or of the service. Raises :class:`NotFound` without the study."""
         with self._write() as connection:
             return events.add(connection, study_id, kind, message, data)
 
     def events(
         self, *, after: int = 0, study_id: int | None = None, limit: int = 500
     ) -> list[Event]:
-        """Events with an id above ``after``, oldest first; asked again with the last id, none is missed."""
+        """Return events with an id above ``after``, oldest first; repeating with the last id misses none."""
         _check_limit(limit)
         with self._read(single_statement=True) as connection:
             return events.after(connection, after, study_id, limit)
 
     def last_event_id(self) -> int:
-        """The id of the newest event, 0 where there is none."""
+        """Return the id of the newest event, 0 if there is none."""
         with self._read(single_statement=True) as connection:
             return overview.last_event_id(connection)
 
     # tokens
 
     def add_token(self, new: NewToken) -> Token:
-        """Store a token; :class:`Conflict` where its digest is there already."""
+        """Store a token. Raises :class:`Conflict` if its digest exists already."""
         with self._write() as connection:
             return tokens.add(connection, new)
 
     def tokens_by_hashes(self, digests: Collection[str]) -> dict[str, Token]:
-        """The tokens with these digests, by digest; one that no token has is left out."""
+        """Return the tokens with these digests, by digest; unknown digests are left out."""
         with self._read(single_statement=True) as connection:
             return tokens.by_hashes(connection, digests)
 
@@ -147,12 +147,12 @@ class ServiceStore(Transactions):
             return tokens.every(connection, owner)
 
     def valid_tokens(self, token_ids: Collection[int]) -> set[int]:
-        """The tokens that are there, not revoked and not expired."""
+        """Return the existing tokens that are neither revoked nor expired."""
         with self._read(single_statement=True) as connection:
             return tokens.valid(connection, token_ids)
 
     def revoke_token(self, token_id: int) -> None:
-        """End a token; :class:`NotFound`. Revoking again changes nothing."""
+        """Revoke a token; revoking again changes nothing. Raises :class:`NotFound`."""
         with self._write() as connection:
             tokens.revoke(connection, token_id)
 
@@ -165,29 +165,29 @@ class ServiceStore(Transactions):
                 tokens.touch(connection, token_id)
 
     def add_session(self, digest: str, token_id: int, expires_at: datetime) -> None:
-        """Store a session, by the digest of its secret, that stands for a token."""
+        """Store a session for a token, by the digest of the session's secret."""
         with self._write() as connection:
             sessions.add(connection, digest, token_id, expires_at)
 
     def token_by_session(self, digest: str) -> Token | None:
-        """The token that a session stands for, expired and revoked ones too; None for an unknown or ended session."""
+        """Return a session's token, even if expired or revoked; None for an unknown or ended session."""
         with self._read(single_statement=True) as connection:
             return sessions.token_of(connection, digest)
 
     def remove_session(self, digest: str) -> None:
-        """End a session; nothing where there is none."""
+        """End a session, if it exists."""
         with self._write() as connection:
             sessions.remove(connection, digest)
 
     # workers
 
     def beat(self, sign: WorkerBeat) -> None:
-        """Store a worker's sign of life."""
+        """Store a worker's heartbeat."""
         with self._write() as connection:
             workers.beat(connection, sign)
 
     def workers(self, seen_within_seconds: float = 60) -> list[WorkerRecord]:
-        """Workers that gave a sign of life lately, by name."""
+        """Return the workers with a recent heartbeat, by name."""
         with self._read() as connection:
             return workers.seen(connection, seen_within_seconds)
 
@@ -206,12 +206,12 @@ class ServiceStore(Transactions):
             return speeds.every(connection, machine, workload)
 
     def keep_cost(self, study_id: int, cost: WorkloadCost) -> None:
-        """Store what a sample of the study's workload costs, in place of what was there; :class:`NotFound`."""
+        """Store the cost of a sample of the study's workload, replacing an earlier one. Raises :class:`NotFound`."""
         with self._write() as connection:
             speeds.keep_cost(connection, study_id, cost)
 
     def cost(self, study_id: int) -> WorkloadCost | None:
-        """The cost of a sample of the study's workload; None where that is not known."""
+        """Return the cost of a sample of the study's workload; None if unknown."""
         with self._read() as connection:
             return speeds.cost(connection, study_id)
 

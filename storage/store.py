@@ -87,9 +87,9 @@ class Store(QueueStore, ServiceStore):
     ) -> Self:
         """Open, and where needed create or upgrade, a database; a bare path means SQLite.
 
-        Raises :class:`StoreUnavailable` where that is not possible, :class:`SchemaTooNew` where a newer
-        release wrote it. Without ``create``, a database that does not exist or has no tables yet is
-        :class:`StoreUnavailable`, too, and is not made. A write waits ``timeout_seconds`` for other writers.
+        Raises :class:`StoreUnavailable` if that is impossible, :class:`SchemaTooNew` if a newer
+        release wrote it. Without ``create``, a database that does not exist or has no tables yet also raises
+        :class:`StoreUnavailable`, and is not created. A write waits ``timeout_seconds`` for other writers.
         ``clock`` replaces the database's (``storage.statements.clock``).
         """
         database = Database(url, timeout_seconds=timeout_seconds, create=create, clock=clock)
@@ -171,8 +171,8 @@ class Store(QueueStore, ServiceStore):
     def add_trials(self, study_id: int, new: Sequence[NewTrial]) -> list[Trial]:
         """Queue trials, numbered on from the study's last, also between processes; :class:`NotFound`.
 
-        :class:`Conflict` for a training that the study has already, of the same settings at the same batch size with
-        the same seed (:func:`storage.records.training_key`), whichever client asks for it and however that one ended.
+        Raises :class:`Conflict` for a training that the study already has, with the same settings, batch size and seed
+        (:func:`storage.records.training_key`), whichever client asks for it and however that one ended.
         """
         with self._write() as connection:
             return trials.add(connection, study_id, new)
@@ -191,7 +191,7 @@ class Store(QueueStore, ServiceStore):
         """Like :meth:`record`, from columns: arrays of shape (points,) in any order, NaN for figures that were not
         measured.
 
-        The quickest way for many points. Of two points at one step of a trial the later one counts.
+        This is the fastest way to write many points. Of two points at one step of a trial the later one counts.
         """
         with self._write() as connection:
             convergence.upsert_columns(connection, points)
@@ -290,10 +290,9 @@ class Store(QueueStore, ServiceStore):
     ) -> TrialLease | None:
         """The queued trial of that number, or a new one, for a client with ``key``, a text that nobody else has.
 
-        The same trial again for the same key. None where the trial is not queued any more, or where the study has
-        another number of trials of the new one's purpose than ``known``: look again. The study is for agents from then
-        on, and no worker claims it. :class:`Conflict` where a worker runs the study or it has ended;
-        :class:`NotFound`.
+        The same key gets the same trial. Returns None if the trial is no longer queued, or if the study's number of
+        trials of the new one's purpose differs from ``known``: read again. From then on the study is for agents, and
+        no worker claims it. Raises :class:`Conflict` if a worker runs the study or it has ended; :class:`NotFound`.
         """
         check_seconds(lease_seconds)
         with self._write() as connection:
@@ -328,7 +327,7 @@ class Store(QueueStore, ServiceStore):
     ) -> TrialLease:
         """Hold a trial for longer, and write its points, replacing those at the same step.
 
-        :class:`LeaseLost` where another key has it, or it has ended; :class:`NotFound`.
+        Raises :class:`LeaseLost` if another key has it, or it has ended; :class:`NotFound`.
         """
         check_seconds(lease_seconds)
         with self._write() as connection:
@@ -365,7 +364,7 @@ class Store(QueueStore, ServiceStore):
     def expire_trial_leases(self, study_id: int, most_vanished: int) -> list[Trial]:
         """Queue trials whose holders stopped responding; one that lost more than ``most_vanished`` holders has failed.
 
-        Returns them as they are then; :class:`NotFound`.
+        Returns them in their new state. Raises :class:`NotFound`.
         """
         with self._write() as connection:
             return trial_leases.expire(connection, study_id, most_vanished)

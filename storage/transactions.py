@@ -1,4 +1,4 @@
-"""The base of every part of the Store: transactions, guarded by a lease where there is one."""
+"""The base of every part of the Store: transactions, guarded by a lease if there is one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Transactions:
 
     @contextmanager
     def _write(self) -> Iterator[Connection]:
-        """A writing transaction, in which the lease, where there is one, is held from begin to end."""
+        """Open a writing transaction that holds the lease, if there is one, for its whole duration."""
         with self._database.write() as connection:
             if self._lease is not None:
                 queue.check(connection, self._lease)

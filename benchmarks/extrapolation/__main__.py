@@ -110,7 +110,7 @@ def _line(name: str, result: Score, seconds: float) -> str:
 
 
 def _by_distance(title: str, result: Score) -> str:
-    """What the table of forecasters does not hold of one of them."""
+    """Return the details of one forecaster that are not in the table of forecasters."""
     rows = {
         "series": [str(count) for count in result.series],
         "cases": [str(count) for count in result.count],

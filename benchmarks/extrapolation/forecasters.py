@@ -1,4 +1,4 @@
-"""The forecasters that are scored: three least-squares baselines, and the joint model."""
+"""The scored forecasters: three least-squares baselines and the joint model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.laws.priors import Priors
 
 Triples: TypeAlias = list[tuple[float, float, float]]
-# name of a scored series -> names of the series that may not teach its priors
+# name of a scored series -> names of the series excluded from learning its priors
 LeftOut: TypeAlias = Callable[[str], Iterable[str]]
 
 JOINT = "joint model"
@@ -56,12 +56,12 @@ def power_law(_: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Trip
 
 
 def constant(_: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Triples:
-    """The mean of the epochs seen."""
+    """E = mean of the observed epochs."""
     return _points(np.full(len(batches), _arrays(rows)[1].mean()))
 
 
 class JointModel:
-    """The joint model with priors learned from ``teachers``, less those that ``left_out`` names for a series."""
+    """The joint model with priors learned from ``teachers``, except those that ``left_out`` names for a series."""
 
     def __init__(
         self, teachers: Sequence[Series], left_out: LeftOut, *, settings: bool = True, seed: int = 0
@@ -75,7 +75,7 @@ class JointModel:
         self._priors: dict[frozenset[str], Priors] = {}
 
     def __call__(self, name: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Triples:
-        """Predictions from the rows of the series ``name``."""
+        """Return predictions from the rows of the series ``name``."""
         evidence = Evidence(aggregates=rows, tuned=tuned_settings(rows) if self._settings else ())
         posterior = fit(evidence, rng=np.random.default_rng(self._seed), priors=self._learned(name))
         found = [forecast(posterior, batch).epochs_to_target for batch in batches]
@@ -92,7 +92,7 @@ class JointModel:
 def forecasters(
     teachers: Sequence[Series], left_out: LeftOut = lambda name: (name,)
 ) -> dict[str, Forecaster]:
-    """All forecasters by the name that the table shows."""
+    """Return all forecasters by their name in the table."""
     return {
         JOINT: JointModel(teachers, left_out),
         f"{JOINT}, settings unseen": JointModel(teachers, left_out, settings=False),

@@ -2,9 +2,9 @@
 
     python -m benchmarks.extrapolation.learn [TABLE.csv]
 
-Empirical Bayes: fit every series with the present priors, take the mean over series of what it says on each unknown
-and the spread between and within series, and repeat. A start belief counts as much as ``START_COUNTS`` series, for the
-series are few.
+Empirical Bayes: fit every series with the current priors, take for each unknown the mean over series and the spread
+between and within series, and repeat. The initial prior counts as much as ``START_COUNTS`` series, as there are few
+series.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from hpo.extrapolation.laws.adam_law import UNKNOWN
 from hpo.extrapolation.laws.priors import AdamPriors, Normal, Priors, names, pool_all
 
 # The turn is a little sharper than the hyperbola's, and retuned recipes lose a little less than in proportion to B.
-# On series left out the error is flat from a sharpness of 1 and an exponent of 0.9 to 1.6 and 0.7; this is near the
+# On held-out series the error is flat from a sharpness of 1 and an exponent of 0.9 to 1.6 and 0.7; this is near the
 # hyperbola's end of that valley. How far below B_crit a ladder starts is its owner's choice: long flat ones exist, and
-# must not promise growth right behind their end.
+# must not imply growth right beyond their end.
 START = Priors(
     log_critical_over_first=Normal(3.0, 2.0),
     log_sharpness=Normal(0.2, 0.25),
@@ -37,7 +37,7 @@ START_COUNTS = 10.0
 # Adam: the power of the rate lies between 1/2 and 1 (arXiv:1812.06162), an update counts less than its rate says, and N
 # is the batch with the fewest epochs within a factor of 1.6. Beyond it the rate is flat: over six grids of AdamW the
 # marginal likelihood is larger by e^10 than with a fall of 0 +- 0.35, by e^40 than with the surge, by e^150 than with a
-# power that goes on, and either model size alone says so.
+# power that continues, and each model size alone confirms it.
 START_OF_ADAM = AdamPriors(
     growth_log_sharpness=Normal(0.2, 0.3),
     growth_log_exponent=Normal(-0.15, 0.15),
@@ -74,14 +74,14 @@ class Series:
 
 
 def read_reference_points(path: Path | None = None) -> list[Series]:
-    """The series of the shipped table of facts, or of another table of its form."""
+    """Return the series of the shipped table of facts, or of another table of the same format."""
     shipped = resources.files("hpo.extrapolation.inference").joinpath("reference_points.csv")
     text = shipped.read_text(encoding="utf-8") if path is None else path.read_text(encoding="utf-8")
     return group(csv.DictReader(text.splitlines()))
 
 
 def group(rows: Iterable[Mapping[str, str]]) -> list[Series]:
-    """Series from rows with the columns of the table of facts."""
+    """Group rows with the columns of the table of facts into series."""
     found: dict[str, list[Aggregate]] = {}
     for row in rows:
         settings = {name: float(row[name]) for name in SETTINGS if row.get(name)}
@@ -98,7 +98,7 @@ def group(rows: Iterable[Mapping[str, str]]) -> list[Series]:
 
 
 def learn(series: Sequence[Series], *, rng: np.random.Generator) -> Priors:
-    """Priors from ``series``."""
+    """Learn priors from ``series``."""
     priors = START
     for _ in range(ROUNDS):
         priors = pool_all(START, [_believed(one, priors, rng) for one in series], START_COUNTS)
@@ -117,14 +117,14 @@ def _believed(series: Series, priors: Priors, rng: np.random.Generator) -> dict[
 def learn_adam(
     sweeps: Sequence[Evidence], *, rng: np.random.Generator, rounds: int = ROUNDS_OF_ADAM
 ) -> AdamPriors:
-    """Beliefs on the law of Adam from sweeps of trials with it, each of one workload, in the same way."""
+    """Learn priors for the law of Adam in the same way, from sweeps of trials with it, each of one workload."""
     found = START_OF_ADAM
     for _ in range(rounds):
         believed = []
         for sweep in sweeps:
             values = fit(sweep, rng=rng, priors=replace(START, adam=found)).values
             if not set(UNKNOWN.values()) <= values.keys():
-                continue  # the general law explains this sweep better, so that it says nothing of Adam's own
+                continue  # the general law explains this sweep better, so it is uninformative about Adam's law
             believed.append(
                 {
                     name: Normal(float(values[unknown].mean()), float(values[unknown].std()))
@@ -136,7 +136,7 @@ def learn_adam(
 
 
 def main() -> None:
-    """Print the priors that a table gives, to be written into priors.py."""
+    """Print the priors learnt from a table, to be copied into priors.py."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

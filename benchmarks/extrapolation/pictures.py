@@ -1,8 +1,8 @@
 """Draws the pictures of docs/concepts/extrapolation.md from real fits: python -m benchmarks.extrapolation.pictures.
 
-1. a published series: the forecast from its first rungs, and the rungs that it had not seen
-2. a noisy quadratic: trials of a ladder by state, the law of the best rate, the bound of stability, and the truth
-3. the same at 16 times the largest rung: what a rate costs, believed and true
+1. a published series: the forecast from its first rungs, and the held-out rungs
+2. a noisy quadratic: trials of a ladder by state, the law of the best rate, the stability bound, and the truth
+3. the same at 16 times the largest rung: the predicted and true cost of a rate
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BLUE, ORANGE, RED, GREY = "#1f77b4", "#ff7f0e", "#d62728", "#888888"
 
 
 def reference_points() -> Picture:
-    """A published series with its forecast; priors are learned from the other series."""
+    """Draw a published series with its forecast; priors are learned from the other series."""
     series = read_reference_points()
     rows = sorted(
         next(one for one in series if one.name == SERIES).rows,
@@ -65,7 +65,7 @@ def reference_points() -> Picture:
 
 
 def best_rate(ladder: Ladder, posterior: Posterior) -> Picture:
-    """Trials of the ladder, and the law of the best rate beside the truth."""
+    """Draw the trials of the ladder, and the law of the best rate beside the truth."""
     law = posterior.law("learning_rate")
     batches = np.geomspace(LADDER[0], FAR, 40)
     response = law.response(posterior.values, np.log(batches))
@@ -101,7 +101,7 @@ def best_rate(ladder: Ladder, posterior: Posterior) -> Picture:
 
 
 def price(ladder: Ladder, posterior: Posterior) -> Picture:
-    """What each rate costs at 16 times the largest rung: the expectation that is minimized, and the truth."""
+    """Draw the cost of each rate at 16 times the largest rung: the minimized expectation, and the truth."""
     best = optimum(ladder.problem, ladder.target_loss, FAR, momentum=MOMENTUM)
     rates = best.learning_rate * np.geomspace(0.3, 2.0, 160)
     response = response_at(posterior, posterior.law("learning_rate"), float(np.log(FAR)), None)

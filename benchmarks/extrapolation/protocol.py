@@ -1,6 +1,6 @@
 """The protocol: every prefix of at least three rungs of a series predicts every larger rung.
 
-A rung is a batch size; where a series holds several configurations of one batch size, all of them are seen, or each
+A rung is a batch size; if a series has several configurations of one batch size, all of them are seen, or each
 is predicted. Each series counts once: the median over its cases, then the median over series, by how far the predicted
 rung is beyond the largest rung seen.
 """
@@ -64,10 +64,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Score:
-    """The score of one forecaster; the tuples run over the distances, NaN where no series reaches.
+    """The score of one forecaster; the tuples are indexed by distance, NaN if no series reaches it.
 
-    ``coverage`` is of all cases, ``coverage_by_series`` with each series counted once, ``met_at`` allows for the
-    resolution of the evaluations; ``count`` is of cases.
+    ``coverage`` is over all cases, ``coverage_by_series`` counts each series once, ``met_at`` allows for the
+    resolution of the evaluations; ``count`` is the number of cases.
     """
 
     error: tuple[float, ...]
@@ -82,14 +82,14 @@ class Score:
 
     @property
     def width(self) -> float:
-        """High over low for rungs two to four times the largest one seen."""
+        """The ratio of high to low for rungs two to four times the largest one seen."""
         return self.width_at[1]
 
 
 def load(path: Path | None, runs_of: str = "team") -> list[Series]:
-    """Series from the shipped table of facts, from one of its form, or from MLPerf's files; the header tells which.
+    """Load series from the shipped table of facts, one of its format, or MLPerf's files; the header decides which.
 
-    ``runs_of`` says what a series of runs.csv is: a key of ``runs.GROUPS``.
+    ``runs_of`` says how rows of runs.csv form series: a key of ``runs.GROUPS``.
     """
     if path is None:
         return read_reference_points()

@@ -1,9 +1,9 @@
-"""Makes hpo/extrapolation/inference/reference_points.csv, the table of facts, from MLPerf's reference points.
+"""Generates hpo/extrapolation/inference/reference_points.csv, the table of facts, from MLPerf's reference points.
 
     python -m benchmarks.extrapolation.reference_points reference_convergence.csv
 
-The input holds a row per benchmark and batch size with the settings as JSON; the output keeps what extrapolation
-reads, under the names of TrainingSettings. Source: MLCommons' logging repository (mlcommons/logging,
+The input has a row per benchmark and batch size with the settings as JSON; the output keeps what extrapolation
+uses, under the names of TrainingSettings. Source: MLCommons' logging repository (mlcommons/logging,
 mlperf_logging/rcp_checker), Apache-2.0; "MLPerf" is a trademark of MLCommons; not verified by MLCommons in this form.
 """
 
@@ -38,7 +38,7 @@ NAMES = {
     "normalization_batch_size": ("model_bn_span",),
     "weight_decay": ("opt_weight_decay", "opt_lamb_weight_decay_rate"),
 }
-DEEPCAM_SAMPLES = 121_266  # training samples, as every DeepCAM log says
+DEEPCAM_SAMPLES = 121_266  # training samples, according to every DeepCAM log
 
 
 def fact(row: Mapping[str, str]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Series from MLPerf's runs.csv, one row per result log: what one team tuned in one round with one code base.
 
 A series is one benchmark, target, round, team, framework (without its version) and optimizer: a team tunes its batch
-sizes together, and targets, rounds and code bases change the epochs by themselves. ``round`` pools the teams of a round
-that use one framework, for the rules let them take over each other's hyperparameters. A rung is a batch size; its rows
-are its configurations, each the mean over its runs. Left out: the open division, where model and data may differ; runs
+sizes together, and targets, rounds and code bases change the epochs on their own. ``round`` pools the teams of a round
+that use one framework, as the rules let them adopt each other's hyperparameters. A rung is a batch size; its rows are
+its configurations, each the mean over its runs. Left out: the open division, where model and data may differ; runs
 that did not reach the target; runs without a batch size.
 """
 
@@ -21,7 +21,7 @@ from hpo.extrapolation.evidence.evidence import Aggregate
 BENCHMARKS = (
     "resnet",
     "deepcam",
-)  # their reference points may not teach the priors for these series
+)  # their reference points must not be used for the priors of these series
 ROUND = ("benchmark", "target", "round", "framework", "optimizer")
 GROUPS = {"team": (*ROUND, "submitter"), "round": ROUND}
 COLUMN = {
@@ -35,8 +35,8 @@ SCHEDULE = (
     "decay_type",
     "end_lr",
     "schedule_total_epochs",
-)  # told apart, but no setting that is extrapolated
-# as the logs name them; the first that is found counts, for partners of NVIDIA list the whole container
+)  # distinguishes configurations, but is not an extrapolated setting
+# as the logs name them; the first that is found counts, as partners of NVIDIA list the whole container
 FRAMEWORKS = {
     "mxnet": "mxnet",
     "paddle": "paddle",
@@ -56,7 +56,7 @@ class CoarseRow(Aggregate):
 
 
 def read_runs(path: Path, group: str = "team") -> list[Series]:
-    """The series of runs.csv that hold two batch sizes or more, by ``group`` of GROUPS."""
+    """Return the series of runs.csv with at least two batch sizes, by ``group`` of GROUPS."""
     found: dict[tuple[str, ...], dict[tuple[str, ...], list[Mapping[str, str]]]] = {}
     with path.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
@@ -79,7 +79,7 @@ def read_runs(path: Path, group: str = "team") -> list[Series]:
 
 
 def _is_comparable(row: Mapping[str, str]) -> bool:
-    # v0.5 names no divisions, and its logs end before the status
+    # v0.5 has no divisions, and its logs end before the status
     return (
         row["division"] != "open"
         and row["status"] in {"success", "success?"}

@@ -1,8 +1,8 @@
-"""Simulated series with a known truth, far wider than the model's priors and partly against its law.
+"""Simulated series with a known truth, far wider than the model's priors and partly contradicting its law.
 
-What is drawn, per series: the law of the epochs (in most the generalised hyperbola, in some a power law or a sharp
-corner, which the model does not know), the ladder, the scatter of recipes and of single runs, how many runs a row
-averages, whether it tells their spread, how coarsely they are evaluated, the unit, and a tuned learning rate.
+Drawn per series: the law of the epochs (mostly the generalised hyperbola, sometimes a power law or a sharp corner,
+which the model does not know), the ladder, the scatter of recipes and of single runs, the number of runs that a row
+averages, whether it includes their spread, the evaluation interval, the unit, and a tuned learning rate.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_RATE, NOISE_OVER_CRITICAL, RATE_EXPONENT, RATE_SCATTER = (
 
 
 def simulate(count: int, seed: int = 0) -> list[Series]:
-    """``count`` series, each drawn from ``seed`` and its own number."""
+    """Return ``count`` series, each drawn from ``seed`` and its own number."""
     return [_series(f"{number}", np.random.default_rng([seed, number])) for number in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""A log-log picture as SVG text, without a plotting library: lines, bands, points, a legend."""
+"""A log-log plot as SVG text, without a plotting library: lines, bands, points, a legend."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Picture:
         self._axes(x_title, y_title, x, y)
 
     def line(self, x: Numbers, y: Numbers, colour: str, name: str, *, dashed: bool = False) -> None:
-        """A line through (x, y); without a name it is not in the legend."""
+        """Add a line through (x, y); without a name it is not in the legend."""
         style = ' stroke-dasharray="6 4"' if dashed else ""
         self._marks.append(
             f'<polyline points="{self._path(x, y)}" fill="none" stroke="{colour}" '
@@ -43,14 +43,14 @@ class Picture:
             self._legend.append((name, colour, "dashed" if dashed else "line"))
 
     def band(self, x: Numbers, low: Numbers, high: Numbers, colour: str) -> None:
-        """The area between two curves."""
+        """Add the area between two curves."""
         there, back = self._path(x, low), self._path(np.asarray(x)[::-1], np.asarray(high)[::-1])
         self._marks.append(
             f'<polygon points="{there} {back}" fill="{colour}" fill-opacity="0.18"/>'
         )
 
     def points(self, x: Numbers, y: Numbers, colour: str, name: str) -> None:
-        """A dot at each (x, y)."""
+        """Add a dot at each (x, y)."""
         for at in self._path(x, y).split():
             across, down = at.split(",")
             self._marks.append(
@@ -59,7 +59,7 @@ class Picture:
         self._legend.append((name, colour, "dot"))
 
     def text(self) -> str:
-        """The picture."""
+        """Return the plot as SVG text."""
         legend = "".join(self._entry(row, *entry) for row, entry in enumerate(self._legend))
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
@@ -128,7 +128,7 @@ class Picture:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two ends: as many in a decade as leave them apart."""
+    """Return round numbers between two limits, as many per decade as fit without overlap."""
     decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
     densities = ((8, (1, 1.5, 2, 3, 5, 7)), (200, (1, 2, 5)), (3000, (1, 3)), (np.inf, (1,)))
     steps = next(steps for most, steps in densities if high / low < most)

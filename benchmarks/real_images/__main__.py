@@ -3,8 +3,8 @@
     python -m benchmarks.real_images digits
     python -m benchmarks.real_images cifar10 --data FOLDER      # FOLDER/train/CLASS/*.jpg and FOLDER/test/CLASS/*.jpg
 
-Sweeps, trains at the target batch, then prints the tables; --stage does some of these. What has been done is kept in
---output and not done again. Protocol and results: benchmarks/real_images/README.md.
+Sweeps, trains at the target batch, then prints the tables; --stage selects some of these. Finished work is kept in
+--output and not repeated. Protocol and results: benchmarks/real_images/README.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.real_images import cases, search_cost, sweeps, tables, trainings
 
 
 def main() -> None:
-    """Do the stages that are asked for."""
+    """Run the requested stages."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

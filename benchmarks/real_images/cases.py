@@ -1,4 +1,4 @@
-"""The two cases: images, target, ladder, target batch and what brute force tries there; fixed before any forecast."""
+"""The two cases: images, target, ladder, target batch and brute-force grid there; fixed before any forecast."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ CLASS_SIZE = 500
 class Case:
     """Images with a ladder, and the brute force at ``BEYOND`` times its top rung.
 
-    ``rates`` is the range of learning rates that is searched, ``grid`` those that are tried at the target batch: each
-    with ``seeds`` seeds, those within a factor of 1.75 of the best and those that are recommended with ``more_seeds``.
-    ``warmup_epochs`` is fixed, so that the rate alone is tuned. ``epochs`` is the budget of one training.
+    ``rates`` is the searched range of learning rates, ``grid`` those tried at the target batch: each with ``seeds``
+    seeds, those within a factor of 1.75 of the best and the recommended ones with ``more_seeds``. ``warmup_epochs`` is
+    fixed, so that only the rate is tuned. ``epochs`` is the budget of one training.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Case:
         return BEYOND * self.ladder[-1]
 
     def specs(self, samplers: Sequence[str] = SAMPLERS) -> Iterator[StudySpec]:
-        """The sweeps: each sampler ``sweeps`` times. A sampler draws its random numbers by the study's name."""
+        """Yield the sweeps, ``sweeps`` for each sampler. The study's name seeds the sampler."""
         for sampler in samplers:
             for number in range(self.sweeps):
                 yield self._spec(sampler, number)
@@ -77,7 +77,7 @@ class Case:
 
 
 def digits() -> Case:
-    """scikit-learn's digits, 1,437 to train: 8 to 64, then 512."""
+    """Return the case of scikit-learn's digits, 1,437 to train: 8 to 64, then 512."""
     return Case(
         "digits",
         {"source": "digits"},
@@ -96,7 +96,7 @@ def digits() -> Case:
 
 
 def cifar10(images: Path, output: Path) -> Case:
-    """500 CIFAR-10 images of each class, reduced to 16x16: 16 to 64, then 512. ``output`` gets links to them."""
+    """Return the case of 500 CIFAR-10 images per class, at 16x16: 16 to 64, then 512. ``output`` gets links to them."""
     data = {
         "source": "image_folder",
         "path": str(_subset(images, output / "cifar10").absolute()),
@@ -127,7 +127,7 @@ def _grid(low: float, high: float) -> tuple[float, ...]:
 
 
 def _subset(images: Path, folder: Path) -> Path:
-    """Links to the first ``CLASS_SIZE`` training images and to all test images of each class."""
+    """Link the first ``CLASS_SIZE`` training images and all test images of each class."""
     for split, most in (("train", CLASS_SIZE), ("test", None)):
         for category in sorted((images / split).iterdir()):
             (folder / split / category.name).mkdir(parents=True, exist_ok=True)

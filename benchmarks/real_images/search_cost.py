@@ -1,6 +1,6 @@
-"""Samples until a search knows a rate that is within 5 % of the best at the target batch.
+"""Samples until a search finds a rate that is within 5 % of the best at the target batch.
 
-Trainings at the target batch are looked up: a rate has the learning curve of one of the seeds of the nearest rate of
+Trainings at the target batch are looked up: a rate gets the learning curve of one of the seeds at the nearest rate of
 the brute force. The ladder's trials are those of the sweeps.
 """
 
@@ -20,20 +20,20 @@ from benchmarks.real_images.trainings import Training, by_rate, optimum
 from benchmarks.search_cost.halving import halving, new_study
 
 HOLDS = 3  # further trials after which the rate must still be good
-MOST = 40.0  # trainings with the best rate: what a search may spend
+MOST = 40.0  # budget of a search, in trainings with the best rate
 DIRECT_SEEDS = 50
 FEWEST_ON_LADDER, EVERY = 8, 4  # trials on the ladder before the first forecast, and between two
 NEVER = (math.inf, math.inf)
 
 Moment = tuple[float, float, float | None]
-"""Samples spent so far, in all and at the target batch, and the rate that would be used now."""
+"""Samples spent so far, in total and at the target batch, and the currently recommended rate."""
 
 Stop = Callable[[Sequence[float], Sequence[float]], bool]
 
 
 @dataclass(frozen=True)
 class Looked:
-    """What was looked up of a training, up to where it was stopped."""
+    """A looked-up training, up to where it was stopped."""
 
     state: str
     epochs: float
@@ -54,7 +54,7 @@ class Lookup:
         limit: float | None = None,
         stop: Stop | None = None,
     ) -> Looked:
-        """One training; ``stop`` is asked after each evaluation, with the epochs and top-1 so far."""
+        """Look up one training; ``stop`` is called after each evaluation, with the epochs and top-1 so far."""
         runs = self._runs[min(self._runs, key=lambda other: abs(math.log(other / rate)))]
         run = runs[int(rng.integers(len(runs)))]
         last = len(run.curve)
@@ -71,7 +71,7 @@ class Lookup:
 
 
 def lines(case: Case, found: Sequence[Sweep], trainings: Sequence[Training]) -> list[str]:
-    """A Markdown table of what each search spends."""
+    """Return a Markdown table of the spending of each search."""
     best, lookup = optimum(case, trainings), Lookup(case, trainings)
     unit = best.epochs * next(iter(found)).result.train_samples
     spent = {
@@ -100,7 +100,7 @@ def lines(case: Case, found: Sequence[Sweep], trainings: Sequence[Training]) -> 
 
 
 def _line(name: str, spent: NDArray[np.float64]) -> str:
-    """``spent`` (searches, 2): in all and at the target batch."""
+    """Return a row; ``spent`` (searches, 2) is in total and at the target batch."""
     samples, at_target = spent.T
     middle, low, high = (_shown(samples, level) for level in (0.5, 0.25, 0.75))
     return (
@@ -117,7 +117,7 @@ def _shown(values: NDArray[np.float64], level: float) -> str:
 def _settled(
     moments: Iterator[Moment], good: tuple[float, float], holds: int = HOLDS
 ) -> tuple[float, float]:
-    """What was spent when the rate was good, and still was ``holds`` moments later; infinite where it never was."""
+    """Return the spending when the rate became good and stayed so for ``holds`` moments; infinite if never."""
     streak: list[tuple[float, float]] = []
     for samples, at_target, rate in moments:
         streak = (
@@ -142,7 +142,7 @@ def _random_search(case: Case, lookup: Lookup, seed: int, most: float) -> Iterat
 
 
 def _tpe_with_halving(case: Case, lookup: Lookup, seed: int, most: float) -> Iterator[Moment]:
-    """Optuna's TPE and SuccessiveHalvingPruner (the rule of ASHA), both with their defaults, at the target batch."""
+    """Search with Optuna's TPE and SuccessiveHalvingPruner (ASHA's rule), both with defaults, at the target batch."""
     import optuna
 
     rng, samples, best = np.random.default_rng((seed, 2)), 0.0, (math.inf, math.nan)
@@ -166,7 +166,7 @@ def _tpe_with_halving(case: Case, lookup: Lookup, seed: int, most: float) -> Ite
 
 
 def _ladder(sweep: Sweep) -> Iterator[Moment]:
-    """What the forecast recommends after every ``EVERY`` trials of a sweep."""
+    """Yield the forecast's recommendation after every ``EVERY`` trials of a sweep."""
     for count in range(FEWEST_ON_LADDER, len(sweep.result.trials) + 1, EVERY):
         made = sweeps.after(sweep, count)
         yield (

@@ -1,4 +1,4 @@
-"""The sweeps on the ladder, by the service itself, and what it recommends after them."""
+"""The sweeps on the ladder, run by the service itself, and its recommendations after them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Sweep:
 
     @property
     def samples(self) -> float:
-        """Samples of all its trials, also of those that diverged or were stopped."""
+        """Samples of all its trials, including those that diverged or were stopped."""
         return samples_of(self.result, len(self.result.trials))
 
     @property
     def rate(self) -> float:
-        """The recommended learning rate, as it is trained."""
+        """The recommended learning rate, rounded as it is trained."""
         return rounded(self.forecast)
 
 
 def run(case: Case, samplers: Sequence[str], folder: Path) -> None:
-    """Run or go on with every sweep of the samplers, one trial at a time."""
+    """Run or continue every sweep of the samplers, one trial at a time."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
@@ -52,7 +52,7 @@ def run(case: Case, samplers: Sequence[str], folder: Path) -> None:
 
 
 def read(case: Case, folder: Path) -> list[Sweep]:
-    """The finished sweeps of a case with their forecasts, made anew from the trials that are stored."""
+    """Return the finished sweeps of a case with their forecasts, recomputed from the stored trials."""
     names = {study.name for study in hpo.studies(_storage(folder))}
     results = [
         hpo.read_study(spec.name, _storage(folder)) for spec in case.specs() if spec.name in names
@@ -63,7 +63,7 @@ def read(case: Case, folder: Path) -> list[Sweep]:
 
 
 def after(sweep: Sweep, trials: int) -> StudyForecast | None:
-    """The forecast as it was after so many trials; None where none of them had reached the target."""
+    """Return the forecast after the first ``trials`` trials; None if none of them had reached the target."""
     earlier = dataclasses.replace(sweep.result, trials=sweep.result.trials[:trials])
     try:
         return hpo.forecast(earlier, sweep.forecast.global_batch_size)
@@ -72,12 +72,12 @@ def after(sweep: Sweep, trials: int) -> StudyForecast | None:
 
 
 def rounded(forecast: StudyForecast) -> float:
-    """The recommended learning rate to three digits."""
+    """Return the recommended learning rate to three digits."""
     return float(f"{forecast.settings.learning_rate:.3g}")
 
 
 def samples_of(result: StudyResult, trials: int) -> float:
-    """Samples that the first so many trials were trained on."""
+    """Return the samples that the first ``trials`` trials were trained on."""
     return epochs_trained(result.trials[:trials]) * result.train_samples
 
 

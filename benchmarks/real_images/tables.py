@@ -1,4 +1,4 @@
-"""The tables: each forecast beside what brute force found, rate by rate what it tried, and what all of it cost."""
+"""The tables: each forecast beside the brute-force result, the results of every tried rate, and the costs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from benchmarks.real_images.sweeps import Sweep
 from benchmarks.real_images.trainings import Optimum, Training, by_rate, optimum
 from hpo.extrapolation.inference.intervals import Interval
 
-LEVEL = 0.95  # of the t distribution: intervals of 90 %
+LEVEL = 0.95  # quantile of the t distribution, for 90 % intervals
 
 
 def lines(case: Case, sweeps: Sequence[Sweep], trainings: Sequence[Training]) -> list[str]:
-    """All tables of a case, in Markdown."""
+    """Return all tables of a case, in Markdown."""
     best = optimum(case, trainings)
     return [
         *_forecasts(sweeps, trainings, best),
@@ -99,7 +99,7 @@ def _costs(case: Case, sweeps: Sequence[Sweep], trainings: Sequence[Training]) -
 
 
 def _interval(epochs: Sequence[float], *, single: bool) -> Interval:
-    """The geometric mean with its 90 % interval (Student's t on the logarithms), or with that of one more training."""
+    """Return the geometric mean with its 90 % interval (Student's t on logarithms), or that of one more training."""
     logs = np.log(epochs)
     spread = (
         float(logs.std(ddof=1))

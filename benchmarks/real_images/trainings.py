@@ -1,4 +1,4 @@
-"""The brute force at the target batch: real trainings, kept as JSON lines, and the optimum that they show."""
+"""The brute force at the target batch: real trainings, stored as JSON lines, and their optimum."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from trainers.begin import begin_training
 from trainers.workloads import load_workload
 
 FIRST_SEED = 100  # seeds from here on: the sweeps train with smaller ones
-NEAR = 1.75  # the factor about the best rate within which more seeds are trained, and a parabola is fitted
+NEAR = (
+    1.75  # factor around the best rate within which more seeds are trained and a parabola is fitted
+)
 GOOD = 1.05  # times the fewest epochs, up to which a rate is good
 BOOTSTRAPS = 2000
 
@@ -42,7 +44,7 @@ class Training:
 class Optimum:
     """The best learning rate and its epochs (geometric mean), with 90 % intervals by bootstrap over seeds.
 
-    ``good`` are the ends of the rates that cost at most 5 % more epochs, within what was fitted.
+    ``good`` is the range of rates that cost at most 5 % more epochs, within the fitted range.
     """
 
     learning_rate: float
@@ -53,7 +55,7 @@ class Optimum:
 
 
 def read(file: Path) -> list[Training]:
-    """The trainings that a file holds."""
+    """Return the trainings in a file."""
     return (
         [Training(**json.loads(line)) for line in file.read_text().splitlines()]
         if file.exists()
@@ -62,7 +64,7 @@ def read(file: Path) -> list[Training]:
 
 
 def train_missing(case: Case, recommended: Sequence[float], file: Path) -> None:
-    """Brute force, and the recommended rates: do every training that ``file`` does not hold."""
+    """Run every training of the brute force and the recommended rates that is not in ``file``."""
     train = _trainer(case)
     while missing := _missing(case, recommended, read(file)):
         for rate, seed in missing:
@@ -76,7 +78,7 @@ def train_missing(case: Case, recommended: Sequence[float], file: Path) -> None:
 
 
 def by_rate(trainings: Iterable[Training]) -> dict[float, list[Training]]:
-    """The trainings of each learning rate, from low to high."""
+    """Return the trainings of each learning rate, from low to high."""
     found: dict[float, list[Training]] = defaultdict(list)
     for training in trainings:
         found[training.learning_rate].append(training)
@@ -84,7 +86,7 @@ def by_rate(trainings: Iterable[Training]) -> dict[float, list[Training]]:
 
 
 def optimum(case: Case, trainings: Sequence[Training]) -> Optimum:
-    """The lowest point of a parabola in the log rate through the log epochs near the best rate of the grid."""
+    """Return the vertex of a parabola in the log rate through the log epochs near the best rate of the grid."""
     logs = _reached(case, trainings)
     rng = np.random.default_rng(0)
     drawn = [
@@ -145,7 +147,7 @@ def _trainer(case: Case) -> Callable[[float, int], Training]:
 
 
 def _reached(case: Case, trainings: Sequence[Training]) -> dict[float, Any]:
-    """Log epochs of the grid's rates at which every seed reached the target."""
+    """Return the log epochs of the grid's rates at which every seed reached the target."""
     rates = {rate: each for rate, each in by_rate(trainings).items() if rate in case.grid}
     return {
         rate: np.log([training.epochs for training in each])
@@ -159,7 +161,7 @@ def _best(logs: Mapping[float, Any]) -> float:
 
 
 def _lowest(logs: Mapping[float, Any]) -> tuple[float, float, tuple[float, float]]:
-    """Rate, epochs and the ends of the good rates of a parabola near the best; those of the best rate without one."""
+    """Return rate, epochs and range of good rates by a parabola near the best; those of the best rate without one."""
     best = _best(logs)
     near = {rate: values for rate, values in logs.items() if max(rate / best, best / rate) <= NEAR}
     x = np.concatenate(

@@ -2,8 +2,8 @@
 
     python -m benchmarks.real_panel --data FOLDER       # CIFAR-10: FOLDER/train/CLASS/*.jpg and FOLDER/test/CLASS/*.jpg
 
-Sweeps, trains at the target batches, then prints the tables; --stage does some of these. What has been done is kept in
---output and not done again. Protocol and results: benchmarks/real_panel/README.md.
+Sweeps, trains at the target batches, then prints the tables; --stage selects some of these. Finished work is kept in
+--output and not repeated. Protocol and results: benchmarks/real_panel/README.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STAGES = ("sweep", "race", "grid", "truth", "table")
 
 
 def main() -> None:
-    """Do the stages that are asked for."""
+    """Run the requested stages."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def _grid(wanted: list[cases.Case]) -> Iterator[trainings.Wanted]:
-    """The brute force of all cases, the first seed of every one first; in an order of chance, to be of use halfway."""
+    """Yield the brute force of all cases, first seeds first, in random order so that partial results are useful."""
     for seed in range(GRID_SEEDS):
         for case in wanted:
             settings = [
@@ -112,7 +112,7 @@ def _grid(wanted: list[cases.Case]) -> Iterator[trainings.Wanted]:
 
 
 def _recommended(wanted: list[cases.Case], folder: Path) -> Iterator[trainings.Wanted]:
-    """What is recommended after each sweep: with all seeds, the forecasts' first."""
+    """Yield the recommendations after each sweep with all seeds, the forecasts' first."""
     found = [
         (case, each)
         for case in wanted

@@ -1,4 +1,4 @@
-"""The cases of the panel, what is searched and what is asked of them; fixed before any forecast was seen."""
+"""The cases of the panel with their search spaces and targets; fixed before any forecast was seen."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from hpo.study.spec import StudySpec
 
 TIMES = (4, 8)
-"""The target batches over the top rung."""
+"""The target batches, as multiples of the top rung."""
 
 TRAIN_CLASS_SIZE, TEST_CLASS_SIZE = 256, 100
-"""CIFAR-10 images of each class."""
+"""CIFAR-10 images per class."""
 
 _SGD = {"optimizer": "sgd", "momentum": 0.9}
 WORKLOADS = "benchmarks.real_panel.workloads"
@@ -23,12 +23,12 @@ WORKLOADS = "benchmarks.real_panel.workloads"
 class Case:
     """One workload with one optimizer.
 
-    ``search`` holds what is fixed and searched besides the warmup. ``epochs`` is the budget of one training on the
-    ladder, ``epochs_beyond`` at the target batches: one that has not reached the target by then is lost. ``samplers``
-    maps each sampler to how many sweeps it runs, ``seeds`` is how many trainings each recommendation gets. Brute force
-    tries ``grid_rates`` learning rates from ``grid_from`` on, each ``grid_step`` times the one before, with
-    ``grid_warmups`` warmups each; a case without ``grid_from`` is compared with the best of ``optimum_of``. One that is
-    ``held_out`` was not looked at while the laws were made.
+    ``search`` holds the fixed and searched settings besides the warmup. ``epochs`` is the budget of one training on the
+    ladder, ``epochs_beyond`` at the target batches: a training that has not reached the target by then is lost.
+    ``samplers`` maps each sampler to its number of sweeps, ``seeds`` is the number of trainings per recommendation.
+    Brute force tries ``grid_rates`` learning rates from ``grid_from`` on, each ``grid_step`` times the previous, with
+    ``grid_warmups`` warmups each; a case without ``grid_from`` is compared with the best of ``optimum_of``. A
+    ``held_out`` case was not inspected while the laws were developed.
     """
 
     workload: str
@@ -65,13 +65,13 @@ class Case:
         return tuple(times * self.ladder[-1] for times in TIMES)
 
     def specs(self) -> Iterator[StudySpec]:
-        """The sweeps. A sampler draws its random numbers by the study's name, so that every one differs."""
+        """Yield the sweeps. The study's name seeds the sampler, so that every sweep differs."""
         for sampler, count in self.samplers.items():
             for number in range(count):
                 yield self.spec(sampler, number)
 
     def spec(self, sampler: str, number: int) -> StudySpec:
-        """One sweep."""
+        """Return one sweep."""
         return StudySpec.from_dict(
             {
                 "name": f"{self.name}-{sampler}-{number}",
@@ -96,13 +96,13 @@ class Case:
 
 
 def panel(images: Path | None, output: Path) -> list[Case]:
-    """All cases; those on CIFAR-10 only where ``images`` names its folder. ``output`` gets links to the images used."""
+    """Return all cases, those on CIFAR-10 only if ``images`` is its folder. ``output`` gets links to used images."""
     found = [*_digits(), *_cells(), *_climate(), *_text()]
     return found if images is None else [*found, *_cifar(_subset(images, output / "images"))]
 
 
 def _digits() -> Iterator[Case]:
-    """scikit-learn's digits, 1,437 to train, shifted at random by a pixel: a small network with batch norm."""
+    """Yield scikit-learn's digits, 1,437 to train, randomly shifted by a pixel: a small network with batch norm."""
     common: dict[str, Any] = {
         "workload": "digits",
         "class_name": "Images",
@@ -144,7 +144,7 @@ def _digits() -> Iterator[Case]:
 
 
 def _cifar(images: Path) -> Iterator[Case]:
-    """2,560 CIFAR-10 images of 16x16 pixels: two networks without batch norm (plain, dense), and one with it."""
+    """Yield 2,560 CIFAR-10 images of 16x16 pixels: two networks without batch norm (plain, dense), and one with it."""
     common: dict[str, Any] = {
         "class_name": "Images",
         "metric": "top1",
@@ -216,7 +216,7 @@ def _cifar(images: Path) -> Iterator[Case]:
 
 
 def _cells() -> Iterator[Case]:
-    """The project's example of a workload of one's own: 427 tumours to train, a perceptron."""
+    """Yield the project's example of a custom workload: 427 tumours to train, a perceptron."""
     common: dict[str, Any] = {
         "workload": "cells",
         "class_name": "Cells",
@@ -243,7 +243,7 @@ def _cells() -> Iterator[Case]:
 
 
 def _climate() -> Iterator[Case]:
-    """Generated climate fields, a small DeepLabv3+: examples/climate.yaml, smaller."""
+    """Yield generated climate fields with a small DeepLabv3+: a smaller examples/climate.yaml."""
     yield Case(
         workload="climate",
         optimizer="adam",
@@ -276,7 +276,7 @@ def _climate() -> Iterator[Case]:
 
 
 def _text() -> Iterator[Case]:
-    """The next character of English text, 2,048 windows of 16 to train: a transformer with layer normalization."""
+    """Yield prediction of the next character of English text, 2,048 windows of 16: a transformer with layer norm."""
     common: dict[str, Any] = {
         "workload": "text",
         "class_name": "Text",
@@ -301,7 +301,7 @@ def _of_today(
     adamw_rates: tuple[float, float],
     fixed: Mapping[str, Any] | None = None,
 ) -> Iterator[Case]:
-    """Muon, whose rate is scaled to be that of AdamW, and Schedule-Free AdamW, whose rates are a few times as high."""
+    """Yield Muon, whose rate is scaled to match AdamW's, and Schedule-Free AdamW with rates a few times as high."""
     low, high = adamw_rates
     for optimizer, rates in (("muon", (low, high)), ("schedule_free_adamw", (3 * low, 3 * high))):
         yield Case(
@@ -313,7 +313,7 @@ def _of_today(
 
 
 def _subset(images: Path, folder: Path) -> Path:
-    """Links to the first training and test images of each class."""
+    """Link the first training and test images of each class."""
     for split, most in (("train", TRAIN_CLASS_SIZE), ("test", TEST_CLASS_SIZE)):
         for category in sorted((images / split).iterdir()):
             (folder / split / category.name).mkdir(parents=True, exist_ok=True)

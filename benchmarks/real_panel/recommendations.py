@@ -1,7 +1,7 @@
-"""What the forecast and each rule of thumb recommend at the target batches after a sweep; made anew at every call.
+"""Recommendations of the forecast and each rule of thumb at the target batches after a sweep; recomputed every time.
 
-The forecast is made twice where there was a race: from the sweep alone, and from the sweep and the race at that batch.
-No forecast and no race knows of a race at the other target batch.
+If there was a race, the forecast is made twice: from the sweep alone, and from the sweep and the race at that batch.
+No forecast or race uses a race at the other target batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RACED = "forecast, raced"
 FORECASTS = (FORECAST, RACED)
 RULES = ("none", "sqrt", "linear")
 STARTS = ("best", "law")
-"""Where a rule starts at the top rung: from its best trial, or from what the laws recommend there."""
+"""Where a rule starts at the top rung: from its best trial, or from the laws' recommendation there."""
 
 METHODS = (*FORECASTS, *(f"{rule}, {start}" for start in STARTS for rule in RULES))
 
@@ -32,7 +32,7 @@ METHODS = (*FORECASTS, *(f"{rule}, {start}" for start in STARTS for rule in RULE
 class Recommended:
     """All recommendations after one sweep at one target batch, by method, and the forecasts behind the first two.
 
-    ``race_share`` is what the race processed over what the sweep did, None where there was no race.
+    ``race_share`` is the samples of the race over those of the sweep, None if there was no race.
     """
 
     sweep: str
@@ -43,7 +43,7 @@ class Recommended:
 
 
 def recommendations(case: Case, result: StudyResult) -> list[Recommended]:
-    """The recommendations of a sweep at every target batch of its case."""
+    """Return the recommendations of a sweep at every target batch of its case."""
     top = case.ladder[-1]
     swept = with_race_at(result, None)
     posterior = hpo.fit_posterior(swept)
@@ -70,7 +70,7 @@ def recommendations(case: Case, result: StudyResult) -> list[Recommended]:
 
 
 def with_race_at(result: StudyResult, global_batch_size: int | None) -> StudyResult:
-    """A sweep with the race at one batch, or with none: the trials of every other race are left out."""
+    """Return a sweep with the race at one batch, or without one: the trials of every other race are left out."""
     trials = tuple(
         trial
         for trial in result.trials

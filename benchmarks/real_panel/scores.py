@@ -1,4 +1,4 @@
-"""How each recommendation fared: epochs, lost runs, regret over the optimum, and whether the interval held."""
+"""The results of each recommendation: epochs, lost runs, regret over the optimum, and whether the interval held."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from benchmarks.real_panel.trainings import Trainings
 class Score:
     """One method after one sweep at one target batch: ``runs`` trainings, the geometric mean of their epochs.
 
-    ``regret`` is the log of ``epochs`` over the optimum, None where that is not known.
+    ``regret`` is the log of ``epochs`` over the optimum, None if that is unknown.
     """
 
     case: Case
@@ -35,7 +35,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Held:
-    """The forecast's promise after one sweep at one target batch, and whether it was kept."""
+    """The forecast after one sweep at one target batch, and whether it held."""
 
     case: Case
     sweep: str
@@ -51,14 +51,14 @@ class Held:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over sweeps with its standard error, NaN where there are fewer than two."""
+    """A mean over sweeps with its standard error, NaN if there are fewer than two."""
 
     value: float
     error: float
 
 
 def optimum(case: Case, cases: Sequence[Case], batch: int, held: Trainings) -> float | None:
-    """Log of the fewest epochs known at a batch, by the surface of the case or of the one it is compared with."""
+    """Return the log of the fewest known epochs at a batch, by the surface of the case or that of its reference."""
     of = next((each for each in cases if each.name == (case.optimum_of or case.name)), None)
     return (
         None
@@ -70,7 +70,7 @@ def optimum(case: Case, cases: Sequence[Case], batch: int, held: Trainings) -> f
 def scores(
     case: Case, recommended: Sequence[Recommended], held: Trainings, cases: Sequence[Case]
 ) -> list[Score]:
-    """The score of every method that has been trained with all seeds of its case."""
+    """Return the score of every method that was trained with all seeds of its case."""
     best = {batch: optimum(case, cases, batch, held) for batch in case.batches}
     found = []
     for each in recommended:
@@ -100,9 +100,9 @@ def scores(
 
 
 def looked_up(case: Case, recommended: Sequence[Recommended], held: Trainings) -> list[Score]:
-    """Every method by the surface of what was trained nearby: a quick look while laws are made, and no measurement.
+    """Score every method by the surface of nearby trainings: a quick estimate during development, not a measurement.
 
-    ``lost`` is what one run is expected to lose. Nothing where the surface lacks a setting that is tuned.
+    ``lost`` is the expected loss of one run. The result is empty if the surface lacks a tuned setting.
     """
     found = []
     for each in recommended:
@@ -135,7 +135,7 @@ def looked_up(case: Case, recommended: Sequence[Recommended], held: Trainings) -
 
 
 def promises(case: Case, recommended: Sequence[Recommended], held: Trainings) -> list[Held]:
-    """What the forecasts promised, for those that have been trained with all seeds of their case."""
+    """Return the forecasts that were trained with all seeds of their case."""
     found = []
     for each in recommended:
         for method, forecast in each.forecasts.items():
@@ -161,7 +161,7 @@ def promises(case: Case, recommended: Sequence[Recommended], held: Trainings) ->
 
 
 def mean_over_sweeps(found: Iterable[Score], value: Callable[[Score], float | None]) -> Mean | None:
-    """The mean of a value; both batches of a sweep are one draw, and its standard error is that over sweeps."""
+    """Return the mean of a value; both batches of a sweep are one draw, and the standard error is over sweeps."""
     by_sweep: dict[str, list[float]] = defaultdict(list)
     for score in found:
         each = value(score)
@@ -175,7 +175,7 @@ def mean_over_sweeps(found: Iterable[Score], value: Callable[[Score], float | No
 
 
 def over_forecast(found: Sequence[Score], method: str) -> Mean | None:
-    """Log of a method's epochs over the forecast's, paired by sweep, batch and seeds."""
+    """Return the log of a method's epochs over the forecast's, paired by sweep, batch and seeds."""
     forecast = {
         (score.sweep, score.times): score.log_epochs for score in found if score.method == FORECAST
     }

@@ -1,8 +1,8 @@
-"""The epochs over learning rate and warmup at a target batch, smoothed over all that was trained there.
+"""The epochs over learning rate and warmup at a target batch, smoothed over all trainings there.
 
-A Gaussian process in log epochs over the log rate and the log of the warmup in updates (Rasmussen and Williams 2006,
-equations 2.25 and 2.26), so that the optimum is no lucky training. Losses are smoothed apart from it, by a
-mean weighted by distance.
+A Gaussian process models log epochs over the log rate and the log of the warmup in updates (Rasmussen and Williams
+2006, equations 2.25 and 2.26), so that the optimum is not a lucky training. Lost trainings are smoothed separately, by
+a mean weighted by distance.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ from benchmarks.real_panel.trainings import Training
 
 Array: TypeAlias = NDArray[np.float64]
 
-LENGTHS = np.array(
-    [0.9, 1.5]
-)  # over which log epochs change, in log rate and log updates of warmup
-HEIGHT, NOISE = 0.7, 0.13  # standard deviations of log epochs: over the surface, and between seeds
-NEAR = np.array([0.35, 0.7])  # over which losses are averaged
-SAFE = 0.1  # share of lost trainings nearby up to which settings may be the optimum
+LENGTHS = np.array([0.9, 1.5])  # length scales of log epochs, in log rate and log updates of warmup
+HEIGHT, NOISE = 0.7, 0.13  # standard deviations of log epochs: over the surface and between seeds
+NEAR = np.array([0.35, 0.7])  # length scales over which lost trainings are averaged
+SAFE = 0.1  # largest share of lost trainings nearby for settings to be the optimum
 
 
 class Surface:
-    """What trainings at one batch say about any rate and warmup; ``updates_per_epoch`` at that batch."""
+    """The estimate from trainings at one batch for any rate and warmup; ``updates_per_epoch`` at that batch."""
 
     def __init__(self, trainings: Sequence[Training], updates_per_epoch: float) -> None:
         self._updates_per_epoch = updates_per_epoch
@@ -46,18 +44,18 @@ class Surface:
         self._weights = np.linalg.solve(covariance, logs - self._mean)
 
     def log_epochs(self, settings: Sequence[Mapping[str, float]]) -> Array:
-        """Smoothed log epochs of trainings that reach the target, shape ``(settings,)``."""
+        """Return smoothed log epochs of trainings that reach the target, shape ``(settings,)``."""
         places = self._place(settings)
         return np.asarray(self._mean + _covariance(places, self._reached) @ self._weights)
 
     def lost(self, settings: Sequence[Mapping[str, float]]) -> Array:
-        """The share of trainings nearby that were lost, shape ``(settings,)``."""
+        """Return the share of nearby trainings that were lost, shape ``(settings,)``."""
         weights = np.exp(-0.5 * _squares(self._place(settings), self._places, NEAR)) + 1e-12
         return np.asarray(weights @ self._lost / weights.sum(axis=1))
 
     @property
     def best(self) -> dict[str, float]:
-        """Of the settings that were trained, hardly any of them lost nearby, those with the fewest smoothed epochs."""
+        """The trained settings with the fewest smoothed epochs among those with hardly any losses nearby."""
         risky = self.lost(self._settings) > SAFE
         logs = self.log_epochs(self._settings)
         return dict(
@@ -71,10 +69,10 @@ class Surface:
 
 
 def log_optimum(trainings: Sequence[Training], updates_per_epoch: float) -> float | None:
-    """Log of the fewest epochs: settings chosen by one half of the seeds, as smoothed over the other half, both ways.
+    """Return the log of the fewest epochs: settings chosen by half of the seeds, evaluated by the other, both ways.
 
-    The lowest of many noisy values is too low; what the other seeds say of the chosen settings is not. With trainings
-    of one half alone it is their own lowest smoothed value; None where none reached the target.
+    The lowest of many noisy values is biased low; the other seeds' value at the chosen settings is not. With trainings
+    of only one half it is their own lowest smoothed value; None if none reached the target.
     """
     halves = [[each for each in trainings if each.seed % 2 == half] for half in (0, 1)]
     surfaces = [

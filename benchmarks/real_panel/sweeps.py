@@ -1,4 +1,4 @@
-"""The sweeps on the ladder and the races at the target batches, by the service itself."""
+"""The sweeps on the ladder and the races at the target batches, run by the service itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage.records import StudyState
 
 
 def run(cases: Sequence[Case], folder: Path, most: int | None = None) -> None:
-    """Run or go on with every sweep, ``most`` of a case: the first of each case, then the second of each, and so on."""
+    """Run or continue every sweep, ``most`` per case: the first of each case, then the second of each, and so on."""
     specs = [list(case.specs())[:most] for case in cases]
     for number in range(max(map(len, specs), default=0)):
         for spec in (each[number] for each in specs if number < len(each)):
@@ -25,7 +25,7 @@ def run(cases: Sequence[Case], folder: Path, most: int | None = None) -> None:
 
 
 def race(cases: Sequence[Case], folder: Path) -> None:
-    """Run or go on with the race of every finished sweep at every target batch; each knows of its own batch alone."""
+    """Run or continue the race of every finished sweep at every target batch; each uses only its own batch."""
     for case in cases:
         for result in read(case, folder):
             for batch in case.batches:
@@ -37,7 +37,7 @@ def race(cases: Sequence[Case], folder: Path) -> None:
 
 
 def read(case: Case, folder: Path) -> list[StudyResult]:
-    """The finished sweeps of a case."""
+    """Return the finished sweeps of a case."""
     done = finished(folder)
     return [
         hpo.read_study(spec.name, storage(folder)) for spec in case.specs() if spec.name in done
@@ -45,7 +45,7 @@ def read(case: Case, folder: Path) -> list[StudyResult]:
 
 
 def finished(folder: Path) -> set[str]:
-    """Names of the sweeps that are complete."""
+    """Return the names of the complete sweeps."""
     if not (folder / "sweeps.db").exists():
         return set()
     return {
@@ -54,5 +54,5 @@ def finished(folder: Path) -> set[str]:
 
 
 def storage(folder: Path) -> str:
-    """The database of the sweeps."""
+    """Return the database of the sweeps."""
     return f"sqlite:///{folder / 'sweeps.db'}"

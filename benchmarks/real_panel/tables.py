@@ -24,7 +24,7 @@ from benchmarks.real_panel.scores import (
 from benchmarks.real_panel.trainings import Trainings
 
 RATE_FACTOR, WARMUP_FACTOR = 1.3, 1.6
-"""Within which factor of their median the recommendations of repeated sweeps are counted as alike."""
+"""Factors around their median within which recommendations of repeated sweeps count as equal."""
 
 
 def lines(
@@ -35,9 +35,9 @@ def lines(
     *,
     lookup: bool = False,
 ) -> Iterator[str]:
-    """All tables of ``cases``; ``known`` are all cases, among which the optimum of another is looked up.
+    """Return all tables of ``cases``; ``known`` are all cases, among which the optimum of another is looked up.
 
-    With ``lookup`` recommendations are scored by what was trained nearby, and need no trainings of their own.
+    With ``lookup`` recommendations are scored by nearby trainings, and need no trainings of their own.
     """
     found = [
         score

@@ -1,4 +1,4 @@
-"""Real trainings at the target batches, kept as JSON lines with their whole curves."""
+"""Real trainings at the target batches, stored as JSON lines with their whole curves."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from trainers.workloads import AnyWorkload, load_workload
 
 FIRST_SEED = 100  # seeds from here on: the sweeps train with smaller ones
 LOST_EPOCHS = 300.0
-"""What a training counts as that did not reach the target within its budget."""
+"""Epochs assigned to a training that did not reach the target within its budget."""
 
 Settings = Mapping[str, float]
-"""The tuned settings by name, to three digits."""
+"""The tuned settings by name, rounded to three digits."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A training that is asked for."""
+    """A requested training."""
 
     case: Case
     global_batch_size: int
@@ -38,7 +38,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Training:
-    """One training at a target batch; ``state`` is that of its outcome, or "hopeless" where it was given up.
+    """One training at a target batch; ``state`` is that of its outcome, or "hopeless" if it was given up.
 
     ``curve`` is its metric after ``curve_epochs`` epochs, ``losses`` the mean training loss between them.
     """
@@ -61,12 +61,12 @@ class Training:
 
     @property
     def counted_epochs(self) -> float:
-        """Epochs to the target; ``LOST_EPOCHS`` where it was not reached."""
+        """Epochs to the target; ``LOST_EPOCHS`` if it was not reached."""
         return LOST_EPOCHS if self.lost else self.epochs
 
 
 class Trainings:
-    """The trainings that a folder holds, one file for each case."""
+    """The trainings in a folder, one file for each case."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "trainings"
@@ -79,7 +79,7 @@ class Trainings:
                 ] = found
 
     def of(self, case: Case, global_batch_size: int) -> list[Training]:
-        """All trainings of a case at a batch."""
+        """Return all trainings of a case at a batch."""
         return [
             each
             for each in self._held.values()
@@ -89,7 +89,7 @@ class Trainings:
     def find(
         self, case: Case, global_batch_size: int, settings: Settings, seeds: int
     ) -> list[Training]:
-        """Those of the first ``seeds`` seeds of one settings that have been trained."""
+        """Return the existing trainings of the first ``seeds`` seeds with given settings."""
         keys = (
             _key(case.name, global_batch_size, rounded(settings), FIRST_SEED + seed)
             for seed in range(seeds)
@@ -97,7 +97,7 @@ class Trainings:
         return [self._held[key] for key in keys if key in self._held]
 
     def train_missing(self, wanted: Iterable[Wanted]) -> None:
-        """Do every training that is not held, in the order given."""
+        """Run every missing training, in the given order."""
         trainers: dict[str, Callable[[Wanted], Training]] = {}
         for each in wanted:
             key = _key(each.case.name, each.global_batch_size, dict(each.settings), each.seed)
@@ -113,19 +113,19 @@ class Trainings:
 
 
 def rounded(settings: Settings) -> dict[str, float]:
-    """Settings to three digits, as they are trained."""
+    """Return settings rounded to three digits, as they are trained."""
     return {name: float(f"{value:.3g}") for name, value in settings.items()}
 
 
 def wanted(case: Case, global_batch_size: int, settings: Settings, seed: int) -> Wanted:
-    """The training with the ``seed``-th seed, from 0."""
+    """Return the training with the ``seed``-th seed, counted from 0."""
     return Wanted(
         case, global_batch_size, tuple(sorted(rounded(settings).items())), FIRST_SEED + seed
     )
 
 
 def grid(case: Case, global_batch_size: int) -> list[dict[str, float]]:
-    """What brute force tries: learning rates, and warmups from 2 updates to half of the ladder's budget."""
+    """Return the brute-force grid: learning rates, and warmups from 2 updates to half of the ladder's budget."""
     if case.grid_from is None:
         return []
     updates_per_epoch = train_samples(case) / global_batch_size
@@ -140,7 +140,7 @@ def grid(case: Case, global_batch_size: int) -> list[dict[str, float]]:
 
 
 def train_samples(case: Case) -> int:
-    """Samples in an epoch."""
+    """Return the samples in an epoch."""
     return workload(case).train_samples
 
 
@@ -148,7 +148,7 @@ _loaded: dict[str, AnyWorkload] = {}
 
 
 def workload(case: Case) -> AnyWorkload:
-    """The workload of a case, loaded once."""
+    """Return the workload of a case, loaded once."""
     key = f"{case.class_name} {sorted(case.data.items())}"
     if key not in _loaded:
         spec = next(case.specs())
@@ -188,7 +188,7 @@ def _trainer(case: Case) -> Callable[[Wanted], Training]:
 
 
 def _hopeless(case: Case, points: Sequence[ConvergencePoint]) -> bool:
-    """Whether a training has wasted a quarter of its budget without ever coming halfway to the target."""
+    """Whether a training used a quarter of its budget without ever getting halfway to the target."""
     return (
         points[-1].epochs >= case.epochs_beyond / 4
         and max(point.metric for point in points) < case.target / 2

@@ -1,7 +1,7 @@
-"""What the panel trains: small networks whose sweeps need minutes of one core, and no other process.
+"""The workloads of the panel: small networks whose sweeps need minutes of one core and no other process.
 
-The trainings are real ones, by the project's own loop. ``simulated`` says that a sweep trains them one after the other
-in its own process, where actors would cost more than they save.
+The trainings are real, by the project's own loop. ``simulated`` makes a sweep train them one after the other in its own
+process, as actors would cost more than they save.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Images(ResNetWorkload):
     """Images with the data options of the workload ``resnet``, and ``network``.
 
     ``resnet`` is that of the workload; ``normalized`` and ``plain`` are three 3x3 convolutions with and without batch
-    normalization, the mean over all places, and a linear layer; ``dense`` is two convolutions and two linear layers
-    without normalization. How large a rate the start of a training bears depends on the warmup most in the last.
+    normalization, global average pooling, and a linear layer; ``dense`` is two convolutions and two linear layers
+    without normalization. The largest stable rate at the start depends on the warmup most for the last.
     """
 
     simulated: ClassVar[bool] = True
@@ -61,7 +61,7 @@ class Images(ResNetWorkload):
 
 
 class Cells(OwnCells):
-    """The project's example of a workload of one's own: a perceptron on 30 measurements of 569 tumours."""
+    """The project's example of a custom workload: a perceptron on 30 measurements of 569 tumours."""
 
     simulated: ClassVar[bool] = True
 
@@ -73,10 +73,10 @@ class Climate(SegmentationWorkload):
 
 
 class Text(Workload):
-    """The next character of English text: the help pages on Python's language, which every Python brings along.
+    """The next character of English text: the help pages on the Python language, which every Python includes.
 
-    A transformer of one block before whose parts the features are normalized (arXiv:2002.04745), 32 features, two
-    heads. A sample is a window of 16 characters, each of which is predicted from those before it.
+    The model is a pre-norm transformer (arXiv:2002.04745) of one block with 32 features and two heads. A sample is a
+    window of 16 characters, each of which is predicted from those before it.
     """
 
     metrics: ClassVar[Mapping[str, bool]] = {"accuracy": True, "loss": False}
@@ -100,19 +100,19 @@ class Text(Workload):
         return Transformer(self.characters, self.window, self.features)
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
-        """Codes of characters ``(n, window)``, and those of the ones that follow."""
+        """Return codes of characters ``(n, window)``, and those of the following characters."""
         return self.train[indices, :-1], self.train[indices, 1:]
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """The same of windows that are never trained."""
+        """Return the same for held-out windows."""
         return self.test[indices, :-1], self.test[indices, 1:]
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:  # noqa: ARG002
-        """Mean cross entropy of a character in nats."""
+        """Return the mean cross entropy per character in nats."""
         return functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
 
     def score(self, model: nn.Module, batch: Batch) -> Mapping[str, Tensor]:
-        """Share of characters foretold and mean cross entropy in nats, ``(n,)`` each."""
+        """Return the share of correctly predicted characters and mean cross entropy in nats, ``(n,)`` each."""
         answers = model(batch[0])
         losses = functional.cross_entropy(answers.transpose(1, 2), batch[1], reduction="none")
         return {
@@ -141,7 +141,7 @@ class Transformer(nn.Module):
         self.answer = nn.Sequential(nn.LayerNorm(features), nn.Linear(features, characters))
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Logits ``(n, window, characters)`` of the character after each."""
+        """Return logits ``(n, window, characters)`` of the next character at each position."""
         features = self.characters(codes) + self.places
         count, window, width = features.shape
         parts = self.attention(self.before_attention(features)).chunk(3, dim=2)
@@ -156,11 +156,11 @@ class Transformer(nn.Module):
 def convolutional_network(
     channels: int, size: int, classes: int, group_size: int | None
 ) -> nn.Sequential:
-    """Three convolutions for images ``(n, channels, size, size)``; output ``(n, classes)``.
+    """Return three convolutions for images ``(n, channels, size, size)``; output ``(n, classes)``.
 
-    With ``group_size`` each is followed by batch normalization over so many samples; without, each has a bias. Weights
-    are drawn as He et al. do (arXiv:1502.01852), biases start at 0. Images of more than 8 pixels a side are reduced by
-    a stride of 2 in the first convolution, too.
+    With ``group_size`` each is followed by batch normalization over that many samples; without, each has a bias.
+    Weights are initialized as by He et al. (arXiv:1502.01852), biases with 0. For images of more than 8 pixels a side
+    the first convolution has a stride of 2, too.
     """
     layers: list[nn.Module] = []
     for number, (inputs, outputs) in enumerate(pairwise((channels, *CHANNELS))):
@@ -175,7 +175,7 @@ def convolutional_network(
 
 
 def dense_network(channels: int, size: int, classes: int) -> nn.Sequential:
-    """Two convolutions of stride 2 and two linear layers for images ``(n, channels, size, size)``; no normalization.
+    """Return two convolutions of stride 2 and two linear layers, unnormalized, for ``(n, channels, size, size)``.
 
     Output ``(n, classes)``. ``size`` must be a multiple of 4. Initialized as :func:`convolutional_network`.
     """

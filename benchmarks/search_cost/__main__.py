@@ -1,7 +1,7 @@
-"""Samples spent before the settings for the target batch are good: python -m benchmarks.search_cost --problems 4.
+"""Samples spent until the settings for the target batch are good: python -m benchmarks.search_cost --problems 4.
 
 See README.md beside this file for the protocol and results. Results are appended to --output as JSON lines, one for
-each search; searches that it already holds are not run again.
+each search; searches that it already contains are not repeated.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ METHODS: dict[str, methods.Search] = {
     "random search at the target": methods.random_search,
 }
 OURS, DIRECT = tuple(METHODS)[:1], tuple(METHODS)[1:]
-GOOD, HOLDS = 1.05, 3  # within 5 % of the fewest epochs, and still so after so many more trials
-MOST = 40.0  # trainings at the target batch with the best settings: what a search may spend
+GOOD, HOLDS = 1.05, 3  # within 5 % of the fewest epochs, and still so after HOLDS more trials
+MOST = 40.0  # budget of a search, in trainings at the target batch with the best settings
 SAMPLES_PER_SECOND = (
-    1e6  # of the full machine, at any batch size and for any workload: a stated constant
+    1e6  # throughput of the full machine at any batch size and workload: a stated constant
 )
 MOMENTA = {"0": 0.0, "0.9": 0.9, "tuned": None}
 
 
 def search_cost(task: Task, method: str, seed: int) -> dict[str, Any]:
-    """What one search spent before its recommendation was good, and stayed so; inf where it never did."""
+    """Return what one search spent until its recommendation was good and stayed so; inf if it never did."""
     one = task.best_epochs * task.problem.train_samples
     good: list[methods.Moment] = []
     begun, trials, last = time.process_time(), 0, None
@@ -57,7 +57,7 @@ def search_cost(task: Task, method: str, seed: int) -> dict[str, Any]:
 def run(
     problems: Sequence[int], seeds: int, momenta: Sequence[str], names: Sequence[str], output: Path
 ) -> None:
-    """Do every search that ``output`` does not hold."""
+    """Run every search that is not in ``output``."""
     held = {(row["momentum"], row["problem"], row["seed"], row["method"]) for row in read(output)}
     for seed in range(seeds):
         for problem in problems:
@@ -73,12 +73,12 @@ def run(
 
 
 def read(output: Path) -> list[dict[str, Any]]:
-    """The results that a file holds."""
+    """Return the results in a file."""
     return [json.loads(line) for line in output.read_text().splitlines()] if output.exists() else []
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """A Markdown table for each choice of momentum, over problems where every method was run."""
+    """Return a Markdown table for each choice of momentum, over problems on which every method was run."""
     lines = []
     for momentum in MOMENTA:
         found = [row for row in rows if row["momentum"] == momentum]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 RESOURCES = 64
-"""What the longest training has: rungs are at 1/16 and 1/4 of it."""
+"""Resources of the longest training; rungs are at 1/16 and 1/4 of it."""
 
 
 def new_study(seed: int) -> Any:
-    """An Optuna study that minimizes; it says nothing."""
+    """Return an Optuna study that minimizes, with logging silenced."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -22,7 +22,7 @@ def new_study(seed: int) -> Any:
 
 
 def halving(trial: Any, budget: float) -> Callable[[Sequence[float], Sequence[float]], bool]:
-    """Whether to stop a trial that may train ``budget`` epochs, from its epochs and losses so far."""
+    """Return a rule that stops a trial of at most ``budget`` epochs by its epochs and losses so far."""
     reported: set[int] = {0}
 
     def stop(epochs: Sequence[float], losses: Sequence[float]) -> bool:

@@ -1,4 +1,4 @@
-"""The searches that are compared; each yields what it has spent and what it would use at the target batch."""
+"""The compared searches; each yields its spending and its recommendation for the target batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hpo.tuning.generation.search import SearchStep, Seen
 
 @dataclass(frozen=True)
 class Moment:
-    """After a trial: samples spent in all and at the target batch, and how good the settings now recommended are."""
+    """The state after a trial: samples spent in total and at the target batch, and the recommendation's quality."""
 
     samples: float
     samples_at_target: float
@@ -35,14 +35,14 @@ NOTHING: tuple[float, float | None, float | None] = (
     np.inf,
     None,
     None,
-)  # epochs and settings of the best so far
+)  # epochs and settings of the best trial so far
 
 Search = Callable[[Task, int, float], Iterator[Moment]]
-"""A search of one task with a seed, until it has spent so many samples."""
+"""A search of one task with a seed, until it has spent the given samples."""
 
 
 class _Ledger:
-    """What was spent, and the moments that come of it."""
+    """Counts the spending and creates the moments."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -63,7 +63,7 @@ class _Ledger:
 
 
 def random_search(task: Task, seed: int, most: float) -> Iterator[Moment]:
-    """Settings drawn evenly, each trained at the target batch until its target or its budget."""
+    """Draw settings uniformly and train each at the target batch until the target or the budget."""
     rng, ledger, best = np.random.default_rng((seed, 1)), _Ledger(task), NOTHING
     limit = task.budget(TARGET_BATCH)
     while ledger.samples < most:
@@ -81,7 +81,7 @@ def random_search(task: Task, seed: int, most: float) -> Iterator[Moment]:
 
 
 def tpe_with_halving(task: Task, seed: int, most: float) -> Iterator[Moment]:
-    """Optuna's TPE and SuccessiveHalvingPruner (the rule of ASHA), both with their defaults, at the target batch."""
+    """Search with Optuna's TPE and SuccessiveHalvingPruner (ASHA's rule), both with defaults, at the target batch."""
     import optuna
 
     rng, ledger, best = np.random.default_rng((seed, 2)), _Ledger(task), NOTHING
@@ -111,7 +111,7 @@ def _suggest(trial: Any, task: Task) -> tuple[float, float]:
 
 
 def searched(task: Task, seed: int, most: float) -> Iterator[Moment]:
-    """The search of ``sampler: forecast`` at the target batch, until it ends by itself."""
+    """Run the search of ``sampler: forecast`` at the target batch, until it ends by itself."""
     rng, ledger, others = np.random.default_rng((seed, 3)), _Ledger(task), _others(task)
     search = OwnSearch(
         (*LADDER, TARGET_BATCH),

@@ -1,4 +1,4 @@
-"""Trainings of one random noisy quadratic, simulated evaluation by evaluation, and what each of them costs."""
+"""Trainings of one random noisy quadratic, simulated evaluation by evaluation, with their costs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TARGET_BATCH = 16 * LADDER[-1]
 SEED_SCATTER = 0.03  # standard deviation of the log epochs between seeds
 EVALUATIONS_PER_EPOCH = 4
 DIVERGED = 3.0  # times the first loss, as in trainers.workloads.training_run
-BUDGET = 4.0  # times the fewest epochs at a batch: how long a trial may train
+BUDGET = 4.0  # times the fewest epochs at a batch: the longest trial
 MOST_LAG = 0.01  # 1 - momentum, where momentum is tuned
 
 Array = NDArray[np.float64]
 Stop = Callable[[list[float], list[float]], bool]
-"""Whether to stop a trial, from its epochs and losses so far."""
+"""Decides whether to stop a trial, from its epochs and losses so far."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Task:
-    """One problem, with what may be searched: learning rates in ``rates``, and momentum unless it is given."""
+    """One problem with its search space: learning rates in ``rates``, and momentum unless it is given."""
 
     problem: Problem
     target_loss: float
@@ -56,7 +56,7 @@ class Task:
     budgets: dict[int, float] = field(default_factory=dict, repr=False)
 
     def factor(self, learning_rate: float, momentum: float) -> float:
-        """Expected epochs of settings at the target batch over the fewest: the quality, 1 is best."""
+        """Return the expected epochs of settings at the target batch over the fewest: the quality, 1 is best."""
         found = epochs_to_target(
             self.problem,
             self.target_loss,
@@ -67,7 +67,7 @@ class Task:
         return float(found) / self.best_epochs
 
     def budget(self, batch: int) -> float:
-        """Epochs that a trial at this batch may train at most."""
+        """Return the most epochs of a trial at this batch."""
         if batch in self.budgets:
             return self.budgets[batch]
         momentum = 0.9 if self.momentum is None else self.momentum
@@ -85,7 +85,7 @@ class Task:
         rng: np.random.Generator,
         stop: Stop | None = None,
     ) -> Training:
-        """One training; the seed stretches its curve in time, by ``SEED_SCATTER``."""
+        """Simulate one training; the seed stretches its curve in time, by ``SEED_SCATTER``."""
         problem = self.problem
         stride = max(1, round(problem.train_samples / (EVALUATIONS_PER_EPOCH * batch)))
         between = stride * batch / problem.train_samples
@@ -135,10 +135,10 @@ class Task:
 
 
 def make_task(seed: int, momentum: float | None) -> Task:
-    """A random problem; the range of rates is one that somebody who knows the workload would search.
+    """Return a random problem with a range of rates that an expert of the workload would search.
 
-    It reaches from 2 to 10 times below the best rate of the smallest rung to 1.2 to 4 times above the bound of
-    stability; the same for every method.
+    It ranges from 2 to 10 times below the best rate of the smallest rung to 1.2 to 4 times above the stability bound,
+    and is the same for every method.
     """
     rng = np.random.default_rng((seed, int(100 * (momentum if momentum is not None else 0.99))))
     problem, target = random_problem(rng, momentum=momentum or 0.0)

@@ -1,9 +1,9 @@
 """Regret against samples spent, on real trainings: python -m benchmarks.search_economy --output FOLDER.
 
     python -m benchmarks.search_economy --stage train --case digits-sgd --output FOLDER  # the trainings to look up
-    python -m benchmarks.search_economy --stage search table --output FOLDER             # searches on all that is there
+    python -m benchmarks.search_economy --stage search table --output FOLDER             # searches on all of them
 
-Trainings and searches are kept in --output as JSON lines and not done again. Protocol and results: README.md beside
+Trainings and searches are kept in --output as JSON lines and not repeated. Protocol and results: README.md beside
 this file.
 """
 
@@ -29,7 +29,7 @@ from benchmarks.search_economy.published import DEBERTA_BATCHES, alexnet, debert
 SPENDS = (1.0, 2.0, 4.0, 8.0, 16.0)
 STAGES = ("train", "search", "table")
 METHODS: dict[str, Any] = {"search": OwnSearch, **DIRECT}
-"""Every search that is compared: a function of a landscape and a seed."""
+"""The compared searches: functions of a landscape and a seed."""
 
 PUBLISHED: dict[str, tuple[Any, str, int]] = {
     **{
@@ -41,11 +41,11 @@ PUBLISHED: dict[str, tuple[Any, str, int]] = {
         for batch in DEBERTA_BATCHES
     },
 }
-"""What makes each landscape of published trainings, from which file, and its batch."""
+"""Constructor, file and batch of each landscape of published trainings."""
 
 
 def main() -> None:
-    """Do the stages that are asked for."""
+    """Run the requested stages."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -98,7 +98,7 @@ def landscapes(
     published: Path | None = None,
     wanted: list[str] | None = None,
 ) -> Iterator[Landscape]:
-    """Those of the cases whose grids ``folder`` holds, the panel's ``known``, and the published trainings."""
+    """Return the landscapes of cases with grids in ``folder``, the panel's ``known``, and the published trainings."""
     for name, case in known.items():
         held = grids.read(name, folder / "trainings")
         if (wanted is None or name in wanted) and grids.complete(case, held):
@@ -110,7 +110,7 @@ def landscapes(
 
 
 def _search(found: list[Landscape], methods: list[str], seeds: int, results: Path) -> None:
-    """Do every search that the file does not hold: the first seed of all, then the second."""
+    """Run every search that is not in the file: the first seed of all, then the second."""
     held = {(row["case"], row["method"], row["seed"]) for row in _read(results)}
     for seed in range(seeds):
         for landscape in found:

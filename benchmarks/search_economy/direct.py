@@ -1,8 +1,8 @@
-"""Searches straight at the target batch, by Optuna's samplers and pruners with their defaults.
+"""Searches directly at the target batch, by Optuna's samplers and pruners with their defaults.
 
-A training may take what the landscape allows; pruners look at it after a sixteenth and a quarter of that. What they
-recommend are the settings of the training that reached the target soonest; before any has, of those that were trained
-longest the one with the best metric; before any training the middle of the ranges.
+A training may take as long as the landscape allows; pruners check it after a sixteenth and a quarter of that. They
+recommend the settings of the training that reached the target soonest; before that, of those trained longest the one
+with the best metric; before any training, the middle of the ranges.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ import optuna
 from benchmarks.search_economy.protocol import Landscape, Seen, Settings, Step
 
 RESOURCES = 64
-"""What the longest training has."""
+"""Resources of the longest training."""
 
 RUNGS = (4, 16)
-"""When pruners look."""
+"""Resources at which pruners check."""
 
 Sampler = Callable[[int], optuna.samplers.BaseSampler]
 
 
 def halving() -> optuna.pruners.BasePruner:
-    """Successive halving (the rule of ASHA)."""
+    """Return successive halving (the rule of ASHA)."""
     return optuna.pruners.SuccessiveHalvingPruner(min_resource=RUNGS[0], reduction_factor=4)
 
 
 def hyperband() -> optuna.pruners.BasePruner:
-    """Hyperband: successive halving from different first rungs."""
+    """Return Hyperband: successive halving from different first rungs."""
     return optuna.pruners.HyperbandPruner(
         min_resource=RUNGS[0], max_resource=RESOURCES, reduction_factor=4
     )
 
 
 class DirectSearch:
-    """One search; ``tells_pruned`` where the sampler would not learn from a trial that was pruned."""
+    """One search; ``tells_pruned`` is for samplers that would otherwise not learn from pruned trials."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class DirectSearch:
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._landscape = landscape
-        # Hyperband draws its brackets by the name of the study
+        # Hyperband derives its brackets from the study's name
         self._study = optuna.create_study(
             sampler=sampler,
             pruner=pruner,
@@ -62,7 +62,7 @@ class DirectSearch:
         self._number = 0
 
     def next(self, seen: Sequence[Seen]) -> Step:
-        """The next rung of the training that is there, or a new one where that has ended or is pruned."""
+        """Return the next rung of the current training, or a new one if that has ended or is pruned."""
         if self._trial is not None:
             now = seen[self._number]
             if now.state == "paused" and not self._pruned(now):
@@ -73,7 +73,7 @@ class DirectSearch:
         return self._until(settings, 0.0, None)
 
     def recommendation(self, seen: Sequence[Seen]) -> Settings:
-        """The settings of the best training so far."""
+        """Return the settings of the best training so far."""
         if not seen:
             return {
                 name: math.sqrt(each.low * each.high) if each.log else (each.low + each.high) / 2
@@ -82,7 +82,7 @@ class DirectSearch:
         return min(seen, key=self._standing).settings
 
     def _standing(self, one: Seen) -> tuple[float, float]:
-        """Low is good: epochs to the target, or else how far it was trained and how well it did."""
+        """Rank a training, lower is better: by epochs to the target, else by how long and how well it trained."""
         if one.epochs_to_target is not None:
             return -math.inf, one.epochs_to_target
         rung = sum(one.epochs[-1] >= self._epochs(each) for each in RUNGS)
@@ -94,7 +94,7 @@ class DirectSearch:
         wanted = self._suggested(trial)
         settings = self._landscape.nearest(self._landscape.target_batch, wanted, tried)
         if any(not math.isclose(settings[name], wanted[name], rel_tol=0.01) for name in wanted):
-            # only some settings can be trained: the sampler is told of those that are
+            # only some settings can be trained: the sampler is told those that are
             self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
             self._study.enqueue_trial(settings)
             trial = self._study.ask()
@@ -146,10 +146,10 @@ class DirectSearch:
 
 
 class PromotingSearch(DirectSearch):
-    """ASHA as it was published (arXiv:1810.05934, algorithm 2): trainings pause at each rung, and the best go on.
+    """ASHA as published (arXiv:1810.05934, algorithm 2): trainings pause at each rung, and the best are promoted.
 
-    Of every rung the best quarter goes on; where none waits to go on, a new training begins. The sampler is told of
-    each paused training as of a pruned one, and again of those that end.
+    The best quarter of every rung continues; if none is promotable, a new training begins. The sampler is told each
+    paused training as a pruned one, and again when a training ends.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class PromotingSearch(DirectSearch):
         self._promoted: set[tuple[int, int]] = set()
 
     def next(self, seen: Sequence[Seen]) -> Step:
-        """The best training that waits to go on from the highest rung, or a new one."""
+        """Return the best promotable training of the highest rung, or a new one."""
         if seen:
             self._told(seen[self._number])
         for rung in reversed(RUNGS):
@@ -175,7 +175,7 @@ class PromotingSearch(DirectSearch):
         return self._until(settings, 0.0, None)
 
     def _told(self, now: Seen) -> None:
-        if self._trial is None:  # it went on: its trial has been told of before
+        if self._trial is None:  # it was continued: its trial was told before
             if now.epochs_to_target is not None:
                 self._study.add_trial(
                     optuna.trial.create_trial(
@@ -190,11 +190,11 @@ class PromotingSearch(DirectSearch):
         self._tell(now)
 
     def _reports(self, one: Seen, rung: int) -> bool:
-        """Whether a training came as far as the rung; one that ended before has reported there for good."""
+        """Whether a training reached the rung; one that ended earlier counts as having reported there."""
         return one.epochs[-1] >= self._epochs(rung) * (1 - 1e-9) or one.state != "paused"
 
     def _value(self, one: Seen, rung: int) -> float:
-        """Low is good; one that reached its target before the rung is better than all that did not."""
+        """Return a value, lower is better; reaching the target before the rung beats not reaching it."""
         if one.epochs_to_target is not None and one.epochs_to_target <= self._epochs(rung):
             return -math.inf
         if one.state == "diverged" and one.epochs[-1] < self._epochs(rung):
@@ -226,4 +226,4 @@ DIRECT: dict[str, Callable[[Landscape, int], DirectSearch]] = {
         landscape, optuna.samplers.RandomSampler(seed=seed), optuna.pruners.NopPruner(), seed
     ),
 }
-"""Each makes a search of a landscape with a seed."""
+"""Each creates a search of a landscape with a seed."""

@@ -1,7 +1,7 @@
 """Real trainings on a grid of learning rates and warmups at every rung and at the target batch, with whole curves.
 
-They are the look-ups on which searches are simulated. Trainings are kept as JSON lines, one file for each case, and
-taken up again. What is trained next follows from what is held alone.
+They are the look-up tables on which searches are simulated. Trainings are stored as JSON lines, one file for each case,
+and a run can be resumed: the next training depends only on the stored ones.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ WARMUPS = {"ladder": 3, "target": 5}
 WHOLE = 1.2
 SEEDS = 2
 PROBES = 0
-"""The seed of the first trainings at a batch: all rates with one warmup, to see how long the others are to be."""
+"""The seed of the first trainings at a batch: all rates with one warmup, to determine how long the others must be."""
 
 BUDGET = 5.0
-"""What a training gets, in fewest epochs at its batch."""
+"""Budget of a training, in multiples of the fewest epochs at its batch."""
 
 
 @dataclass(frozen=True)
 class Whole:
     """One training with its whole curve; ``state`` is "reached", "diverged" or "censored" (by its budget).
 
-    After ``epochs`` the evaluation gave ``metric`` and ``loss``, and ``train_loss`` is the mean since the one before.
-    ``budget`` is what the training would have got, in epochs.
+    After ``epochs`` the evaluation gave ``metric`` and ``loss``; ``train_loss`` is the mean since the previous one.
+    ``budget`` is the training's budget in epochs.
     """
 
     case: str
@@ -64,24 +64,24 @@ class Whole:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What was asked for."""
+        """The key of the requested training."""
         return (self.global_batch_size, *sorted(self.settings.items()), self.seed)
 
 
 def read(case: str, folder: Path) -> list[Whole]:
-    """The trainings of a case that a folder holds."""
+    """Return the trainings of a case in a folder."""
     file = folder / f"{case}.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return [Whole(**json.loads(line)) for line in lines]
 
 
 def batches(case: Case) -> tuple[int, ...]:
-    """The rungs and the target batch, the lower of the panel's two."""
+    """Return the rungs and the target batch, the lower of the panel's two."""
     return (*case.ladder, case.batches[0])
 
 
 def train_missing(case: Case, folder: Path) -> None:
-    """Do every training of the grid that the folder does not hold, one after the other."""
+    """Run every training of the grid that is not in the folder, one after the other."""
     held = read(case.name, folder)
     folder.mkdir(parents=True, exist_ok=True)
     begun = time.process_time()
@@ -107,7 +107,7 @@ def complete(case: Case, held: Sequence[Whole]) -> bool:
 def train(
     case: Case, global_batch_size: int, settings: Mapping[str, float], seed: int, budget: float
 ) -> Whole:
-    """One training by the project's own loop, until its target or its budget in epochs."""
+    """Train once by the project's own loop, until the target or the budget in epochs."""
     spec = next(case.specs())
     run = begin_training(
         training_job(
@@ -138,7 +138,7 @@ def train(
 
 
 def _wanted(case: Case, held: list[Whole]) -> Iterator[tuple[int, dict[str, float], int, float]]:
-    """Batch, settings, seed and budget of what comes next, as ``held`` grows."""
+    """Yield batch, settings, seed and budget of the next training, while ``held`` grows."""
     rates = np.geomspace(*case.rates, RATES)
     before: float | None = None
     for batch in batches(case):
@@ -156,7 +156,7 @@ def _wanted(case: Case, held: list[Whole]) -> Iterator[tuple[int, dict[str, floa
         ]
         for settings in probes:
             yield from _unless_held(held, batch, settings, PROBES, _budget(held, batch, most))
-        # the grid rests on the probes alone, so that it stays the same while it is trained
+        # the grid depends only on the probes, so that it stays the same while it is trained
         probed = [each for each in held if each.global_batch_size == batch and each.seed == PROBES]
         least = fewest(probed, batch)
         if least is None:
@@ -169,7 +169,7 @@ def _wanted(case: Case, held: list[Whole]) -> Iterator[tuple[int, dict[str, floa
         lowest = min(each.settings["learning_rate"] for each in probed if not each.lost)
         for seed in range(SEEDS):
             for at in middle_out:
-                # two steps below any rate that reaches the target, it is only slower
+                # two steps below any rate that reaches the target, a rate is only slower
                 if at + 1 < RATES and float(rates[at + 1]) < 0.99 * lowest:
                     continue
                 for warmup in warmups:
@@ -191,7 +191,7 @@ def _unless_held(
 
 
 def fewest(held: Sequence[Whole], batch: int) -> float | None:
-    """The fewest epochs at a batch as the second quickest training took them: the quickest of many is luck."""
+    """Return the fewest epochs at a batch, by the second fastest training, as the fastest of many is luck."""
     reached = sorted(
         each.epochs[-1] for each in held if each.global_batch_size == batch and not each.lost
     )
@@ -204,7 +204,7 @@ def _budget(held: Sequence[Whole], batch: int, most: float) -> float:
 
 
 def _expected(case: Case, held: Sequence[Whole], batch: int) -> float:
-    """Where on the grid the best rate is likely to be: half a power of the batch above that of the rung before."""
+    """Return the grid position of the expected best rate: the previous rung's, scaled by the root of the batch."""
     below = [each for each in held if each.global_batch_size < batch and not each.lost]
     if not below:
         return (RATES - 1) / 2

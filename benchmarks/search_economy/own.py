@@ -1,4 +1,4 @@
-"""The search of ``sampler: forecast`` as a method: it sees the same trainings, and pays for the same samples."""
+"""The search of ``sampler: forecast`` as a method: it sees the same trainings, and is charged the same samples."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hpo.extrapolation.evidence.evidence import ScaledSetting
 from hpo.tuning.generation.search import Search, Seen
 
 IN_THE_LOSS = {"label_smoothing"}
-"""Settings that change what the loss is: where one is tuned, losses of different trainings are not comparable."""
+"""Settings that change the loss function: if one is tuned, losses of different trainings are not comparable."""
 
 
 class OwnSearch:
-    """The search at the target batch of a landscape; a training that was stopped does not go on."""
+    """The search at the target batch of a landscape; a stopped training is not continued."""
 
     def __init__(self, landscape: Landscape, seed: int) -> None:
         self._landscape, target = landscape, landscape.target_batch
@@ -36,7 +36,7 @@ class OwnSearch:
         )
 
     def next(self, seen: Sequence[protocol.Seen]) -> protocol.Step | None:
-        """The search's step, as a new training with a seed of its own."""
+        """Return the search's step, as a new training with its own seed."""
         step = self._search.next(self._seen(seen))
         if step is None:
             return None
@@ -48,7 +48,7 @@ class OwnSearch:
         )
 
     def recommendation(self, seen: Sequence[protocol.Seen]) -> protocol.Settings:
-        """What it recommends."""
+        """Return its recommendation."""
         return self._search.recommendation(self._seen(seen))
 
     def _seen(self, seen: Sequence[protocol.Seen]) -> list[Seen]:
@@ -69,7 +69,7 @@ class OwnSearch:
 
 
 def _resolution(landscape: Landscape) -> float:
-    """Epochs between evaluations, as in a training in the middle of the ranges."""
+    """Return the epochs between evaluations, as in a training in the middle of the ranges."""
     middle = {
         name: math.sqrt(each.low * each.high) if each.log else (each.low + each.high) / 2
         for name, each in landscape.ranges.items()

@@ -1,14 +1,14 @@
 """Landscapes of the panel's workloads: any rate and warmup, looked up from the real trainings of a grid.
 
-The log epochs of all that reached the target at a batch are smoothed over log rate and log updates of warmup
-(:mod:`benchmarks.real_panel.surface`). A training that a search asks for takes a neighbour's curve, drawn by its seed
-with the weights by which the surface averages losses, so that lost trainings are met as often as the surface says. A
-neighbour that reached the target is stretched in time to the smoothed epochs at the settings asked for, times the
-deviation of any training at that batch from the surface, drawn by the seed too; one that was lost is taken as it is. So
-the surface is the truth here, and the optimum is its lowest value.
+The log epochs of all trainings that reached the target at a batch are smoothed over log rate and log updates of warmup
+(:mod:`benchmarks.real_panel.surface`). A requested training takes a neighbour's curve, drawn by its seed with the
+weights by which the surface averages losses, so that lost trainings are as frequent as on the surface. A neighbour that
+reached the target is stretched in time to the smoothed epochs at the requested settings, times the deviation of a
+random training at that batch from the surface, also drawn by the seed; a lost one is used unchanged. So the surface is
+the truth here, and the optimum is its minimum.
 
-What a seed adds to all its trainings at a batch is taken off before they are smoothed, for not every seed was trained
-everywhere, and belongs to the deviations.
+The offset of a seed over all its trainings at a batch is subtracted before smoothing, as not every seed was trained
+everywhere, and is part of the deviations.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from benchmarks.search_economy.grids import Whole
 from benchmarks.search_economy.protocol import Curve, Range, Settings
 
 BUDGET = 4.0
-"""The most that one training may take, in fewest epochs at its batch."""
+"""Budget of one training, in multiples of the fewest epochs at its batch."""
 
 ROUNDS = 20
-"""Of estimating the offsets of seeds and the surface in turn."""
+"""Iterations that estimate the offsets of seeds and the surface in turn."""
 
 FINE = 40
-"""Rates and warmups among which the optimum is looked for."""
+"""Numbers of rates and of warmups among which the optimum is searched."""
 
 
 class PanelLandscape:
@@ -68,10 +68,10 @@ class PanelLandscape:
         self.optimum = math.exp(self._log_epochs(self.best))
 
     def candidates(self, global_batch_size: int) -> None:
-        """Any settings can be trained."""
+        """Return None: any settings can be trained."""
 
     def most_epochs(self, global_batch_size: int) -> float:
-        """``BUDGET`` times the fewest epochs at the batch."""
+        """Return ``BUDGET`` times the fewest epochs at the batch."""
         return self._most[global_batch_size]
 
     def nearest(
@@ -80,7 +80,7 @@ class PanelLandscape:
         settings: Settings,
         besides: Sequence[Settings] = (),  # noqa: ARG002
     ) -> dict[str, float]:
-        """The settings themselves, to three digits and inside of the ranges."""
+        """Return the settings themselves, to three digits and within the ranges."""
         return rounded(
             {
                 name: min(max(float(settings[name]), each.low), each.high)
@@ -89,7 +89,7 @@ class PanelLandscape:
         )
 
     def train(self, global_batch_size: int, settings: Settings, seed: int) -> Curve:
-        """A neighbour's curve, drawn by the seed; see the head of this file."""
+        """Return a neighbour's curve, drawn by the seed; see the module docstring."""
         some, surface = self._of[global_batch_size], self._surfaces[global_batch_size]
         weights = np.array(self._weights(global_batch_size, tuple(sorted(settings.items()))))
         rng = np.random.default_rng(
@@ -110,23 +110,23 @@ class PanelLandscape:
         )
 
     def regret(self, settings: Settings) -> float:
-        """By the surface at the target batch, losses expected."""
+        """Return the regret by the surface at the target batch, including expected losses."""
         return self._log_epochs(settings) - math.log(self.optimum)
 
     def lost(self, settings: Settings) -> float:
-        """By the trainings nearby, one that takes longer than it may counted as lost."""
+        """Return the share of nearby trainings that are lost or exceed the budget."""
         weights = self._weights(self.target_batch, tuple(sorted(settings.items())))
         lost = [each.lost for each in self._of[self.target_batch]]
         return float(np.dot(weights, lost))
 
     def _log_epochs(self, settings: Settings) -> float:
-        """Expected at the target batch."""
+        """Return the expected log epochs at the target batch."""
         log_epochs = float(self._surfaces[self.target_batch].log_epochs([settings])[0])
         lost = self.lost(settings)
         return (1 - lost) * log_epochs + lost * math.log(LOST_EPOCHS)
 
     def _fine(self) -> list[dict[str, float]]:
-        """Settings close together over the ranges, warmups from one update."""
+        """Return a fine grid of settings over the ranges, warmups from one update."""
         rates, warmups = self.ranges["learning_rate"], self.ranges["warmup_epochs"]
         least = self.target_batch / self.train_samples
         return [
@@ -156,7 +156,7 @@ def _place(settings: Settings, updates_per_epoch: float) -> tuple[float, float]:
 def _smoothed(
     trainings: Sequence[Whole], updates_per_epoch: float
 ) -> tuple[Surface, tuple[float, ...]]:
-    """The mean surface over seeds, and log epochs over it: a seed's offset and what is left, all seeds as often."""
+    """Return the mean surface over seeds, and deviations: a seed's offset plus residual, all seeds equally often."""
     offsets: dict[int, float] = dict.fromkeys({each.seed for each in trainings}, 0.0)
     reached = [each for each in trainings if not each.lost]
     left: dict[int, list[float]] = {}

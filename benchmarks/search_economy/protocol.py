@@ -1,7 +1,7 @@
-"""What a search sees, what it may ask for, and what it is judged by: one small protocol for every method.
+"""The inputs, requests and evaluation of a search: one small protocol for every method.
 
-A search is simulated on a landscape: trainings there have the curves of real ones. Everything counts that a search
-trains: every sample of every training, at any rung, paused, stopped or repeated.
+A search is simulated on a landscape, whose trainings have the curves of real ones. Everything that a search trains
+counts: every sample of every training, at any rung, paused, stopped or repeated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Settings = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Range:
-    """Where a setting is searched, evenly in its logarithm where ``log``."""
+    """The range of a setting, sampled uniformly in its logarithm if ``log``."""
 
     low: float
     high: float
@@ -28,8 +28,8 @@ class Range:
 class Seen:
     """One training so far: its evaluations after ``epochs``, and its state.
 
-    ``state`` is "paused" (it can go on), "reached" (its target, after ``epochs_to_target``), "diverged", or "censored"
-    by the most epochs that a training at this batch may take. ``loss`` is that of the evaluation samples.
+    ``state`` is "paused" (resumable), "reached" (its target, after ``epochs_to_target``), "diverged", or "censored" by
+    the most epochs of a training at this batch. ``loss`` is that of the evaluation samples.
     """
 
     number: int
@@ -45,10 +45,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class Step:
-    """Train settings at a batch from the start (``number`` None), or go on with training ``number``.
+    """Train settings at a batch from the start (``number`` None), or continue training ``number``.
 
-    Until ``until_epochs`` epochs in total, to the next evaluation; or to the end of the training where that is sooner.
-    For training ``number`` batch, settings and seed are its own.
+    It trains to the next evaluation at ``until_epochs`` total epochs, or to the end of the training if that is sooner.
+    For training ``number``, batch, settings and seed are its own.
     """
 
     global_batch_size: int
@@ -60,13 +60,13 @@ class Step:
 
 
 class Method(Protocol):
-    """A search. It is asked what to train next with all trainings so far, in the order in which they began."""
+    """A search. It decides what to train next from all trainings so far, in starting order."""
 
     def next(self, seen: Sequence[Seen]) -> Step | None:
-        """What to train now; None where the search ends by itself."""
+        """Return the next step; None if the search ends by itself."""
 
     def recommendation(self, seen: Sequence[Seen]) -> Settings:
-        """The settings that it would use at the target batch now."""
+        """Return the currently recommended settings for the target batch."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Curve:
 
 
 class Landscape(Protocol):
-    """One case: what may be trained, and how every training goes; epochs and samples are those of one data set."""
+    """One case: the possible trainings and their curves; epochs and samples are those of one data set."""
 
     @property
     def name(self) -> str:
@@ -92,7 +92,7 @@ class Landscape(Protocol):
 
     @property
     def target_batch(self) -> int:
-        """The batch at which settings are wanted."""
+        """The batch for which settings are searched."""
 
     @property
     def train_samples(self) -> int:
@@ -100,44 +100,44 @@ class Landscape(Protocol):
 
     @property
     def target(self) -> float:
-        """What the metric must reach; more is better."""
+        """The threshold of the metric; higher is better."""
 
     @property
     def ranges(self) -> Mapping[str, Range]:
-        """What is tuned, and between which ends at the target batch."""
+        """The tuned settings and their ranges at the target batch."""
 
     @property
     def fixed(self) -> Mapping[str, object]:
-        """What all trainings share, such as the optimizer, by the names of TrainingSettings."""
+        """Settings common to all trainings, such as the optimizer, by the names of TrainingSettings."""
 
     @property
     def optimum(self) -> float:
-        """The epochs that a training at the target with the best settings takes: the unit of what is spent."""
+        """Epochs of a training at the target batch with the best settings: the unit of spending."""
 
     def candidates(self, global_batch_size: int) -> Sequence[Settings] | None:
-        """All settings that can be trained at a batch, or None where any in the ranges can."""
+        """Return all settings that can be trained at a batch, or None if any in the ranges can."""
 
     def most_epochs(self, global_batch_size: int) -> float:
-        """What one training at a batch may take."""
+        """Return the most epochs of one training at a batch."""
 
     def nearest(
         self, global_batch_size: int, settings: Settings, besides: Sequence[Settings] = ()
     ) -> dict[str, float]:
-        """The settings nearest to ``settings`` that can be trained at a batch, none of ``besides``."""
+        """Return the trainable settings nearest to ``settings`` at a batch, excluding ``besides``."""
 
     def train(self, global_batch_size: int, settings: Settings, seed: int) -> Curve:
-        """How a training goes; the same whenever it is asked for."""
+        """Return the curve of a training; deterministic."""
 
     def regret(self, settings: Settings) -> float:
-        """Expected log of the epochs at the target batch over the optimum; one that is lost counts as 300 epochs."""
+        """Return the expected log of epochs at the target batch over the optimum; a lost training counts 300 epochs."""
 
     def lost(self, settings: Settings) -> float:
-        """The share of trainings at the target batch with these settings that do not reach the target."""
+        """Return the share of trainings at the target batch with these settings that miss the target."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Where a search stood when it had spent ``spend`` (in trainings at the target with the best settings)."""
+    """The state of a search when it had spent ``spend`` (in trainings at the target batch with the best settings)."""
 
     spend: float
     settings: Settings
@@ -147,9 +147,9 @@ class Mark:
 
 @dataclass(frozen=True)
 class Searched:
-    """A whole search: its marks, what it spent in all, and whether it ended by itself.
+    """A whole search: its marks, its total spending, and whether it ended by itself.
 
-    ``log`` has a line for every step: what was spent before it, the batch, the settings, the epochs and the reason.
+    ``log`` has a line for every step: the spending before it, the batch, the settings, the epochs and the reason.
     """
 
     marks: tuple[Mark, ...]
@@ -162,9 +162,9 @@ class Searched:
 
 
 def search(landscape: Landscape, method: Method, spends: Sequence[float]) -> Searched:
-    """Run a method until it ends by itself or would spend more than the last of ``spends``; no step is cut short.
+    """Run a method until it ends by itself or would exceed the last of ``spends``; no step is cut short.
 
-    At each spend it is asked for its recommendation after the last step that it could afford.
+    At each spend its recommendation is taken after the last affordable step.
     """
     begun = time.process_time()
     seen: list[Seen] = []
@@ -213,7 +213,7 @@ def _mark(landscape: Landscape, method: Method, seen: Sequence[Seen], spend: flo
 def _trained(
     landscape: Landscape, step: Step, seen: Sequence[Seen], curves: Sequence[Curve]
 ) -> tuple[Seen, Curve, float]:
-    """The training after a step, its whole curve, and what the step costs."""
+    """Return the training after a step, its whole curve, and the cost of the step."""
     before = 0.0
     if step.number is None:
         batch, seed, number = step.global_batch_size, step.seed, len(seen)

@@ -1,15 +1,15 @@
 """Landscapes of published trainings by random search: AlexNet on ImageNet, DeBERTa on MultiNLI (opda, CC BY-SA 4.0).
 
-Only what was trained can be trained again: a search gets the nearest training that it has not had, and a second seed
-shows the same curve.
+Only published settings can be trained: a search gets the nearest training that it has not had, and a second seed gives
+the same curve.
 
-AlexNet: six settings at batches of 128 to 1,024. They are the learning rate at its peak, the epochs of linear warmup to
-it, the epochs after which it has decayed to nothing (linearly; the training ends there), momentum, weight decay and
-label smoothing. The loss is that of the training samples: no other is published.
+AlexNet: six settings at batches of 128 to 1,024. They are the peak learning rate, the epochs of linear warmup to it,
+the epochs after which it has decayed to zero (linearly; the training ends there), momentum, weight decay and label
+smoothing. The loss is that of the training samples, as no other is published.
 
-DeBERTa, fine-tuned with AdamW: four settings, the learning rate at its peak, the epochs of warmup, the epochs after
-which it has decayed to nothing, and dropout. Batches are any from 16 to 64: those of a third of them count as one. The
-loss is the share of wrong answers, for no other is published.
+DeBERTa, fine-tuned with AdamW: four settings, the peak learning rate, the epochs of warmup, the epochs after which it
+has decayed to zero, and dropout. Batches are any from 16 to 64; those in the same third of the range count as one. The
+loss is the share of wrong answers, as no other is published.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ALEXNET = {
     "weight_decay": Range(1e-6, 1e-3, log=True),
     "label_smoothing": Range(0.0, 0.5, log=False),
 }
-"""What was drawn at random, and between which ends."""
+"""The randomly drawn settings and their ranges."""
 
 DEBERTA = {
     "learning_rate": Range(1e-6, 1e-3, log=True),
@@ -44,17 +44,17 @@ DEBERTA = {
 }
 DEBERTA_SAMPLES = 392_702
 DEBERTA_BATCHES = {32: range(16, 33), 48: range(33, 49), 64: range(49, 65)}
-"""Which batches count as which."""
+"""The batches that count as one, by nominal batch."""
 
 FEW = 3
-"""The optimum is the geometric mean of so many quickest trainings: the quickest of many is luck."""
+"""Number of fastest trainings whose geometric mean is the optimum, as the fastest of many is luck."""
 
 Pool = Mapping[tuple[float, ...], Curve]
 """The curves of one batch, by their settings in the order of the ranges."""
 
 
 class PublishedLandscape:
-    """The trainings of ``pools``, by batch; the largest is the target's. One that is lost counts as ``lost_epochs``."""
+    """The trainings of ``pools``, by batch; the largest is the target. A lost training counts as ``lost_epochs``."""
 
     def __init__(
         self,
@@ -85,17 +85,17 @@ class PublishedLandscape:
         self.optimum = math.exp(float(np.mean(np.log(reached[:FEW]))))
 
     def candidates(self, global_batch_size: int) -> Sequence[Settings]:
-        """The settings that were trained at a batch."""
+        """Return the settings that were trained at a batch."""
         return [dict(zip(self.ranges, key, strict=True)) for key in self._held[global_batch_size]]
 
     def most_epochs(self, global_batch_size: int) -> float:
-        """The longest training that was drawn."""
+        """Return the epochs of the longest drawn training."""
         return max(curve.epochs[-1] for curve in self._held[global_batch_size].values())
 
     def nearest(
         self, global_batch_size: int, settings: Settings, besides: Sequence[Settings] = ()
     ) -> dict[str, float]:
-        """The training nearest in the unit cube of the ranges, none of ``besides`` while there are others."""
+        """Return the nearest training in the unit cube of the ranges, not in ``besides`` while there are others."""
         keys = list(self._held[global_batch_size])
         tried = {self._key(each) for each in besides}
         left = [key for key in keys if key not in tried] or keys
@@ -104,24 +104,24 @@ class PublishedLandscape:
         return dict(zip(self.ranges, left[int(np.argmin(away))], strict=True))
 
     def train(self, global_batch_size: int, settings: Settings, seed: int) -> Curve:  # noqa: ARG002
-        """The published curve, whatever the seed."""
+        """Return the published curve, whatever the seed."""
         return self._held[global_batch_size][self._key(settings)]
 
     def regret(self, settings: Settings) -> float:
-        """By the training itself: there is one of each settings."""
+        """Return the regret of the training itself, as there is one per settings."""
         curve = self._held[self.target_batch][self._key(settings)]
         epochs = curve.epochs[-1] if curve.state == "reached" else self._lost_epochs
         return math.log(epochs / self.optimum)
 
     def lost(self, settings: Settings) -> float:
-        """0 or 1."""
+        """Return 0 or 1."""
         return float(self._held[self.target_batch][self._key(settings)].state != "reached")
 
     def _key(self, settings: Settings) -> tuple[float, ...]:
         return tuple(float(settings[name]) for name in self.ranges)
 
     def _place(self, settings: Settings) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """In the unit cube of the ranges."""
+        """Return the position in the unit cube of the ranges."""
         return np.array(
             [
                 math.log(settings[name] / each.low) / math.log(each.high / each.low)
@@ -133,7 +133,7 @@ class PublishedLandscape:
 
 
 def alexnet(file: Path, batch: int = 1024, target: float = 0.4) -> PublishedLandscape:
-    """AlexNet's trainings up to a batch, to a top-1 accuracy of ``target``."""
+    """Return AlexNet's trainings up to a batch, to a top-1 accuracy of ``target``."""
     pools: dict[int, dict[tuple[float, ...], Curve]] = {}
     for training in _lines(file):
         if int(training["batch_size"]) <= batch:
@@ -153,7 +153,7 @@ def alexnet(file: Path, batch: int = 1024, target: float = 0.4) -> PublishedLand
 
 
 def deberta(file: Path, batch: int = 64, target: float = 0.87) -> PublishedLandscape:
-    """DeBERTa's fine-tunings at a third of the batches, to an accuracy of ``target``; a lost one counts as thrice 4."""
+    """Return DeBERTa's fine-tunings at a third of the batches, to an accuracy of ``target``; lost ones count as 3x4."""
     pool = {
         tuple(deberta_settings(training).values()): _deberta_curve(training, target)
         for training in _lines(file)
@@ -171,7 +171,7 @@ def deberta(file: Path, batch: int = 64, target: float = 0.87) -> PublishedLands
 
 
 def alexnet_settings(training: Mapping[str, Any]) -> dict[str, float]:
-    """The settings of a line of the published file, by the names of TrainingSettings."""
+    """Return the settings of a line of the published file, by the names of TrainingSettings."""
     return {
         "learning_rate": float(training["lr"]),
         "warmup_epochs": float(training["lr_peak_epoch"]),
@@ -183,7 +183,7 @@ def alexnet_settings(training: Mapping[str, Any]) -> dict[str, float]:
 
 
 def deberta_settings(training: Mapping[str, Any]) -> dict[str, float]:
-    """The settings of a line of the published file; its warmup is in updates."""
+    """Return the settings of a line of the published file; its warmup is in updates."""
     return {
         "learning_rate": float(training["learning_rate"]),
         "warmup_epochs": training["warmup_steps"] * training["train_batch_size"] / DEBERTA_SAMPLES,
@@ -199,7 +199,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _alexnet_curve(training: Mapping[str, Any], target: float) -> Curve:
-    """Up to the epoch that reaches the target; one whose loss was no number has diverged."""
+    """Return the curve up to the epoch that reaches the target; it has diverged if its loss is NaN."""
     points = training["learning_curve"]
     if not points:
         return Curve((1.0,), (0.0,), (1e30,), "diverged")
@@ -210,7 +210,7 @@ def _alexnet_curve(training: Mapping[str, Any], target: float) -> Curve:
 
 
 def _deberta_curve(training: Mapping[str, Any], target: float) -> Curve:
-    """Accuracy on the matched part of the evaluation, every thousand updates."""
+    """Return the accuracy on the matched part of the evaluation, every thousand updates."""
     points = training["learning_curves"]["matched"]
     epochs = [step * training["train_batch_size"] / DEBERTA_SAMPLES for step, _ in points]
     accuracy = [float(value) for _, value in points]

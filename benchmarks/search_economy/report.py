@@ -1,4 +1,4 @@
-"""The tables and the picture: mean regret at each spend, losses, and where searches end by themselves."""
+"""The tables and the plot: mean regret at each spend, losses, and where searches end by themselves."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmarks.extrapolation.svg import Picture
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#d62728")
 
 Row = dict[str, Any]
-"""One search as a line of JSON: case, method, seed, and by spend the regret and the losses."""
+"""One search as a line of JSON: case, method, seed, and the regret and losses by spend."""
 
 
 def lines(rows: Sequence[Row], spends: Sequence[float]) -> Iterator[str]:
-    """All tables in Markdown, over the searches that every method has done."""
+    """Yield all tables in Markdown, over the searches that every method has finished."""
     rows = paired(rows)
     cases, methods = _unique(rows, "case"), _unique(rows, "method")
     if not rows:
@@ -57,7 +57,7 @@ def lines(rows: Sequence[Row], spends: Sequence[float]) -> Iterator[str]:
 
 
 def picture(rows: Sequence[Row], spends: Sequence[float]) -> str:
-    """Epochs over those of the optimum (geometric means over cases) by what was spent, as SVG."""
+    """Draw epochs over those of the optimum (geometric means over cases) by spending, as SVG."""
     rows = paired(rows)
     methods = _unique(rows, "method")
     curves = {
@@ -90,7 +90,7 @@ def picture(rows: Sequence[Row], spends: Sequence[float]) -> str:
 
 
 def paired(rows: Sequence[Row]) -> list[Row]:
-    """The searches of cases and seeds that every method of ``rows`` has done, so that means are over the same."""
+    """Return the searches of cases and seeds that every method of ``rows`` has finished, for comparable means."""
     methods = set(_unique(rows, "method"))
     done: dict[tuple[str, int], set[str]] = {}
     for row in rows:
@@ -99,7 +99,7 @@ def paired(rows: Sequence[Row]) -> list[Row]:
 
 
 def _mean(rows: Sequence[Row], cases: Sequence[str], spend: str, what: str) -> str:
-    """Over all searches; the error is that over cases, or over the searches of one case."""
+    """Return the mean over all searches; the standard error is over cases, or over the searches of one case."""
     by_case = [
         float(np.mean([row[what][spend] for row in rows if row["case"] == case])) for case in cases
     ]

@@ -1,1 +1,1 @@
-"""The whole loop against a machine that is not there: see README.md."""
+"""The whole workflow against a simulated machine: see README.md."""

@@ -2,9 +2,9 @@
 
 ``python -m benchmarks.simulated_machine [--runs N] [--picture FILE.svg]``
 
-The study is a real one, swept by the service. Its plans are for 4,560 nodes of Summit with the time of DeepLabv3+. What
-"really" happens: the exact number of updates that the plan's settings need (closed form), on a machine whose figures
-are drawn from their intervals, every update waiting for the slowest rank, nodes failing at random.
+The study is a real one, swept by the service. Its plans are for 4,560 nodes of Summit with the time of DeepLabv3+. The
+"real" run takes the exact number of updates that the plan's settings need (closed form), on a machine whose figures
+are drawn from their intervals, with every update waiting for the slowest rank and nodes failing at random.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class Cell:
 
     @property
     def inside(self) -> int:
-        """How many of the simulated runs ended within the plan's interval."""
+        """Number of simulated runs that ended within the plan's interval."""
         ends = self.plan.seconds
         return sum(ends.low <= seconds <= ends.high for seconds in self.seconds) if ends else 0
 
 
 def sweep(folder: Path) -> StudyResult:
-    """The study, run by the service."""
+    """Return the study, run by the service."""
     return hpo.run_study(
         hpo.load_study(Path(__file__).parent / "study.yaml"),
         str(folder / "simulated_machine.db"),
@@ -112,7 +112,7 @@ def cells(
 def simulated(
     plan: Plan, updates: int, node_hours: float, runs: int, rng: np.random.Generator
 ) -> Iterator[tuple[float, int]]:
-    """Seconds and failures of runs, each on a machine whose figures are drawn from what is known of them."""
+    """Return seconds and failures of runs, each on a machine whose figures are drawn from their intervals."""
     step = modelled(plan)
     variations = quantiles(STEP_VARIATION, 101)
     slower = quantiles(
@@ -138,7 +138,7 @@ def simulated(
 
 
 def modelled(plan: Plan) -> StepTime:
-    """The time of one update of a plan by the machine's and the workload's figures."""
+    """Return the time of one update of a plan by the machine's and the workload's figures."""
     return step_time(
         load_machine(MACHINE),
         home_cost(COST),
@@ -151,7 +151,7 @@ def modelled(plan: Plan) -> StepTime:
 
 
 def table(found: list[Cell]) -> str:
-    """Markdown, one row for each cell."""
+    """Return a Markdown table, one row for each cell."""
     rows = [
         "| batch | accelerators | a node fails every | predicted h | simulated h (5 to 95 %) | inside | failures | "
         "updates | epochs predicted | epochs needed |",
@@ -179,7 +179,7 @@ def _hours(seconds: Interval) -> str:
 
 
 def draw(found: list[Cell], file: Path) -> None:
-    """Predicted against simulated hours: one colour for each failure rate, bars for the plan's intervals."""
+    """Draw predicted against simulated hours: one colour for each failure rate, bars for the plan's intervals."""
     colours = dict(zip(NODE_HOURS, ("#4477AA", "#EE7733", "#AA3377"), strict=True))
     ends = [
         value / 3600
@@ -212,7 +212,7 @@ def draw(found: list[Cell], file: Path) -> None:
 
 
 def main() -> None:
-    """Run it, print the table and the time that each part took."""
+    """Run it, and print the table and the time of each part."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

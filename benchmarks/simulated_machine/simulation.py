@@ -1,8 +1,8 @@
-"""A run on a machine that is not there: what a plan would really take, step by step, with stragglers and failures.
+"""A run on a simulated machine: the true time of a plan, step by step, with stragglers and failures.
 
-Each update waits for the slowest of all ranks, whose times scatter; nodes fail at random times, and the run goes back
+Each update waits for the slowest of all ranks, whose times scatter; nodes fail at random times, and the run returns
 to its last checkpoint. A plan's predicted time comes from formulas for both (:mod:`hpo.planning.timing.step_time`,
-:mod:`hpo.planning.timing.failures`); here nothing is averaged, so that the one can be held against the other.
+:mod:`hpo.planning.timing.failures`); here nothing is averaged, so that the two can be compared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hpo.planning.timing.failures import Failures
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """``seconds`` from the start to the last update; ``failures`` of nodes on the way; ``lost_updates`` done twice."""
+    """``seconds`` from the start to the last update; node ``failures`` meanwhile; ``lost_updates`` done twice."""
 
     seconds: float
     failures: int
@@ -29,9 +29,9 @@ class SimulatedRun:
 def slowest_of(
     ranks: int, coefficient_of_variation: float, updates: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Draws, of shape (updates,), of the slowest of ``ranks`` normal times with mean 1 and this standard deviation.
+    """Draw, of shape (updates,), the slowest of ``ranks`` normal times with mean 1 and this standard deviation.
 
-    By inversion: the largest of N has the distribution function F^N. No time is below 0.
+    It uses inversion: the largest of N has the distribution function F^N. No time is below 0.
     """
     upper = -np.expm1(np.log(rng.random(updates)) / ranks)
     return np.maximum(1 - coefficient_of_variation * ndtri(upper), 0.0)
@@ -51,9 +51,9 @@ def simulate(
 ) -> SimulatedRun:
     """Run ``updates`` steps on ``nodes`` nodes.
 
-    ``rank_seconds`` is what every rank does by itself (its samples), and scatters; ``other_seconds`` what all do
-    together once the slowest has come (the exposed all-reduce). A checkpoint is written after each stretch of
-    ``updates_between_checkpoints``, by the best interval of ``failures`` where not given.
+    ``rank_seconds`` is the time of each rank's own work (its samples), which scatters; ``other_seconds`` that of the
+    joint work once the slowest has finished (the exposed all-reduce). A checkpoint is written after every
+    ``updates_between_checkpoints``, by default the best interval of ``failures``.
     """
     interval = failures.checkpoint_interval(nodes) / (rank_seconds + other_seconds)
     stretch = updates_between_checkpoints or (
@@ -83,7 +83,7 @@ def simulate(
 
 
 def _restart(between: float, seconds: float, rng: np.random.Generator) -> float:
-    """Seconds until the run trains again: a restart that is itself cut off by a failure begins anew."""
+    """Return the seconds until the run trains again: a restart that is interrupted by a failure starts over."""
     total = 0.0
     while True:
         alive = rng.exponential(between)

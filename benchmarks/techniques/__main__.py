@@ -3,7 +3,7 @@
     python -m benchmarks.techniques goyal digits
     python -m benchmarks.techniques tuned cifar10 --path FOLDER [--output FOLDER]
 
-Results and what they say: benchmarks/techniques/README.md.
+Results and conclusions: benchmarks/techniques/README.md.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def print_goyal(chosen: Images) -> None:
-    """Final top-1 error of each case."""
+    """Print the final top-1 error of each case."""
     print("| case | batch | learning rate | top-1 error, % (3 seeds) |\n|---|---|---|---|")
     for case, mean, deviation in goyal.rows(chosen):
         print(
@@ -59,7 +59,7 @@ def print_goyal(chosen: Images) -> None:
 
 
 def print_tuned(chosen: Images, folder: Path) -> None:
-    """Epochs to target of each technique at each (last) batch size."""
+    """Print the epochs to target of each technique at each (last) batch size."""
     print(f"top-1 >= {chosen.target:g} on {chosen.name}\n")
     print("| technique | (last) batch | epochs to target |\n|---|---|---|")
     for technique, batch, candidate in tuned.rows(chosen, folder):

@@ -1,8 +1,8 @@
-"""The order of Goyal et al.'s table 2 (arXiv:1706.02677): warmup and scaling rules at a large batch, by final accuracy.
+"""The ranking of Goyal et al.'s table 2 (arXiv:1706.02677): warmup and scaling rules at a large batch, by accuracy.
 
-The small batch's rate is carried to the large batch by a rule and nothing is tuned, as in the paper; the rate drops
-tenfold at 1/3, 2/3 and 8/9 of the epochs, where the paper's 90 epochs have 30, 60 and 80. Every case is trained with
-three seeds.
+The small batch's rate is scaled to the large batch by a rule and nothing is tuned, as in the paper; the rate drops
+tenfold at 1/3, 2/3 and 8/9 of the epochs, corresponding to the paper's 30, 60 and 80 of 90 epochs. Every case is
+trained with three seeds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Case:
 
 
 def cases(images: Images) -> list[Case]:
-    """The paper's cases, with the pair of batch sizes of ``images``."""
+    """Return the paper's cases, with the pair of batch sizes of ``images``."""
     small, large, rate = images.goyal
     factor, epochs = large / small, images.goyal_epochs
     milestones = [epochs * share for share in (1 / 3, 2 / 3, 8 / 9)]
@@ -78,7 +78,7 @@ def cases(images: Images) -> list[Case]:
 
 
 def rows(images: Images) -> Iterator[tuple[Case, float, float]]:
-    """Each case with the mean and the standard deviation of its final top-1 error, in percent."""
+    """Yield each case with the mean and the standard deviation of its final top-1 error, in percent."""
     workload = load_workload("resnet", images.data)
     for case in cases(images):
         errors = [100 * (1 - final_accuracy(images, case, seed, workload)) for seed in SEEDS]
@@ -86,7 +86,7 @@ def rows(images: Images) -> Iterator[tuple[Case, float, float]]:
 
 
 def final_accuracy(images: Images, case: Case, seed: int, workload: AnyWorkload) -> float:
-    """Top-1 accuracy when the epochs are over; that of chance where the training diverged."""
+    """Return the final top-1 accuracy; that of random guessing if the training diverged."""
     job = TrainingJob(
         workload="resnet",
         data=images.data,

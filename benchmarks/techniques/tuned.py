@@ -1,7 +1,7 @@
 """Tuned optimizers over batch sizes up to the whole training set: epochs to target, by studies of the service itself.
 
-One study per technique, the same budget of trials for each; the best settings of every batch size are trained with
-three seeds. What the tuner may move is what the technique's users move.
+There is one study per technique, each with the same budget of trials; the best settings of every batch size are trained
+with three seeds. The tuned settings are those that users of the technique tune.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
         "weight_decay": 0.01,
         "epsilon": 1e-6,
     },
-    # the batch doubles twice within the first epochs, up to the size that it is listed under
+    # the batch doubles twice within the first epochs, up to the listed size
     "sgd, growing batch": {
         "optimizer": "sgd",
         "learning_rate": {"log_uniform": [0.01, 6.4], "role": "scaled"},
@@ -44,7 +44,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
 
 
 def spec_of(technique: str, images: Images) -> hpo.StudySpec:
-    """The study of one technique."""
+    """Return the study of one technique."""
     return hpo.StudySpec.from_dict(
         {
             "name": f"{images.name}-{technique.replace(', ', '-').replace(' ', '-')}",
@@ -72,12 +72,12 @@ def spec_of(technique: str, images: Images) -> hpo.StudySpec:
 
 
 def growth(technique: str) -> int:
-    """How much larger the last batch of a training is than its first."""
+    """Return the ratio of the last batch of a training to its first."""
     return round(max(SEARCHES[technique].get("batch_factors", [1])))
 
 
 def rows(images: Images, folder: Path) -> Iterator[tuple[str, int, SweptConfiguration | None]]:
-    """Every technique and last batch size with its best settings; studies that are in ``folder`` are taken up."""
+    """Yield every technique and last batch size with its best settings; studies in ``folder`` are continued."""
     folder.mkdir(parents=True, exist_ok=True)
     for technique in SEARCHES:
         spec = spec_of(technique, images)
@@ -87,7 +87,7 @@ def rows(images: Images, folder: Path) -> Iterator[tuple[str, int, SweptConfigur
 
 
 def most_seeds(found: list[SweptConfiguration]) -> SweptConfiguration | None:
-    """The best of those that were trained with the most seeds, so that no lucky single training is printed."""
+    """Return the best of those trained with the most seeds, so that no lucky single training is printed."""
     most = max((each.runs for each in found), default=0)
     return min(
         (each for each in found if each.runs == most), key=lambda each: each.need, default=None
@@ -95,7 +95,7 @@ def most_seeds(found: list[SweptConfiguration]) -> SweptConfiguration | None:
 
 
 def shown(candidate: SweptConfiguration | None) -> str:
-    """A cell of the table: epochs, seeds and the settings that were tuned."""
+    """Return a cell of the table: epochs, seeds and the tuned settings."""
     if candidate is None or not math.isfinite(candidate.need):
         return "not reached"
     settings = candidate.settings

@@ -1,4 +1,4 @@
-"""The two sets of real images that the techniques are compared on."""
+"""The two sets of real images on which the techniques are compared."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Images:
-    """A set of images with what is asked of it; batch sizes are whole normalization groups of 16 samples.
+    """A set of images with its target and ladder; batch sizes are whole normalization groups of 16 samples.
 
     ``ladder`` ends with (nearly) the whole training set. ``target`` is a top-1 accuracy that a tuned small batch
     reaches early, ``epochs`` the budget of one training. ``goyal`` is the (small, large) pair of batch sizes and the
@@ -28,7 +28,7 @@ class Images:
 
 
 def images(name: str, path: Path | None) -> Images:
-    """``digits``, which scikit-learn carries, or ``cifar10``, a folder in ImageNet's layout at ``path``."""
+    """Return ``digits`` from scikit-learn, or ``cifar10``, a folder in ImageNet's layout at ``path``."""
     if name == "digits":
         return Images(
             "digits",

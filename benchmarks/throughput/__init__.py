@@ -1,1 +1,1 @@
-"""Samples per second predicted from the smaller scales of published runs, against what the larger ones measured."""
+"""Samples per second predicted from the smaller scales of published runs, against measurements of the larger ones."""

@@ -2,10 +2,10 @@
 
     python -m benchmarks.throughput RUNS.csv [--cases] [--unseen] [--part rates|time]
 
-RUNS.csv is a table of MLPerf Training and HPC result logs with the columns of families.py. The series of the shipped
-table that are from other reports are scored too. ``--cases`` prints every case of the step model, ``--unseen`` scores
-only the families on which nothing was chosen (families.py). The last table scores the time of whole trainings;
-``--part`` makes it alone, or the others without it.
+RUNS.csv is a table of MLPerf Training and HPC result logs with the columns of families.py. Series of the shipped table
+from other reports are scored too. ``--cases`` prints every case of the step model, ``--unseen`` scores only the
+held-out families, on which no choice was based (families.py). The last table scores the time of whole trainings;
+``--part`` prints only it, or only the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HORIZONS = ((1, 2), (2, 4), (4, 8), (8, np.inf))
 
 @dataclass(frozen=True)
 class Result:
-    """One case and what was predicted."""
+    """One case and its prediction."""
 
     case: Case
     predicted: Interval
@@ -41,7 +41,7 @@ class Result:
 
     @property
     def covered(self) -> bool:
-        """Whether the interval holds what was measured."""
+        """Whether the interval contains the measurement."""
         return self.predicted.low <= self.case.asked.samples_per_second <= self.predicted.high
 
     @property

@@ -32,7 +32,7 @@ CLOCKED = (*NEEDED, "run_seconds", "last_epoch", "train_samples")
 
 @dataclass
 class Runs:
-    """What the logs of one number of accelerators and one batch of a family say, one value per run."""
+    """The logged values of one number of accelerators and one batch of a family, one value per run."""
 
     seconds: list[float] = field(default_factory=list)
     epochs: list[float] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class ClockResult:
-    """The run time of one case: predicted with the epochs known, with those of the largest scale seen, and measured."""
+    """The run time of one case: predicted with known epochs, with those of the largest scale seen, and measured."""
 
     case: Case
     predicted: Interval
@@ -54,7 +54,7 @@ class ClockResult:
 
 
 def print_clock(path: Path, way: Forecaster, *, only_unseen: bool) -> None:
-    """One table: median error of the run time and how often the interval holds it."""
+    """Print a table of the median error of the run time and how often the interval holds."""
     clocked = read_clock(path)
     results = [
         one
@@ -85,7 +85,7 @@ def print_clock(path: Path, way: Forecaster, *, only_unseen: bool) -> None:
 
 
 def read_clock(path: Path) -> Mapping[str, Mapping[tuple[int, int], Runs]]:
-    """By family name: the runs of every number of accelerators and global batch size whose times were logged."""
+    """Return, by family name, the runs with logged times of every number of accelerators and global batch size."""
     found: dict[str, dict[tuple[int, int], Runs]] = {}
     with path.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):

@@ -1,4 +1,4 @@
-"""Families of measured runs from the MLPerf table: what is one family, one scale, one configuration."""
+"""Families of measured runs from the MLPerf table: defines family, scale and configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hpo.planning.throughput import Measurement
 FAMILY = ("benchmark", "round", "submitter", "accelerator_model", "division")
 NEEDED = ("train_examples_per_second", "n_accelerators", "global_batch_size")
 LEAST_SCALES, LEAST_SPAN = 3, 8
-# generations of accelerators by what their names hold, with the year of the first; the first that fits counts
+# generations of accelerators by substrings of their names, with the year of the first; the first match counts
 GENERATIONS = {
     "P100": 2016,
     "V100": 2017,
@@ -38,7 +38,7 @@ UNSEEN = 3  # of 4: see unseen()
 
 @dataclass(frozen=True)
 class Case:
-    """Rows of the smaller scales, and one configuration of a larger one that they are to predict."""
+    """Rows of the smaller scales, and one configuration of a larger one to predict from them."""
 
     series: ThroughputSeries
     seen: Sequence[Measurement]
@@ -46,12 +46,12 @@ class Case:
 
     @property
     def horizon(self) -> float:
-        """How many times more accelerators than the largest scale seen."""
+        """The number of accelerators over that of the largest scale seen."""
         return self.asked.accelerators / max(row.accelerators for row in self.seen)
 
 
 def read_series(path: Path) -> list[ThroughputSeries]:
-    """Every family of the table with at least two numbers of accelerators, one row per configuration."""
+    """Return every family of the table with at least two numbers of accelerators, one row per configuration."""
     found: dict[tuple[str, ...], dict[tuple[int, int, int | None], list[float]]] = {}
     with path.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
@@ -67,7 +67,7 @@ def read_series(path: Path) -> list[ThroughputSeries]:
 
 
 def generation(series: ThroughputSeries) -> str:
-    """The generation of a series' accelerators: a key of GENERATIONS, or the accelerator's own name."""
+    """Return the generation of a series' accelerators: a key of GENERATIONS, or the accelerator's own name."""
     accelerator = (
         DLPERF_ACCELERATOR if series.origin.startswith("dlperf") else series.name.split(" / ")[3]
     )
@@ -77,10 +77,10 @@ def generation(series: ThroughputSeries) -> str:
 
 
 def unseen(series: ThroughputSeries) -> bool:
-    """Whether nothing was chosen on the score of a family: by a checksum of its submitter, or of its framework.
+    """Whether a family is held out, so that no choice was based on it: by a checksum of its submitter or framework.
 
-    One in four of them: those whose first byte of the SHA-256 leaves UNSEEN when divided by 4. The rule was fixed
-    before the first score.
+    It is one in four: those with a first byte of the SHA-256 that is UNSEEN modulo 4. The rule was fixed before the
+    first score.
     """
     parts = series.name.split(" / ")
     who = parts[1] if series.origin.startswith("dlperf") else parts[2]
@@ -88,12 +88,12 @@ def unseen(series: ThroughputSeries) -> bool:
 
 
 def scales(series: ThroughputSeries) -> list[int]:
-    """The numbers of accelerators that were measured, ascending."""
+    """Return the measured numbers of accelerators, ascending."""
     return sorted({row.accelerators for row in series.rows})
 
 
 def scored(series: Sequence[ThroughputSeries]) -> list[ThroughputSeries]:
-    """The families with enough scales, spread wide enough, to be scored."""
+    """Return the families with enough scales over a wide enough range to be scored."""
     return [
         one
         for one in series
@@ -102,7 +102,7 @@ def scored(series: Sequence[ThroughputSeries]) -> list[ThroughputSeries]:
 
 
 def cases(series: ThroughputSeries) -> Iterator[Case]:
-    """Every prefix of at least two scales, with every configuration of every larger scale."""
+    """Yield every prefix of at least two scales, with every configuration of every larger scale."""
     sizes = scales(series)
     for count in range(2, len(sizes)):
         seen = [row for row in series.rows if row.accelerators <= sizes[count - 1]]
@@ -122,7 +122,7 @@ def _configuration(row: Mapping[str, str]) -> tuple[int, int, int | None]:
 def _series(
     family: tuple[str, ...], configurations: Mapping[tuple[int, int, int | None], Sequence[float]]
 ) -> ThroughputSeries:
-    # the table counts the nodes of some systems otherwise than their accelerators: then they are not known
+    # for some systems the table's nodes are inconsistent with its accelerators: then they are unknown
     rows = [
         Measurement(
             accelerators,

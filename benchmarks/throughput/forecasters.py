@@ -1,4 +1,4 @@
-"""The ways of predicting that are compared: each takes a case and returns the median and the ends of an interval."""
+"""The compared predictors: each takes a case and returns the median and the ends of an interval."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Forecaster: TypeAlias = Callable[[Case], Interval]
 
 
 def linear(case: Case) -> Interval:
-    """Samples per second in proportion to accelerators, from the largest scale seen."""
+    """Scale samples per second in proportion to accelerators, from the largest scale seen."""
     last = max(case.seen, key=lambda row: row.accelerators)
     median = last.samples_per_second * case.asked.accelerators / last.accelerators
     return Interval(median, median, median)
 
 
 def least_squares(case: Case) -> Interval:
-    """Relative least squares of a step time with non-negative terms b, 1 and log2 N, without beliefs."""
+    """Fit a step time with non-negative terms b, 1 and log2 N by relative least squares, without priors."""
     rows = np.array([_terms(row) * row.samples_per_second for row in case.seen])
     coefficients, _ = nnls(rows, np.ones(len(rows)))
     median = float(1.0 / (coefficients @ _terms(case.asked)))
@@ -51,9 +51,9 @@ def step_model(
     nodes_known: bool = True,
     learnt: dict[tuple[str, ...], Beliefs] | None = None,
 ) -> Forecaster:
-    """The step model, its beliefs learnt from the ``reference`` series that ``left_out(series, case's)`` spares.
+    """Return the step model with priors learnt from the ``reference`` series that ``left_out(series, case's)`` spares.
 
-    ``learnt`` keeps beliefs by the names of these series, to be shared between forecasters of one ``reference``.
+    ``learnt`` caches priors by the names of these series, to be shared between forecasters of one ``reference``.
     """
     learnt = {} if learnt is None else learnt
 
@@ -70,12 +70,12 @@ def step_model(
 
 
 def year(series: ThroughputSeries) -> int:
-    """The year of the first accelerator of the generation; of one unknown, later than all."""
+    """Return the year of the first accelerator of the generation; for an unknown one, later than all."""
     return GENERATIONS.get(generation(series), 9999)
 
 
 def forecasters(reference: Sequence[ThroughputSeries]) -> Mapping[str, Forecaster]:
-    """All of them, by name."""
+    """Return all forecasters, by name."""
     learnt: dict[tuple[str, ...], Beliefs] = {}
 
     def beliefs(

@@ -1,10 +1,10 @@
-"""Learns what is believed of throughput from published series of measurements.
+"""Learns the priors of the throughput model from published series of measurements.
 
     python -m benchmarks.throughput.learn [TABLE.csv]
 
-Empirical Bayes: fit every series with the present beliefs, take the mean over series of what it says on each parameter
-and the spread between and within series, and repeat. A start belief counts as much as ``START_COUNTS`` series.
-The rival, linear scaling, has its standard deviations by marginal likelihood.
+Empirical Bayes: fit every series with the current priors, take for each parameter the mean over series and the spread
+between and within series, and repeat. The initial prior counts as much as ``START_COUNTS`` series.
+The standard deviations of the competing model, linear scaling, come from marginal likelihood.
 
 The shipped table holds facts from public result logs: MLPerf Training v0.6 to v2.0 and MLPerf HPC v1.0 and v2.0
 (github.com/mlcommons/training_results_*, hpc_results_*; Apache-2.0), families with at least two numbers of accelerators
@@ -42,16 +42,16 @@ START = StepPriors(
 START_COUNTS = 6.0
 ROUNDS = 3
 PARTICLES = 800
-# Machines and workloads to come differ more than those of the table do: beliefs are spread by this factor, and those on
-# what grows with the accelerators keep their mean (that of the coefficient, not of its logarithm), since a log-normal
-# belief that is only spread says that the network of a newer machine is worse.
+# Future machines and workloads differ more than those of the table: priors are widened by this factor, and those of
+# terms that grow with the accelerators keep their mean (that of the coefficient, not of its logarithm), since a
+# log-normal prior that is only widened implies that the network of a newer machine is worse.
 SPREAD = 1.15
 GROWING = ("log_latency", "log_straggler", "log_shared")
 
 
 @dataclass(frozen=True)
 class ThroughputSeries:
-    """Measured rows of one workload on one kind of accelerator; ``origin`` is the round or report they are from."""
+    """Measured rows of one workload on one kind of accelerator; ``origin`` is their round or report."""
 
     name: str
     origin: str
@@ -59,7 +59,7 @@ class ThroughputSeries:
 
 
 def read_reference_throughputs(path: Path | None = None) -> list[ThroughputSeries]:
-    """The series of the shipped table of facts, or of another table of its form."""
+    """Return the series of the shipped table of facts, or of another table of the same format."""
     shipped = resources.files("hpo.planning.throughput").joinpath("reference_throughputs.csv")
     text = shipped.read_text(encoding="utf-8") if path is None else path.read_text(encoding="utf-8")
     found: dict[tuple[str, str], list[Measurement]] = {}
@@ -77,7 +77,7 @@ def read_reference_throughputs(path: Path | None = None) -> list[ThroughputSerie
 
 
 def learn(series: Sequence[ThroughputSeries], *, rng: np.random.Generator) -> Beliefs:
-    """Beliefs from ``series``."""
+    """Learn priors from ``series``."""
     priors = START
     for _ in range(ROUNDS):
         priors = pool_all(START, [_believed(one, priors, rng) for one in series], START_COUNTS)
@@ -104,7 +104,7 @@ def _believed(
 
 
 def main() -> None:
-    """Print the beliefs that a table gives, to be written into priors.py."""
+    """Print the priors learnt from a table, to be copied into priors.py."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

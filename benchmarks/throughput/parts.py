@@ -2,8 +2,8 @@
 
     seconds = start(N) + epochs * samples per epoch / rate(N, B) + evaluations * evaluation(N)
 
-Start-up and one evaluation are each a + c / N: what every node does alike (opening files, compiling, the slowest rank)
-and what N accelerators share (samples to copy or to evaluate). The train rate is that of training alone, as
+Start-up and one evaluation are each a + c / N: the work of every node (opening files, compiling, the slowest rank)
+and the work shared by N accelerators (samples to copy or to evaluate). The rate is that of training alone, as
 ``hpo throughput`` forecasts it.
 """
 
@@ -25,7 +25,7 @@ Array: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PartSeconds:
-    """Seconds of one part of a training, measured on so many accelerators."""
+    """Seconds of one part of a training, measured on ``accelerators``."""
 
     accelerators: int
     seconds: float
@@ -39,14 +39,14 @@ class PartLaw:
     shared: float
 
     def at(self, accelerators: int) -> float:
-        """Seconds on ``accelerators``."""
+        """Return the seconds on ``accelerators``."""
         return self.fixed + self.shared / accelerators
 
 
 def fit_part(rows: Sequence[PartSeconds]) -> PartLaw:
-    """Non-negative least squares of relative errors; a part that takes no time anywhere takes none.
+    """Fit by non-negative least squares of relative errors; if all rows are 0 seconds, the law is 0.
 
-    Rows of 0 seconds beside others are left out: nothing was logged there. Raises :class:`EvidenceError` without rows
+    Rows of 0 seconds among others are left out, as nothing was logged there. Raises :class:`EvidenceError` without rows
     or for seconds that are negative or not finite.
     """
     from scipy.optimize import nnls
@@ -79,7 +79,7 @@ def run_seconds(
     evaluations: float = 0.0,
     seconds_per_evaluation: float = 0.0,
 ) -> Interval:
-    """Seconds of a training of so many epochs, from its start to its last evaluation, at a rate of training alone."""
+    """Return the seconds of a training of ``epochs``, from its start to its last evaluation, at this training rate."""
     around = start_seconds + evaluations * seconds_per_evaluation
     samples = epochs * samples_per_epoch
     rate = samples_per_second

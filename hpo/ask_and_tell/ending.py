@@ -1,4 +1,4 @@
-"""How a trial ended, by its points: for a training that says no more than its evaluations."""
+"""Derives how a trial ended from its points, for trainings that report only their evaluations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainers.report import TrainingOutcome
 
 
 class EvaluatedPoint(Protocol):
-    """The fields that are read of a convergence point."""
+    """The fields used of a convergence point."""
 
     @property
     def step(self) -> int:
@@ -41,14 +41,14 @@ class Threshold(Protocol):
         """Whether the target ends trainings."""
 
     def reached(self, value: float) -> bool:
-        """Whether the value of the metric is at the threshold or beyond."""
+        """Whether the value of the metric has reached the threshold."""
 
 
 def outcome_of(points: Sequence[EvaluatedPoint], target: Threshold) -> TrainingOutcome | None:
     """The outcome of a training with these evaluations, in order; None without any.
 
-    It is ``reached`` at its first evaluation at the target, ``diverged`` where a metric before that is no finite
-    number, and ``censored`` else: it ended before the target.
+    It is ``reached`` at the first evaluation at the target, ``diverged`` if an earlier metric is not finite, and
+    otherwise ``censored``: it ended before the target.
     """
     if not points:
         return None

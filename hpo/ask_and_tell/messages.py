@@ -1,4 +1,4 @@
-"""The messages between a client that trains a trial and the keeper of its study: a local database, or a server."""
+"""The messages between a client that trains a trial and the store of its study: a local database or a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainers.job import TrainingJob
 from trainers.report import ConvergencePoint, TrainingOutcome
 
 LEASE_SECONDS = 60.0
-"""After so long without a sign of its holder, a trial is given to another."""
+"""Seconds without a heartbeat after which a trial is given to another client."""
 
 RUNNING = "running"
 QUEUED = "queued"
@@ -18,10 +18,10 @@ QUEUED = "queued"
 
 @dataclass(frozen=True)
 class Asked:
-    """The answer to who asked for a trial.
+    """The answer to a request for a trial.
 
-    ``number`` and ``job`` are those of the trial; None while every trial that is left depends on others that run, so
-    that asking again after ``wait_seconds`` may help, and where the study has ``ended``, as ``message`` says.
+    ``number`` and ``job`` are those of the trial. They are None if the study has ``ended``, as ``message`` says, or
+    while every remaining trial depends on running ones; then ask again after ``wait_seconds``.
     """
 
     number: int | None = None
@@ -33,10 +33,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer to a report: the trial goes on while ``state`` is running; else it is to stop, for this ``reason``.
+    """The answer to a report: the trial continues while ``state`` is running, else it must stop for this ``reason``.
 
-    ``pruned`` trials have ended, and nothing is to be told of them any more; a ``queued`` one went back into the
-    queue, such as that of a study that was cancelled.
+    ``pruned`` trials have ended and accept no more reports; a ``queued`` one went back into the queue, for example
+    because its study was cancelled.
     """
 
     state: str = RUNNING
@@ -44,24 +44,24 @@ class Verdict:
 
     @property
     def stop(self) -> bool:
-        """Whether the training is to stop."""
+        """Whether the training must stop."""
         return self.state != RUNNING
 
 
 class Channel(Protocol):
-    """The four calls about a trial. Each may be repeated: what arrives twice counts once.
+    """The four calls about a trial. All are idempotent.
 
-    ``key`` is a text that the asker makes up for each trial that it asks for, and that nobody else knows. All but
-    :meth:`ask` raise :class:`hpo.errors.TrialLostError` where the trial is no longer the key's.
+    ``key`` is a secret string that the client generates for each trial that it asks for. All but :meth:`ask` raise
+    :class:`hpo.errors.TrialLostError` if the trial no longer belongs to the key.
     """
 
     def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
-        """A trial to train; ``holder`` names the asker for people to read."""
+        """Return a trial to train; ``holder`` is a readable name of the client."""
 
     def report(
         self, number: int, key: str, points: Sequence[ConvergencePoint], lease_seconds: float
     ) -> Verdict:
-        """Convergence points, or none: a sign of life."""
+        """Report convergence points; an empty report is a heartbeat."""
 
     def end(
         self,
@@ -73,7 +73,7 @@ class Channel(Protocol):
         state: str | None,
         reason: str,
     ) -> str:
-        """The last points and how the trial ended, by the outcome, the state or the points; the state as stored."""
+        """Report the last points and how the trial ended: by outcome, state or points; return the stored state."""
 
     def release(self, number: int, key: str) -> None:
-        """Back into the queue: somebody else trains it."""
+        """Put the trial back into the queue for another client."""

@@ -1,4 +1,4 @@
-"""AskedTrial: a trial in the hands of its client, and the study that it comes from.
+"""AskedTrial: a trial held by its client, and AskTell, the study that it comes from.
 
 ::
 
@@ -29,13 +29,13 @@ from trainers.job import TrainingJob
 from trainers.report import ConvergencePoint, TrainingOutcome
 
 SEND_SECONDS = 0.2
-"""Reports that come faster are gathered: what a training of milliseconds says goes in one message."""
+"""Seconds within which reports are batched: a training of milliseconds sends one message."""
 
 BACKGROUND_SECONDS = 1.0
-"""Seconds between reports sent in the background, of which many may reach one server."""
+"""Seconds between reports sent in the background, as many clients may share one server."""
 
 BEATS = 4.0
-"""Signs of life within the time of a lease."""
+"""Heartbeats per lease time."""
 
 
 class AskedTrial:
@@ -123,9 +123,9 @@ class AskedTrial:
     ) -> bool:
         """One evaluation, after ``steps`` updates and ``epochs`` epochs; returns whether to go on.
 
-        ``metric`` is the study's; what was not measured is NaN. ``seconds`` count from the begin of the trial, and
-        ``samples`` are the updates times the batch, where they are not given. Raises :class:`TuningError` for
-        evaluations that go backwards, :class:`TrialLostError` where another has the trial by now.
+        ``metric`` is the study's; unmeasured values are NaN. By default ``seconds`` count from the start of the trial,
+        and ``samples`` are the updates times the batch. Raises :class:`TuningError` for evaluations that go backwards,
+        :class:`TrialLostError` if another client has the trial by now.
         """
         last = self._last
         if last is not None and (steps <= last.step or epochs < last.epochs):
@@ -158,7 +158,9 @@ class AskedTrial:
         self._check()
         with self._lock:
             for point in points:
-                if self._unsent and self._unsent[-1].step >= point.step:  # it was started again
+                if (
+                    self._unsent and self._unsent[-1].step >= point.step
+                ):  # the training was restarted
                     self._unsent = [each for each in self._unsent if each.step < point.step]
                 self._unsent.append(point)
                 self._last = point
@@ -193,9 +195,9 @@ class AskedTrial:
     ) -> str:
         """End the trial; returns how it ended.
 
-        Its points say whether it reached the target, diverged, or is censored, unless ``state`` or a trainer's
-        ``outcome`` does: ``failed`` for a training that crashed. A trial that was stopped from outside has ended
-        already. Raises :class:`TrialLostError` where another has the trial by now.
+        Its points determine whether it reached the target, diverged, or is censored, unless ``state`` or a trainer's
+        ``outcome`` is given: ``failed`` for a training that crashed. A trial that was stopped from outside has already
+        ended. Raises :class:`TrialLostError` if another client has the trial by now.
         """
         self._finish()
         self._check()
@@ -238,7 +240,7 @@ class AskedTrial:
             raise TuningError(f"trial {self.number} was reported already, as {self._state!r}")
 
     def _send(self) -> None:
-        """Send what was not sent yet, or a sign of life; one message at a time, in order."""
+        """Send unsent reports, or a heartbeat; one message at a time, in order."""
         with self._sending:
             if self._verdict.stop or self._error is not None:
                 return
@@ -258,14 +260,14 @@ class AskedTrial:
                 self._state, self._verdict = verdict.state, verdict
 
     def _beat(self) -> None:
-        """The body of the thread: signs of life and, in the background, reports."""
+        """Run the thread: send heartbeats and, with ``background``, reports."""
         while not self._over.is_set():
             reported = self._wake.wait(self._seconds / BEATS)
             if reported and self._over.wait(self._sent_at + self._pause - time.monotonic()):
                 return
             self._wake.clear()
             if not self._over.is_set():
-                # the next report, or the end, meets the same error and says so
+                # the next report, or the end, gets the same error and raises it
                 with contextlib.suppress(Exception):
                     self._send()
 
@@ -301,8 +303,8 @@ class AskTell:
     ) -> AskedTrial | None:
         """The next trial, or None when the study has ended; its ``message`` then says how.
 
-        Waits while every trial that is left depends on others that run; with ``wait`` off, or once ``stopped`` says so,
-        it returns None then too.
+        It waits while every remaining trial depends on running ones; with ``wait`` off, or once ``stopped`` returns
+        true, it returns None then too.
         """
         while not stopped():
             key = uuid.uuid4().hex

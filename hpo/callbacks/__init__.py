@@ -1,1 +1,1 @@
-"""Callbacks by which frameworks report to `hpo`; each is imported with its framework, and does nothing by hand."""
+"""Callbacks by which frameworks report to `hpo`; each needs its framework, and does nothing in a run by hand."""

@@ -12,7 +12,7 @@ from hpo.callbacks.reporting import should_stop
 
 
 class KerasReport(Callback):  # type: ignore[misc]
-    """Reports each epoch, and ends the training where that is asked for.
+    """Reports each epoch, and stops the training when asked to.
 
     ``metrics`` maps the study's names to those of Keras's logs; without it all are reported under their own.
     """
@@ -22,7 +22,7 @@ class KerasReport(Callback):  # type: ignore[misc]
         self._metrics = metrics
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Report, and ask."""
+        """Report the metrics, and stop if asked to."""
         report_metrics(logs or {}, self._metrics, epochs=epoch + 1)
         if should_stop():
             self.model.stop_training = True

@@ -12,7 +12,7 @@ from hpo.callbacks.reporting import should_stop
 
 
 class LightningReport(Callback):  # type: ignore[misc]
-    """Reports the logged metrics after each validation, and ends the training where that is asked for.
+    """Reports the logged metrics after each validation, and stops the training when asked to.
 
     ``metrics`` maps the study's names to those that were logged; without it all are reported under their own.
     """
@@ -22,7 +22,7 @@ class LightningReport(Callback):  # type: ignore[misc]
         self._metrics = metrics
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
-        """Report, and ask; all workers are told the same."""
+        """Report the metrics, and stop on all workers if asked to."""
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
         done = trainer.fit_loop.epoch_loop.batch_progress.current.completed
@@ -35,5 +35,5 @@ class LightningReport(Callback):  # type: ignore[misc]
             trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: a restarted training reports on from where it goes on."""
+        """Return an empty state: a restarted training just continues to report."""
         return {}

@@ -1,4 +1,4 @@
-"""Which of a framework's metrics are reported, and under which names."""
+"""Selects which of a framework's metrics are reported, and under which names."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def report_metrics(
 ) -> None:
     """Report the ``found`` metrics that are numbers.
 
-    ``wanted`` maps the study's names to the framework's, all others are left out; without it every metric is reported
-    under its own name, without ``prefix``.
+    ``wanted`` maps the study's names to the framework's, and other metrics are left out; without it every metric is
+    reported under its own name, without ``prefix``.
     """
     if wanted is not None:
         chosen = {mine: found[theirs] for mine, theirs in wanted.items() if theirs in found}

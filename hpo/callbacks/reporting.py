@@ -12,8 +12,8 @@
         if hpo.should_stop():
             break
 
-Where nobody listens, as in a run by hand, ``report`` and ``should_stop`` do nothing and ``trial()`` is empty. This file
-needs nothing but Python's standard library, and may be copied beside a program that cannot have the package.
+Outside a sweep, as in a run by hand, ``report`` and ``should_stop`` do nothing and ``trial()`` is empty. This file
+needs only Python's standard library, and may be copied next to a program that cannot install the package.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 TRIAL = "HPO_TRIAL"
-"""The variable that names the file in which a program finds its trial."""
+"""Environment variable with the path of the file that describes a program's trial."""
 RANKS = (
     "RANK",
     "OMPI_COMM_WORLD_RANK",
@@ -38,7 +38,7 @@ RANKS = (
     "HOROVOD_RANK",
     "SLURM_PROCID",
 )
-"""Where launchers tell a process its number among the workers; the first that is there holds."""
+"""Environment variables in which launchers set a process's rank; the first that is set applies."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def should_stop() -> bool:
 
 
 def is_first_worker() -> bool:
-    """Whether this process is the first of its training's workers, as its launcher says, or the only one."""
+    """Whether this process is its training's only worker, or the first according to its launcher."""
     told = next((os.environ[name] for name in RANKS if os.environ.get(name)), "0")
     return told == "0"
 

@@ -13,7 +13,7 @@ from hpo.callbacks.reporting import should_stop
 
 
 class TrainerReport(TrainerCallback):  # type: ignore[misc]
-    """Reports each evaluation, and ends the training where that is asked for.
+    """Reports each evaluation, and stops the training when asked to.
 
     Metrics have the names of ``compute_metrics``, without ``eval_``; ``metrics`` maps the study's names to others.
     """
@@ -29,7 +29,7 @@ class TrainerReport(TrainerCallback):  # type: ignore[misc]
         metrics: Mapping[str, Any] | None = None,
         **others: Any,  # noqa: ARG002
     ) -> None:
-        """Report, and ask; all workers are told the same."""
+        """Report the metrics, and stop on all workers if asked to."""
         if not state.epoch:
             return  # an evaluation before the training
         told = {name: value for name, value in (metrics or {}).items() if name != "epoch"}

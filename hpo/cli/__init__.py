@@ -1,1 +1,1 @@
-"""The command line: ``main`` puts the commands together, ``output`` prints what they find."""
+"""The command line: ``main`` assembles the commands, ``output`` prints their results."""

@@ -1,6 +1,6 @@
 """The command line: results on stdout, progress on stderr; exit 0 success, 1 failed work, 2 bad usage or bad input.
 
-Nothing heavy is imported before a command needs it, so that ``hpo --help`` answers at once.
+Heavy imports are deferred until a command needs them, so that ``hpo --help`` answers at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hpo.cli.commands import (
 
 
 class _Commands(click.Group):
-    """Prints the service's own errors without a traceback, and leaves with their exit code."""
+    """Prints the service's own errors without a traceback, and exits with their exit code."""
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
         """Run a command; one that was started from a shell hides passwords and tokens first."""

@@ -1,4 +1,4 @@
-"""Takes passwords and tokens out of the arguments of this process, which everybody on the machine can read."""
+"""Removes passwords and tokens from the arguments of this process, which every user of the machine can read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ WARNING = (
 
 
 def hide_password() -> None:
-    """Start this command again in the same process, with what its arguments should not show in its environment.
+    """Restart this command in the same process, with the secrets moved from its arguments to its environment.
 
-    The environment of a process is for its user alone, unlike its arguments. The URL of the storage goes into
-    ``HPO_STORAGE``; other URLs with a password, and tokens, are hidden in the arguments and taken back from a
-    variable when the command starts again. Returns where there is nothing to hide.
+    Only its user can read the environment of a process, unlike its arguments. The URL of the storage goes into
+    ``HPO_STORAGE``; other URLs with a password, and tokens, are masked in the arguments and restored from a
+    variable when the command restarts. Returns if there is nothing to hide.
     """
     kept = os.environ.pop(ARGUMENTS, None)
     if kept is not None:
@@ -44,7 +44,7 @@ def hide_password() -> None:
 
 
 def without_secrets(arguments: Sequence[str]) -> list[str]:
-    """The arguments with ``***`` for the password of every URL, and for tokens."""
+    """Return the arguments with ``***`` for the password of every URL, and for tokens."""
     from storage.errors import without_password
 
     shown = [without_password(word) if "://" in word else word for word in arguments]
@@ -57,7 +57,7 @@ def without_secrets(arguments: Sequence[str]) -> list[str]:
 
 
 def storage_with_password(arguments: Sequence[str]) -> tuple[list[str], str] | None:
-    """The arguments without the storage, and its URL; None where no URL of theirs has a password."""
+    """Return the arguments without the storage, and its URL; None if no URL has a password."""
     from storage.errors import without_password
 
     left, url, rest = [], None, iter(arguments)

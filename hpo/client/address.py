@@ -1,4 +1,4 @@
-"""Where the server is, and who asks: from arguments, or from HPO_SERVER and HPO_TOKEN."""
+"""The server's URL and the caller's token: from arguments, or from HPO_SERVER and HPO_TOKEN."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ API = "/api/v1"
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 SILENCE_SECONDS = 60.0
-"""A stream that says nothing for so long is dead: a server sends a sign of life every few seconds."""
+"""Read timeout of a stream: a server sends a heartbeat every few seconds, so a silent stream is dead."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """A server's URL and a token; the token is not shown."""
+    """A server's URL and a token; its repr hides the token."""
 
     url: str
     token: str = field(repr=False)
 
     @property
     def root(self) -> str:
-        """The URL below which the API lies."""
+        """The base URL of the API."""
         return f"{self.url}{API}"
 
     @property
@@ -35,7 +35,7 @@ class Address:
 
 
 def address(url: str | None, token: str | None) -> Address:
-    """The address; RequestError or AuthenticationError where a part is missing or can be none."""
+    """Return the address; RequestError or AuthenticationError if a part is missing or invalid."""
     url = (url or os.environ.get("HPO_SERVER", "")).strip()
     token = (token or os.environ.get("HPO_TOKEN", "")).strip()
     if not url:

@@ -1,7 +1,7 @@
 """An agent: asks a study for a trial, trains it, reports, and asks again, until the study has ended.
 
-Any number of agents may work on one study, wherever they reach its server; each may vanish at any moment. Agents that
-share a folder go on from each other's checkpoints.
+Any number of agents may work on one study, on any machine that reaches its server; each may vanish at any moment.
+Agents that share a folder resume from each other's checkpoints.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from trainers.workloads.program.files import ProgramFiles
 LOG = logging.getLogger("hpo.agent")
 
 CHECKPOINT_SECONDS = 10.0
-"""Seconds of training between two checkpoints: what is lost with an agent."""
+"""Seconds of training between two checkpoints: the most that is lost with an agent."""
 
 
 @dataclass(frozen=True)
 class AgentOptions:
     """How an agent works.
 
-    ``folder`` takes the checkpoints of its trials. ``trials`` is how many it trains at most, ``stop_after`` after how
-    many seconds it takes no other and gives back the one in hand: before the end of a slot. ``workers_per_node`` is how
-    many workers a program starts, ``threads`` how many threads of the processor a training has.
+    ``folder`` holds the checkpoints of its trials. ``trials`` is how many it trains at most, ``stop_after`` after how
+    many seconds it takes no other and gives back the current one. ``workers_per_node`` is the number of workers that a
+    program starts, ``threads`` the number of CPU threads of a training.
     """
 
     folder: Path
@@ -48,9 +48,9 @@ class AgentOptions:
 class AgentReport:
     """An agent's record: trials by how they ended, seconds of training, and seconds since it started.
 
-    ``waited`` are the seconds in which there was nothing to train; ``overheads`` has, for each trial, those that went
-    neither into its training nor into waiting: what asking, reporting and telling took. ``cpu_trained`` are the seconds
-    of the processor that trainings in this process took, ``cpu_overheads``, for each trial, those of all else.
+    ``waited`` are the seconds in which there was nothing to train; ``overheads`` has, for each trial, those spent
+    neither on training nor on waiting: on asking, reporting and telling. ``cpu_trained`` is the CPU time in seconds of
+    trainings in this process, ``cpu_overheads``, for each trial, that of all else.
     """
 
     ended: dict[str, int] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class AgentReport:
 
     @property
     def trials(self) -> int:
-        """How many trials it ended."""
+        """Number of trials that the agent ended."""
         return sum(self.ended.values())
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class AgentReport:
 
 
 class TrialAgent:
-    """Trains the trials of one study until it has ended, :meth:`stop` is called, or its options say so."""
+    """Trains the trials of one study until the study ends, :meth:`stop` is called, or a limit of its options is met."""
 
     def __init__(self, study: AskTell, name: str, options: AgentOptions) -> None:
         self._study, self._name, self._options = study, name, options
@@ -84,11 +84,11 @@ class TrialAgent:
         self._programs = options.folder / "trials" / quote(name, safe="")
 
     def stop(self) -> None:
-        """Give the trial in hand back and end; returns at once, safe in a signal handler."""
+        """Give the current trial back and stop; returns at once, safe in a signal handler."""
         self._stopping.set()
 
     def run(self) -> AgentReport:
-        """Train; returns what was done. The errors of the study's server come out once its outage lasts too long."""
+        """Train, and return a record. Errors of the study's server are raised only if its outage lasts too long."""
         report, began = AgentReport(), time.monotonic()
         until = None if self._options.stop_after is None else began + self._options.stop_after
 
@@ -127,7 +127,7 @@ class TrialAgent:
             report.waited += time.monotonic() - waiting
 
     def _train(self, trial: AskedTrial, over: Callable[[], bool], report: AgentReport) -> str:
-        """Train one trial; returns how it ended, or ``queued`` where it was given back."""
+        """Train one trial; return how it ended, or ``queued`` if it was given back."""
         checkpoint = self._checkpoints / f"{trial.number}.pt"
         self._checkpoints.mkdir(parents=True, exist_ok=True)
         config = {
@@ -163,7 +163,7 @@ class TrialAgent:
                     return trial.state
         except HpoError:
             self._run.stop()
-            trial.abandon()  # another has it, or its server is away: it is handed out again when the lease has ended
+            trial.abandon()  # another agent has it, or the server is away: it is reassigned when the lease expires
             raise
         except BaseException:
             self._run.stop()
@@ -172,13 +172,13 @@ class TrialAgent:
         self._run.close()
         if state != "queued":
             checkpoint.unlink(missing_ok=True)
-            # a trial of that number in a later study of that name begins anew
+            # a trial with that number in a later study of the same name starts fresh
             ProgramFiles(self._programs / str(trial.number)).set_report_aside()
         return state
 
 
 class _timed:  # noqa: N801  (reads as a statement)
-    """Adds the seconds of a block to what was trained."""
+    """Adds the seconds of a block to the training time."""
 
     def __init__(self, report: AgentReport) -> None:
         self._report = report

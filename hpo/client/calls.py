@@ -1,4 +1,4 @@
-"""Every call of the client, once for all clients: what it asks, and what it makes of the answers."""
+"""Every call of the client, shared by all clients: its requests, and how it reads the responses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class WaitPolicy:
 
 
 def read_spec(spec: StudySpec | str | Path) -> StudySpec:
-    """A study as it is, from the path of its file, or from its YAML text; SpecError before anything is sent."""
+    """Return a spec as it is, or read it from a file's path or YAML text; SpecError before anything is sent."""
     if isinstance(spec, StudySpec):
         return spec
     if isinstance(spec, str) and "\n" in spec:
@@ -62,10 +62,10 @@ def submit(
     idempotency_key: str | None = None,
     for_agents: bool = False,
 ) -> Steps[StudyStatus]:
-    """Queue a study. Sent again as often as needed: the key makes all of them one submission.
+    """Queue a study; retries are safe, as the key makes them one submission.
 
-    Without a key of the caller's it is made from what is submitted, so that a script that is run again finds its
-    study instead of a conflict.
+    By default the key is derived from the submission, so that a script that is run again finds its study instead of
+    a conflict.
     """
     text = read_spec(spec).text
     body: dict[str, Any] = {"spec": text, "priority": priority}
@@ -88,7 +88,7 @@ def status(retries: RetryPolicy, name: str) -> Steps[StudyStatus]:
 
 
 def studies(retries: RetryPolicy, **filters: str | None) -> Steps[list[StudyStatus]]:
-    """All studies that the token may read and that the filters let through."""
+    """Return all studies that the token may read and that match the filters."""
     return [
         StudyStatus.of(each)
         for each in (yield from _pages(retries, ("studies",), "studies", filters))
@@ -96,7 +96,7 @@ def studies(retries: RetryPolicy, **filters: str | None) -> Steps[list[StudyStat
 
 
 def cancel(retries: RetryPolicy, name: str) -> Steps[StudyStatus]:
-    """Ask for the end of a study; asking twice is asking once."""
+    """Cancel a study; idempotent."""
     answer = yield from ask(
         Request("POST", join("studies", name, "cancel"), repeatable=True), retries
     )
@@ -110,7 +110,7 @@ def resume(
     *,
     retry_failed: bool = False,
 ) -> Steps[StudyStatus]:
-    """Queue an ended study again, a finished one with a larger budget."""
+    """Queue an ended study again; a finished one needs a larger budget."""
     body: dict[str, Any] = {} if spec is None else {"spec": read_spec(spec).text}
     body |= {"retry_failed": True} if retry_failed else {}
     answer = yield from ask(Request("POST", join("studies", name, "resume"), body=body), retries)
@@ -118,13 +118,13 @@ def resume(
 
 
 def rename(retries: RetryPolicy, name: str, new: str) -> Steps[StudyStatus]:
-    """Give a study that rests another name."""
+    """Rename a study that is not running."""
     request = Request("POST", join("studies", name, "rename"), body={"name": new})
     return StudyStatus.of((yield from ask(request, retries)).document)
 
 
 def delete(retries: RetryPolicy, name: str) -> Steps[None]:
-    """Remove a study that rests."""
+    """Delete a study that is not running."""
     yield from ask(Request("DELETE", join("studies", name)), retries)
 
 
@@ -137,7 +137,7 @@ def wait(
     on_event: OnEvent | None,
     check: bool,
 ) -> Steps[StudyStatus]:
-    """Come back when the study has ended; see ``RemoteStudy.wait``."""
+    """Wait until the study has ended; see ``RemoteStudy.wait``."""
     until = None if timeout is None else time.monotonic() + timeout
     last_seen = 0
     while True:
@@ -170,7 +170,7 @@ def wait(
 
 
 def logs(retries: RetryPolicy, name: str, *, after: int = 0) -> Steps[list[RemoteEvent]]:
-    """A study's log messages behind event ``after``, oldest first."""
+    """Return a study's log messages after event ``after``, oldest first."""
     return [
         RemoteEvent.of(each)
         for each in (
@@ -184,7 +184,7 @@ def logs(retries: RetryPolicy, name: str, *, after: int = 0) -> Steps[list[Remot
 def trials(
     retries: RetryPolicy, name: str, *, states: Sequence[str] | None, global_batch_size: int | None
 ) -> Steps[list[RemoteTrial]]:
-    """The trials of a study by number."""
+    """Return the trials of a study, ordered by number."""
     filters = {"state": list(states) if states else None, "global_batch_size": global_batch_size}
     return [
         RemoteTrial.of(each)
@@ -200,7 +200,7 @@ def convergence(
     columns: Sequence[str] | None,
     max_points: int | None,
 ) -> Steps[dict[int, dict[str, list[float | None]]]]:
-    """The curves of some trials, or of all: columns by name, by the number of the trial."""
+    """Return the curves of some or all trials: a dict of columns by trial number."""
     if numbers is None:
         numbers = [
             trial.number
@@ -224,7 +224,7 @@ def convergence(
 def forecast(
     retries: RetryPolicy, name: str, global_batch_size: int, *, budgets: Sequence[float]
 ) -> Steps[RemoteForecast]:
-    """The forecast at one batch size."""
+    """Return the forecast at one batch size."""
     request = get(
         "studies", name, "forecast", at=global_batch_size, budget_epochs=list(budgets) or None
     )
@@ -233,7 +233,7 @@ def forecast(
 
 
 def designs(retries: RetryPolicy, name: str) -> Steps[list[RemoteDesign]]:
-    """What trainings of a study buy, the cheapest first."""
+    """Return what trainings of a study buy, the cheapest first."""
     found = (yield from document(retries, "studies", name, "designs"))["designs"]
     return [RemoteDesign.of(each) for each in found]
 
@@ -252,7 +252,7 @@ def plan(retries: RetryPolicy, name: str, options: Mapping[str, Any]) -> Steps[R
 
 
 def plans(retries: RetryPolicy, name: str) -> Steps[list[RemotePlan]]:
-    """The plans of a study, oldest first, with their files."""
+    """Return the plans of a study with their files, oldest first."""
     found = []
     for document in (yield from ask(get("studies", name, "plans"), retries)).document["plans"]:
         found.append((yield from _with_files(retries, document)))
@@ -262,7 +262,7 @@ def plans(retries: RetryPolicy, name: str) -> Steps[list[RemotePlan]]:
 def ask_trial(
     retries: RetryPolicy, name: str, *, key: str, holder: str, lease_seconds: float
 ) -> Steps[Asked]:
-    """Ask for a trial; sent again as often as needed, as the key makes all of it one."""
+    """Ask for a trial; retries are safe, as the key makes them one request."""
     body = {"key": key, "holder": holder, "lease_seconds": lease_seconds}
     request = Request("POST", join("studies", name, "trials"), body=body, repeatable=True)
     plain = (yield from ask(request, retries)).document
@@ -284,7 +284,7 @@ def report_trial(
     points: Sequence[ConvergencePoint],
     lease_seconds: float,
 ) -> Steps[Verdict]:
-    """Report evaluations, or give a sign of life."""
+    """Report evaluations, or send a heartbeat."""
     body = {
         "key": key,
         "points": [_finite(dataclasses.asdict(point)) for point in points],
@@ -305,7 +305,7 @@ def end_trial(
     state: str | None,
     reason: str,
 ) -> Steps[str]:
-    """End a trial; its state as the server has it."""
+    """End a trial; return its state on the server."""
     body = {
         "key": key,
         "points": [_finite(dataclasses.asdict(point)) for point in points],
@@ -328,7 +328,7 @@ def _about_trial(name: str, number: int, call: str, body: dict[str, Any]) -> Req
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN and no infinity."""
+    """Replace non-finite values by None, as JSON has no NaN or infinity."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in values.items()
@@ -336,7 +336,7 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def document(retries: RetryPolicy, *path: str) -> Steps[Any]:
-    """The JSON at a path below the API's root."""
+    """Return the JSON at a path below the API's root."""
     return (yield from ask(get(*path), retries)).document
 
 
@@ -349,7 +349,7 @@ def _with_files(retries: RetryPolicy, document: Any) -> Steps[RemotePlan]:
 
 
 def _file_name(answer: ServerResponse, name: str) -> str:
-    """The name in ``Content-Disposition: attachment; filename="launch.sh"`` (RFC 6266)."""
+    """Return the file name in ``Content-Disposition: attachment; filename="launch.sh"`` (RFC 6266)."""
     _, _, given = answer.headers.get("content-disposition", "").partition("filename=")
     return given.split(";")[0].strip().strip('"') or name
 
@@ -369,7 +369,7 @@ def _pages(
 
 
 def _within(retries: RetryPolicy, policy: WaitPolicy, until: float | None) -> RetryPolicy:
-    """Enough attempts for an outage, or for the time that is left, whichever is shorter."""
+    """Return a policy with enough attempts for an outage or the remaining time, whichever is shorter."""
     return retrying_for(
         retries,
         policy.outage_seconds
@@ -379,7 +379,7 @@ def _within(retries: RetryPolicy, policy: WaitPolicy, until: float | None) -> Re
 
 
 def retrying_for(retries: RetryPolicy, seconds: float) -> RetryPolicy:
-    """Enough attempts for an outage of so long."""
+    """Return a policy with enough attempts for an outage of ``seconds``."""
     return replace(
         retries,
         attempts=max(1, int(seconds / (0.75 * retries.most_seconds)) + 4) if seconds > 0 else 1,

@@ -81,10 +81,10 @@ class Client:
     ) -> RemoteStudy:
         """Queue a study: a StudySpec, the path of its file, or its YAML text.
 
-        ``max_samples`` and ``max_accelerator_hours`` end it early. One that is ``for_agents`` is left alone by workers:
-        its trials are trained by those who ask for them (``RemoteStudy.ask_tell``, ``hpo agent``). Submitting the same
-        again, or with the same ``idempotency_key``, gives the study that is there. Raises :class:`SpecError` with every
-        fault of the study, :class:`ConflictError` where its name is taken.
+        ``max_samples`` and ``max_accelerator_hours`` end it early. Workers ignore a study that is ``for_agents``: its
+        trials are trained by clients that ask for them (``RemoteStudy.ask_tell``, ``hpo agent``). Submitting the same
+        again, or with the same ``idempotency_key``, returns the existing study. Raises :class:`SpecError` with every
+        fault of the study, :class:`ConflictError` if its name is taken.
         """
         status = self.run(
             calls.submit(
@@ -188,8 +188,8 @@ class RemoteStudy:
     ) -> StudyStatus:
         """Wait until the study has ended, and return its status; ``on_event`` gets each event meanwhile.
 
-        Looks every ``poll`` seconds. Raises :class:`WaitTimeoutError` after ``timeout`` seconds and, unless ``check``
-        is off, :class:`StudyFailedError` for an end other than finished. Goes on through outages of ten minutes.
+        Polls every ``poll`` seconds. Raises :class:`WaitTimeoutError` after ``timeout`` seconds and, unless ``check``
+        is off, :class:`StudyFailedError` for an end other than finished. Outages of ten minutes are tolerated.
         """
         return self._client.run(
             calls.wait(
@@ -249,7 +249,7 @@ class RemoteStudy:
     def designs(self) -> list[RemoteDesign]:
         """What its trainings buy: their cost against the interval at full scale, as :func:`hpo.designs` tells it.
 
-        The study's own, and each that tells more than every cheaper one; the cheapest first.
+        The list has the study's own design, and each that beats every cheaper one; the cheapest first.
         """
         return self._client.run(calls.designs(self._retries, self.name))
 
@@ -289,8 +289,8 @@ class RemoteStudy:
     ) -> AskTell:
         """Train its trials here: ask for one, report while it trains, tell how it ended; see :func:`hpo.ask_tell`.
 
-        ``holder`` says who trains, for people to read. Calls go on through outages of ``outage_seconds``. With
-        ``background`` a training does not wait for its reports; their answers come a little later.
+        ``holder`` is a readable name of the client. Calls survive outages of ``outage_seconds``. With ``background``
+        a training does not wait for its reports; their answers come a little later.
         """
         channel = _TrialChannel(self._client, self.name, self._retries, outage_seconds)
         return AskTell(
@@ -333,7 +333,7 @@ class RemoteStudy:
 
 
 class _TrialChannel:
-    """A server, as a :class:`hpo.ask_and_tell.messages.Channel`; its calls outlast a server that restarts."""
+    """A server, as a :class:`hpo.ask_and_tell.messages.Channel`; calls are retried while the server restarts."""
 
     def __init__(
         self, client: Client, name: str, retries: RetryPolicy, outage_seconds: float
@@ -342,7 +342,7 @@ class _TrialChannel:
         self._retries = calls.retrying_for(retries, outage_seconds)
 
     def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
-        """See the channel. A user's own workload is looked for here: the server's folders are not."""
+        """See the channel. A custom workload is searched in this machine's folders, not the server's."""
         asked = self._client.run(
             calls.ask_trial(
                 self._retries, self._name, key=key, holder=holder, lease_seconds=lease_seconds

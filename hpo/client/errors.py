@@ -1,4 +1,4 @@
-"""The error that an answer stands for: the server's words, as one of the errors of :mod:`hpo.errors`."""
+"""Maps an error response to one of the errors of :mod:`hpo.errors`, with the server's message."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _OF_STATUS: dict[int, type[HpoError]] = {
 
 
 def error_of_response(answer: ServerResponse) -> HpoError:
-    """The error of an answer with a status of 400 and above, from the server or a proxy before it."""
+    """Return the error for a response with a status of 400 or above, from the server or a proxy before it."""
     document = answer.document
     error = document.get("error") if isinstance(document, dict) else None
     if not isinstance(error, dict):

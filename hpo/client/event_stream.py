@@ -1,7 +1,7 @@
-"""Server-sent events (WHATWG HTML, 9.2): lines to events, and the thread that is taken up where it broke.
+"""Server-sent events (WHATWG HTML, 9.2): parsing lines into events, and resuming after a broken connection.
 
-A feed is one stream of events over as many connections as it takes: each connection names the last event that was
-seen (``Last-Event-ID``), so that none is missed and none comes twice.
+A feed is one stream of events over any number of connections: each names the last event that was seen
+(``Last-Event-ID``), so that none is missed or repeated.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the end of the bytes may
 
 
 class EventStream:
-    """The events of one study, or of all (``study`` None): ask for :attr:`request`, hand in bytes, take events.
+    """The events of one study, or of all (``study`` None): send :attr:`request`, feed its bytes to :meth:`take`.
 
     ``progress`` adds the newest points of running trials, as events without an id.
-    :attr:`ended` turns true when the study has ended.
+    :attr:`ended` becomes true when the study has ended.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class EventStream:
         return Request("GET", self._path, {"until_end": "true"}, headers=headers, repeatable=True)
 
     def check(self, reply: ServerResponse) -> None:
-        """Raise :class:`ServiceError` where what is streamed are no events."""
+        """Raise :class:`ServiceError` if the response is not an event stream."""
         if not reply.headers.get("content-type", "").startswith("text/event-stream"):
             raise ServiceError(
                 f"{self._path} must stream events, but the server sent "
@@ -49,7 +49,7 @@ class EventStream:
             )
 
     def take(self, content: bytes) -> list[RemoteEvent]:
-        """The wanted events that the next bytes of the stream complete.
+        """Return the wanted events completed by the next bytes of the stream.
 
         Lines end with CR, LF or both, and with nothing else: not at U+2028, where ``str.splitlines`` would cut JSON.
         """
@@ -75,7 +75,7 @@ class EventStream:
         return None
 
     def broken(self, reply: ServerResponse | NoResponse) -> float:
-        """Seconds until the next connection, after this one ended or was refused; raises where there is no use."""
+        """Return the seconds until reconnecting after this one ended or was refused; raise if retrying is pointless."""
         self._kind, self._data, self._id, self._rest = "", "", "", b""
         self._failures += 1
         answered = isinstance(reply, ServerResponse)

@@ -1,8 +1,8 @@
 """The protocol between the calls and their transport: requests, responses and pauses, as data.
 
 A call is a generator that yields a :class:`Request` or a :class:`Pause` and is sent the outcome: a
-:class:`ServerResponse` or :class:`NoResponse` for a request, None for a pause. It returns its result. So every call is
-written once, for the blocking client, the asynchronous one, and tests without a network.
+:class:`ServerResponse` or :class:`NoResponse` for a request, None for a pause. It returns its result. So each call is
+written once for the blocking client, the asynchronous one, and tests without a network.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Parameters = Mapping[str, str | int | float | bool | Sequence[str | int | float]
 
 @dataclass(frozen=True)
 class Request:
-    """One request. ``repeatable`` says that it may be sent again where nobody knows whether it arrived."""
+    """One request. If ``repeatable``, it may be sent again even though it may have arrived."""
 
     method: str
     path: str
@@ -31,7 +31,7 @@ class Request:
 
 @dataclass(frozen=True)
 class ServerResponse:
-    """The response of the server; names of ``headers`` are in lower case."""
+    """The server's response; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -39,7 +39,7 @@ class ServerResponse:
 
     @property
     def document(self) -> Any:
-        """The JSON of the answer; None where it holds none."""
+        """The JSON of the response; None if it holds none."""
         try:
             return json.loads(self.content)
         except ValueError:
@@ -56,7 +56,7 @@ class NoResponse:
 
 @dataclass(frozen=True)
 class Pause:
-    """Wait some seconds before the next step."""
+    """A wait of some seconds before the next step."""
 
     seconds: float
 
@@ -66,7 +66,7 @@ Steps = Generator[Step, ServerResponse | NoResponse | None, T]
 
 
 def get(*path: str | int, **parameters: Any) -> Request:
-    """A request that reads; it may always be repeated. Each of ``path`` is one segment, in any characters."""
+    """Return a GET request, which may always be repeated. Each of ``path`` is one segment, with any characters."""
     return Request(
         "GET",
         join(*path),
@@ -76,5 +76,5 @@ def get(*path: str | int, **parameters: Any) -> Request:
 
 
 def join(*path: str | int) -> str:
-    """The path of these segments below the API's root."""
+    """Join the segments to a path below the API's root."""
     return "".join(f"/{quote(str(segment), safe='')}" for segment in path)

@@ -41,7 +41,7 @@ class StudyStatus:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen unless somebody resumes it."""
+        """Whether the study is at rest until it is resumed."""
         return self.state in ENDED
 
     @classmethod
@@ -101,9 +101,9 @@ class RemoteEvent:
 class RemoteTrial:
     """One training: its settings at one global batch size with one seed, and what came of it.
 
-    Each of ``figures`` is an attribute too, as ``epochs_to_target``, ``epochs``, ``seconds`` and ``best_metric``: None
-    where it was not measured. They are those that the server has. ``sizes`` are the width, depth and samples of its
-    rung, empty where the batch alone grows.
+    Each of ``figures`` is an attribute too, such as ``epochs_to_target``, ``epochs``, ``seconds`` and ``best_metric``:
+    None if not measured. They are those that the server has. ``sizes`` are the width, depth and samples of its rung,
+    empty if only the batch grows.
     """
 
     number: int
@@ -139,7 +139,7 @@ class RemoteTrial:
         return _read(cls, document, read)
 
     def __getattr__(self, name: str) -> float | None:
-        """A figure; AttributeError where the server has none of this name."""
+        """Return a figure; AttributeError if the server has none of this name."""
         figures: Mapping[str, float | None] = self.__dict__.get("figures", {})
         if name not in figures:
             raise AttributeError(f"a trial has no {name!r}; its figures are {', '.join(figures)}")
@@ -150,8 +150,8 @@ class RemoteTrial:
 class RemoteForecast:
     """Settings and epochs to target at a batch size, each the median with its 90 % interval.
 
-    Of a study that asks for the best within a budget ``epochs_to_target`` is None, and ``best`` is that metric.
-    ``sizes`` are the width, depth and samples that it is for, empty where the batch alone grows.
+    For a study that asks for the best within a budget, ``epochs_to_target`` is None and ``best`` is that metric.
+    ``sizes`` are the width, depth and samples of the forecast, empty if only the batch grows.
     """
 
     global_batch_size: float
@@ -188,7 +188,7 @@ class RemoteForecast:
 class RemoteDesign:
     """So many trainings over the ladder up to ``largest``: their cost, and the interval at full scale that they leave.
 
-    ``cost`` is in trainings at full scale, ``accelerator_hours`` None where no training was timed; ``own`` is the study
+    ``cost`` is in trainings at full scale, ``accelerator_hours`` None if no training was timed; ``own`` is the study
     as it is. See :class:`hpo.Design`.
     """
 
@@ -244,7 +244,7 @@ class RemotePlan:
         folder.mkdir(parents=True, exist_ok=True)
         paths = []
         for name, text in self.files.items():
-            path = folder / Path(name).name  # a server does not choose where files go
+            path = folder / Path(name).name  # the server must not choose where files go
             path.write_text(text, encoding="utf-8")
             if text.startswith("#!"):
                 path.chmod(path.stat().st_mode | 0o111)

@@ -1,9 +1,9 @@
 """Retries: which requests are sent again, and when.
 
-A request is sent again where no answer came, and for 429, 502, 503 and 504; if it may have arrived, only where a
-repetition does no harm. Pauses double from ``first_seconds`` to ``most_seconds`` and are drawn between half and all of
-that, so that clients that failed together do not come back together (Brooker, "Exponential Backoff And Jitter", AWS
-Architecture Blog 2015). A server's Retry-After is the least pause.
+A request is sent again if no response came, and for 429, 502, 503 and 504; if it may have arrived, only if repeating
+it is harmless. Pauses double from ``first_seconds`` to ``most_seconds`` with a jitter between half and all of that, so
+that clients that failed together do not return together (Brooker, "Exponential Backoff And Jitter", AWS Architecture
+Blog 2015). A server's Retry-After is the shortest pause.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from hpo.client.protocol import NoResponse, Pause, Request, ServerResponse, Step
 from hpo.errors import UnreachableError
 
 REFUSED_UNSEEN = (429,)
-"""The request was not worked on at all."""
+"""The server did not process the request."""
 PASSING = (502, 503, 504)
-"""The server, or what stands before it, is away for a moment."""
+"""The server, or a proxy before it, is briefly unavailable."""
 LONGEST_RETRY_AFTER = 300.0
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """At most ``attempts`` of a request, with pauses in seconds between them that double from first to most."""
+    """At most ``attempts`` per request, with pauses that double from ``first_seconds`` to ``most_seconds``."""
 
     attempts: int = 6
     first_seconds: float = 0.25
@@ -35,13 +35,13 @@ class RetryPolicy:
     random: random.Random = field(default_factory=random.Random)
 
     def pause(self, attempt: int, retry_after: float = 0.0) -> float:
-        """Seconds after the failed ``attempt``, counted from 1."""
+        """Return the seconds to wait after the failed ``attempt``, counted from 1."""
         longest: float = min(self.most_seconds, self.first_seconds * 2.0 ** min(attempt - 1, 30))
         return max(longest * self.random.uniform(0.5, 1.0), retry_after)
 
 
 def ask(request: Request, retries: RetryPolicy) -> Steps[ServerResponse]:
-    """Send a request until it is answered; raises the error that an answer stands for."""
+    """Send a request until it is answered; raise the error of an error response."""
     attempt = 0
     while True:
         attempt += 1
@@ -55,7 +55,7 @@ def ask(request: Request, retries: RetryPolicy) -> Steps[ServerResponse]:
 
 
 def may_repeat(request: Request, reply: ServerResponse | NoResponse | None) -> bool:
-    """Whether sending the request again does no harm and may help."""
+    """Whether sending the request again is harmless and may help."""
     if isinstance(reply, ServerResponse):
         return reply.status in REFUSED_UNSEEN or (request.repeatable and reply.status in PASSING)
     return request.repeatable or (isinstance(reply, NoResponse) and reply.never_sent)
@@ -64,7 +64,7 @@ def may_repeat(request: Request, reply: ServerResponse | NoResponse | None) -> b
 def failure(
     request: Request, reply: ServerResponse | NoResponse | None, attempts: int
 ) -> Exception:
-    """The error to raise for a request that got this answer, or none."""
+    """Return the error to raise for a request with this response, or without one."""
     if isinstance(reply, ServerResponse):
         return error_of_response(reply)
     reason = reply.reason if isinstance(reply, NoResponse) else "no answer came"
@@ -80,7 +80,7 @@ def failure(
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float:
-    """Seconds that the server asks for, as a number or a date (RFC 9110, 10.2.3); 0 where it asks for none."""
+    """Return the seconds of Retry-After, given as a number or a date (RFC 9110, 10.2.3); 0 if absent."""
     text = headers.get("retry-after", "").strip()
     if not text:
         return 0.0

@@ -1,4 +1,4 @@
-"""The transport over httpx: how requests are sent, and what responses and errors become; for both clients."""
+"""The transport over httpx, for both clients: converts requests, responses and errors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 def options(address: Address) -> dict[str, Any]:
-    """The arguments for a client of httpx."""
+    """Return the arguments of an httpx client."""
     return {"headers": dict(address.headers), "timeout": TIMEOUT, "follow_redirects": False}
 
 
 def arguments(address: Address, request: Request) -> dict[str, Any]:
-    """The arguments of httpx for one request."""
+    """Return httpx's arguments for one request."""
     return {
         "method": request.method,
         "url": f"{address.root}{request.path}",
@@ -32,7 +32,7 @@ def arguments(address: Address, request: Request) -> dict[str, Any]:
 
 
 def server_response(response: httpx.Response) -> ServerResponse:
-    """A response that was read whole."""
+    """Convert a response that was read completely."""
     return ServerResponse(
         response.status_code,
         {name.lower(): value for name, value in response.headers.items()},
@@ -41,14 +41,14 @@ def server_response(response: httpx.Response) -> ServerResponse:
 
 
 def head_of(response: httpx.Response) -> ServerResponse:
-    """A response whose body is still to come."""
+    """Convert a response whose body is still unread."""
     return ServerResponse(
         response.status_code, {name.lower(): value for name, value in response.headers.items()}, b""
     )
 
 
 def no_response(error: httpx.HTTPError | httpx.InvalidURL, address: Address) -> NoResponse:
-    """No answer, in words; raises RequestError where there never can be one."""
+    """Convert a network error; raise RequestError if the request can never succeed."""
     if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
         raise RequestError(f"the URL of the server cannot be used: {error}") from error
     if isinstance(error, httpx.ConnectError):

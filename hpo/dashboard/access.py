@@ -1,4 +1,4 @@
-"""Callables that the server hands to the dashboard, so that neither imports the other."""
+"""Callables that the server passes to the dashboard, so that neither imports the other."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from storage.store import Store
 
 @dataclass(frozen=True)
 class Access:
-    """``reader`` is a dependency that admits those who may read; the others may raise the server's answer.
+    """``reader`` is a dependency that admits callers who may read; the others may raise the server's errors.
 
-    ``study(request, who, name)`` is the study that the address means. ``laws(request, study)`` and
-    ``forecast(request, study, batch)`` may take seconds, and raise :class:`EvidenceError` where the trials say nothing.
-    ``result(request, study)`` is the study without a fit. ``kept(request, study, what, make)`` is an answer in JSON
-    that was kept for the study as it is, else as ``make`` makes it.
-    ``compute(request, who, work)`` does what may take seconds in a thread, where each user has one at a time.
-    ``calibration(request, who)`` holds the launched plans that may be seen.
+    ``study(request, who, name)`` returns the study named in the path. ``laws(request, study)`` and
+    ``forecast(request, study, batch)`` may take seconds, and raise :class:`EvidenceError` if the trials say nothing.
+    ``result(request, study)`` returns the study without a fit. ``kept(request, study, what, make)`` returns the JSON
+    answer stored for the study as it is now, or the result of ``make``.
+    ``compute(request, who, work)`` runs slow work in a thread, one at a time for each user.
+    ``calibration(request, who)`` returns the launched plans that the caller may see.
     """
 
     reader: Callable[..., Any]

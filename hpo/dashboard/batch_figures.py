@@ -41,18 +41,18 @@ from storage.records import Outcome, TrialState
 BAND_POINTS = 32
 REGIME_STEPS = 120
 REGIME = "regime"
-"""Names by which plots.js finds the regimes: on a narrow page each gets a line of its own."""
+"""Name by which plots.js finds the regimes' labels; on a narrow page it puts each on a separate line."""
 BEYOND_SIGHT = 12.0
-"""An interval may stretch an axis to this many times the largest point; what is beyond is cut off."""
+"""An interval may stretch an axis to this many times the largest point; the rest is cut off."""
 
 
 def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure:
     """Epochs to target against the global batch size, both logarithmic.
 
-    Every trial that has ended, by state, at the epochs it took or was stopped after; the best settings of each
-    rung; with ``posterior`` the law's median with its 90 % band and the critical batch size (the median, in
-    samples) and the regimes; the forecast for the full-scale batch with its 90 % interval; and what the launched
-    plans did. Of a study over several sizes a panel for each length, a colour for each model
+    It shows every ended trial, by state, at the epochs it took or was stopped after; the best settings of each
+    rung; with ``posterior`` the law's median with its 90 % band, the critical batch size (the median, in samples) and
+    the regimes; the forecast for the full-scale batch with its 90 % interval; and the outcomes of launched plans. For
+    a study over several sizes it has a panel for each length and a colour for each model
     (:mod:`hpo.dashboard.size_figures`).
     """
     if result.spec.sizes:
@@ -141,8 +141,8 @@ def setting_against_batch(
 ) -> go.Figure:
     """Values of a tuned setting against the global batch size, coloured by the epochs to target.
 
-    The best value of each rung stands out; with ``posterior`` and a setting that is extrapolated, its law with
-    the 90 % band and the forecast for the full-scale batch, beside what the launched plans used. Raises
+    The best value of each rung is highlighted; with ``posterior`` and an extrapolated setting it also shows the law
+    with its 90 % band, the forecast for the full-scale batch, and the values used by launched plans. Raises
     :class:`EvidenceError` for a setting that the study does not tune.
     """
     check_tuned(result, name)
@@ -188,7 +188,7 @@ def check_tuned(result: StudyResult, name: str) -> None:
 
 
 def full_scale_forecast(result: StudyResult, posterior: Posterior | None = None) -> Forecast | None:
-    """The forecast for the study's full-scale batch: the result's own, or by ``posterior``; None without either."""
+    """Return the forecast for the full-scale batch from the result or by ``posterior``; None without either."""
     if result.forecast is not None:
         return result.forecast.numbers
     batch = _full_scale(result)
@@ -198,7 +198,7 @@ def full_scale_forecast(result: StudyResult, posterior: Posterior | None = None)
 
 
 def value_of(value: Any) -> Any:
-    """A setting's value as a coordinate: numbers as they are, the rest as text."""
+    """Return a setting's value as a coordinate: numbers as they are, others as text."""
     return (
         value
         if isinstance(value, int | float) and not isinstance(value, bool)
@@ -207,7 +207,7 @@ def value_of(value: Any) -> Any:
 
 
 def setting_axis(result: StudyResult, name: str, shown: Sequence[Any]) -> dict[str, Any]:
-    """The axis of a tuned setting: that of its domain, and long enough for the values ``shown``."""
+    """Return the axis of a tuned setting, which covers its domain and the values ``shown``."""
     domain = result.spec.search.domains[name]
     if isinstance(domain, Categorical):
         return {
@@ -239,7 +239,7 @@ def _batches(result: StudyResult) -> list[int]:
 
 
 def _grid(result: StudyResult) -> NDArray[np.float64]:
-    """Batches to draw the law over, the largest rung among them: there it turns from fitted to extrapolated."""
+    """Return the batches to draw the law over, with the largest rung, where it turns from fitted to extrapolated."""
     batches = _batches(result)
     return np.unique(
         np.append(np.geomspace(batches[0], batches[-1], BAND_POINTS), _largest_rung(result))
@@ -260,7 +260,7 @@ def _stretch(ends: tuple[float, float], values: Sequence[float]) -> tuple[float,
 
 
 def _add_band(figure: go.Figure, result: StudyResult, band: Band, what: str) -> None:
-    """The law's 90 % band and its median, drawn through over the ladder and dashed beyond it."""
+    """Add the law's 90 % band and its median, solid over the ladder and dashed beyond it."""
     figure.add_scatter(
         x=np.concatenate([band.batches, band.batches[::-1]]),
         mode="lines",
@@ -350,7 +350,7 @@ def _add_forecast(figure: go.Figure, batch: int, ends: Interval, what: str) -> N
 
 
 def _add_outcomes(figure: go.Figure, result: StudyResult, name: str | None = None) -> None:
-    """The outcome of each launched plan, or the value of a setting that it used, against its batch size."""
+    """Add the outcome of each launched plan, or the value of a setting that it used, against its batch size."""
     shown: set[str] = set()
     for run in result.runs:
         if run.outcomes:
@@ -375,14 +375,14 @@ def _add_outcomes(figure: go.Figure, result: StudyResult, name: str | None = Non
 
 
 def _seen(run: PlannedRun, outcome: Outcome) -> float | None:
-    """The height of a launch in the figure: its best metric after a fixed budget, else its epochs."""
+    """Return the y value of a launch: its best metric for a fixed budget, else its epochs."""
     if run.question.fixed:
         return outcome.best_metric
     return outcome.epochs_to_target or outcome.epochs
 
 
 def _steps_beside(run: PlannedRun) -> float:
-    """How far from its batch a plan's runs are drawn, by the kind of the plan, in steps aside."""
+    """Return the horizontal offset of a plan's runs from their batch, by the kind of the plan, in steps."""
     return 0.45 * (list(style.KINDS).index(run.plan.kind) + 1)
 
 
@@ -403,7 +403,7 @@ def _mark_critical(
     posterior: Posterior | None,
     ends: tuple[float, float],
 ) -> None:
-    """A line at the critical batch size; where it lies off the figure, words at the side that it lies on."""
+    """Add a line at the critical batch size, or a label at the nearer edge if it lies outside the figure."""
     if numbers and numbers.critical_batch is not None:
         critical = numbers.critical_batch
     elif posterior is not None:
@@ -426,7 +426,7 @@ def _mark_critical(
     place = math.log(critical.median / low) / math.log(high / low)
     if not 0 <= place <= 1:
         label |= (
-            # the forecast stands on that side, above
+            # the forecast is on that side, above
             {"x": 0.99, "xanchor": "right", "y": 0.015, "yanchor": "bottom", "text": f"{text} →"}
             if place > 1
             else {"x": 0.01, "xanchor": "left", "text": f"← {text}"}
@@ -454,7 +454,7 @@ def _mark_critical(
 
 
 def _name_regimes(figure: go.Figure, posterior: Posterior) -> None:
-    """The regimes of the law (Shallue et al., arXiv:1811.03600), above the figure, each over its batches."""
+    """Label the regimes of the law (Shallue et al., arXiv:1811.03600) above the figure, each over its batches."""
     low, high = figure.layout.xaxis.range
     places = np.linspace(low, high, REGIME_STEPS)
     names = [regime(posterior, 10.0**place) for place in places]
@@ -487,7 +487,7 @@ def _name_regimes(figure: go.Figure, posterior: Posterior) -> None:
 
 
 def _epochs_colours(epochs: Sequence[float]) -> dict[str, Any]:
-    """Marker colours by the logarithm of the epochs to target, dark for few, with a scale whose ticks are epochs."""
+    """Return marker colours by the logarithm of the epochs to target, dark for few, with a colour bar in epochs."""
     low, high = style.log_range(epochs, pad=1.0)
     axis = style.log_axis(low, high if high > low else low * 1.1)
     scale = {

@@ -1,4 +1,4 @@
-"""All trials of a study as columns: what a table of thousands is sorted and filtered by."""
+"""All trials of a study as columns, by which a table of thousands is sorted and filtered."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ COLUMNS = (
 def trial_columns(trials: Sequence[Trial], tuned: Sequence[str]) -> dict[str, Any]:
     """All trials of a study as lists of one length.
 
-    ``columns`` holds what every trial has, ``settings`` the sizes and the tuned ones by name; what was not measured is
-    None.
-    ``figures`` are the heads of those of the columns that say what came of a trial, by name, in the order of the page.
+    ``columns`` holds the columns common to all trials, ``settings`` the sizes and tuned settings by name; unmeasured
+    values are None. ``figures`` are the headings of the result columns by name, in the order of the page.
     """
     return {
         "columns": {name: [_plain(getattr(trial, name)) for trial in trials] for name in COLUMNS},

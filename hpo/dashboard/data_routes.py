@@ -1,4 +1,4 @@
-"""Routes of the pages beyond the API: figures of the report and of notebooks, all trials in columns, a trial's job."""
+"""Routes of the pages in addition to the API: the figures, all trials in columns, a trial's job, the report."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ SLOW = ("importances", "slice", "contour")  # they fit random forests, or load O
 MOST_BATCH = 10**8
 JSON = "application/json"
 MOST_NUMBER = 2**31 - 1
-DATABASE = "DATABASE"  # stands in a downloaded report for the address of the server's own database
+DATABASE = "DATABASE"  # replaces the URL of the server's database in a downloaded report
 Number = Annotated[int, Path(ge=0, le=MOST_NUMBER)]
 
 
 class AnswerCache:
-    """The answers that were last made: a page that is opened again need not wait for them."""
+    """Cache of the latest answers, so that a reopened page need not wait for them."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -64,7 +64,7 @@ class AnswerCache:
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], bytes], alive: object = None) -> Response:
-        """The JSON for ``key``, made if it is not there; ``alive`` is kept as long as it is."""
+        """Return the JSON for ``key``, made if missing; ``alive`` is referenced as long as the answer is cached."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -78,7 +78,7 @@ class AnswerCache:
 
 
 def data_routes(access: Access) -> APIRouter:
-    """Routes under ``/api/v1`` for the pages alone; they are in no document and may change with the pages."""
+    """Return routes under ``/api/v1`` for the pages only; they are not in the OpenAPI document and may change."""
     router = APIRouter(prefix="/api/v1", include_in_schema=False)
     reader, drawn, kept = Depends(access.reader), AnswerCache(48), AnswerCache(8)
 
@@ -109,7 +109,7 @@ def data_routes(access: Access) -> APIRouter:
         what = f"figure {key} {setting}"
 
         def of(result: StudyResult, posterior: Posterior | None) -> Response:
-            # both are kept with the figure, so that their identity stands for what they hold
+            # both are kept alive with the figure, so that their ids remain valid cache keys
             return drawn.get(
                 (id(result), id(posterior), key, setting),
                 lambda: _drawn(FIGURES[key](result, posterior, setting)),
@@ -194,7 +194,7 @@ def data_routes(access: Access) -> APIRouter:
     @router.get("/studies/{name}/columns")
     def columns(request: Request, name: str, who: Any = reader) -> Response:
         study, store = access.study(request, who, name), access.store(request)
-        # what a column holds changes when a trial begins or ends, and then the counts do
+        # columns change when a trial begins or ends, and then the counts change too
         counts = sorted(
             (batch, str(state), count)
             for batch, states in store.counts(study.id).items()
@@ -222,7 +222,7 @@ def data_routes(access: Access) -> APIRouter:
 
 
 def _laws(access: Access, request: Request, study: Study) -> tuple[StudyResult, Posterior | None]:
-    """The study with its laws; None where there is too little for one: the trials are shown all the same."""
+    """Return the study with its laws, or None if there are too few trials for one; the trials are shown anyway."""
     result = access.result(request, study)
     if not result.answered:
         return result, None
@@ -233,7 +233,7 @@ def _laws(access: Access, request: Request, study: Study) -> tuple[StudyResult, 
 
 
 def _contour(result: StudyResult) -> go.Figure:
-    """Over the two that matter most, as in the report."""
+    """Draw the contour over the two most important settings, as in the report."""
     order = importance_order(importances(result))
     if len(order) < 2:
         raise EvidenceError("needs two settings, and more trainings that have ended")
@@ -241,7 +241,7 @@ def _contour(result: StudyResult) -> go.Figure:
 
 
 def _or_why_not(draw: Callable[[], go.Figure]) -> go.Figure:
-    """The figure, or an empty one that says why: on a server without Optuna a page misses some figures, no more."""
+    """Return the figure, or an empty one with the reason: without Optuna a page only lacks some figures."""
     try:
         return draw()
     except (EvidenceError, ExportError) as error:
@@ -258,7 +258,7 @@ def _planned(
     slot_hours: float | None,
     cost: str | None,
 ) -> dict[str, Any]:
-    """The plan with its figures, or why there is none."""
+    """Return the plan with its figures, or the reason why there is none."""
     try:
         if machine not in machine_names():
             raise PlanError(
@@ -282,7 +282,7 @@ def _planned(
 
 
 def _known_cost(name: str | None) -> str | None:
-    """A published cost by its name; a path from the network is none."""
+    """Return the name of a published cost; refuse a file path, as it comes from the network."""
     if not name:
         return None
     if name not in cost_names():
@@ -299,7 +299,7 @@ def _packed(document: Any) -> bytes:
 
 
 def _bare(figure: go.Figure) -> go.Figure:
-    """Without what the page gives: a heading, colours, a width."""
+    """Remove from a figure what the page provides: heading, colours and width."""
     return figure.update_layout(
         title_text=None,
         template=None,

@@ -25,8 +25,8 @@ LEAST_DRAWN = 2
 def importances(result: StudyResult, found: Sequence[Importances] | None = None) -> go.Figure:
     """Importances of the tuned settings by fANOVA and by PED-ANOVA, a colour for each batch size, grey over all.
 
-    ``found`` is what :func:`hpo.importances` returned; computed anew without it. Raises
-    :class:`ExportError` where Optuna is not installed.
+    ``found`` is the result of :func:`hpo.importances`, which is computed if not given. Raises
+    :class:`ExportError` if Optuna is not installed.
     """
     found = found_importances(result) if found is None else found
     names = importance_order(found)
@@ -48,7 +48,7 @@ def importances(result: StudyResult, found: Sequence[Importances] | None = None)
     colours = style.rung_colours(
         [each.global_batch_size for each in found if each.global_batch_size]
     )
-    for each in reversed(found):  # bars of a group are drawn from below
+    for each in reversed(found):  # plotly draws the bars of a group from the bottom up
         batch = each.global_batch_size
         label = "all" if batch is None else number(batch)
         for column, shares in enumerate((each.fanova, each.ped_anova), start=1):
@@ -144,7 +144,7 @@ def _study(result: StudyResult, global_batch_size: int | None) -> optuna.Study:
 
 
 def _enough(result: StudyResult, global_batch_size: int | None, figure: go.Figure) -> bool:
-    """Whether there is something to draw; else the figure says that there is not."""
+    """Whether there is something to draw; if not, add a note to the figure."""
     question = result.spec.question
     answered = sum(
         question.need(trial) is not None and global_batch_size in (None, trial.global_batch_size)

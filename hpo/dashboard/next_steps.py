@@ -23,14 +23,14 @@ command goes on with the study."""
 
 @dataclass(frozen=True)
 class Step:
-    """Something to do next; ``command`` is "" where there is none."""
+    """Something to do next; ``command`` is "" if there is none."""
 
     text: str
     command: str = ""
 
 
 def next_steps(view: StudyView) -> list[Step]:
-    """The next steps of a study, the first one first; at least one."""
+    """Return the next steps of a study in order; at least one."""
     result, storage = view.result, f"--storage {shlex.quote(view.storage)}"
     name = shlex.quote(result.study.name)
     again = f"hpo run STUDY.yaml {storage}"
@@ -52,7 +52,7 @@ def next_steps(view: StudyView) -> list[Step]:
 
 
 def _about_the_sweep(result: StudyResult, again: str, report: str) -> Step | None:
-    """The next step for a sweep that is incomplete or has no results; None for one with results."""
+    """Return the next step for a sweep that is incomplete or has no results; None if it has results."""
     states = {trial.state for trial in result.trials if trial.state.finished}
     if result.study.state is StudyState.RUNNING:
         return Step("The sweep is going on; write this report again later.", report)

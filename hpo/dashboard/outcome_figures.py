@@ -1,4 +1,4 @@
-"""Figures of launched plans: what was forecast and what happened."""
+"""Figures of launched plans: forecast against observed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VERDICTS = {
 def validation(result: StudyResult) -> go.Figure:
     """The forecast's 90 % interval of epochs to target, and what each launch took, beside the rules of thumb.
 
-    A launch that missed the target stands, open, at the epochs it ran.
+    A launch that missed the target is an open marker at the epochs it ran.
     """
     fixed = result.spec.question.fixed
     runs = [run for run in result.runs if run.outcomes or run.plan.epochs]
@@ -76,8 +76,8 @@ def validation(result: StudyResult) -> go.Figure:
 def calibration(rows: Sequence[CalibrationRow]) -> go.Figure:
     """Observed against predicted epochs to target, both logarithmic: one point for each launched plan that predicted.
 
-    The bars are the 90 % intervals; the points of good forecasts lie on the diagonal, and nine of ten bars cross
-    it. Plans that predicted nothing (the rules of thumb) and those that never reached the target have no place.
+    The bars are the 90 % intervals; the points of good forecasts are on the diagonal, and nine of ten bars cross
+    it. Plans that predicted nothing (the rules of thumb) and those that never reached the target are not shown.
     """
     figure = style.figure("forecasts against outcomes")
     placed = [
@@ -189,7 +189,7 @@ def _add_diagonal(figure: go.Figure, ends: tuple[float, float]) -> None:
 
 
 def _labels(runs: Sequence[PlannedRun]) -> list[str]:
-    """A name for each run, with the batch size or the plan's number where that is what tells two apart."""
+    """Return a name for each run, with the batch size or the plan's number where needed to make it unique."""
     several = len({run.plan.global_batch_size for run in runs}) > 1
     names = [
         KIND_NAMES[run.plan.kind] + (f" at {number(run.plan.global_batch_size)}" if several else "")

@@ -71,7 +71,7 @@ classes."""
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts."""
+    """A table of strings."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -88,7 +88,7 @@ class Picture:
 
 
 def headline(result: StudyResult) -> str:
-    """The forecast in one sentence; "" without one."""
+    """Return the forecast in one sentence; "" without one."""
     if result.forecast is None:
         return ""
     numbers = result.forecast.numbers
@@ -114,7 +114,7 @@ def target_of(result: StudyResult) -> str:
 
 
 def progress(result: StudyResult) -> str:
-    """How many trainings there are, by how they ended."""
+    """Return the number of trainings, by how they ended."""
     counts = Counter(trial.state for trial in result.trials)
     parts = [f"{counts[state]} {state}" for state in TrialState if counts[state]]
     raced = f" and {len(result.raced)} of a race" if result.raced else ""
@@ -129,7 +129,7 @@ def progress(result: StudyResult) -> str:
 
 
 def runs_table(result: StudyResult) -> Table | None:
-    """Forecast beside observed, for the forecast's plan and the rules of thumb; None without a plan."""
+    """Return forecast beside observed, for the forecast's plan and the rules of thumb; None without a plan."""
     if not result.runs:
         return None
     scaled = result.spec.search.scaled
@@ -185,7 +185,7 @@ def rungs_table(result: StudyResult) -> Table:
     for point, batch in itertools.product(by_sizes, result.spec.ladder):
         trials = [each for each in by_sizes[point] if each.global_batch_size == batch]
         if not trials and point == full_point(result.spec) != ():
-            continue  # the full scale itself, raced at another batch
+            continue  # the full scale itself, run as a race at another batch
         counts = Counter(trial.state for trial in trials)
         each = best_of_rungs(trials, [batch], question).get(batch)
         rows.append(
@@ -207,7 +207,7 @@ def rungs_table(result: StudyResult) -> Table:
 
 
 def verdict(result: StudyResult) -> str:
-    """The verdict of the launches on the forecast, alone and against the rules of thumb; "" before any launch."""
+    """Return how the launches judge the forecast, alone and against the rules of thumb; "" before any launch."""
     run = result.plan
     if run is None or not run.outcomes:
         return ""
@@ -234,7 +234,7 @@ def verdict(result: StudyResult) -> str:
 
 
 def pictures(view: StudyView) -> Iterator[Picture]:
-    """The figures of a study, in the order in which they are read."""
+    """Yield the figures of a study in reading order."""
     result, law = view.result, view.posterior
     ended = any(trial.state.finished for trial in result.trials)
     varied = result.spec.search.names if ended else ()
@@ -301,7 +301,7 @@ def pictures(view: StudyView) -> Iterator[Picture]:
 
 
 def _designs(result: StudyResult) -> Iterator[Picture]:
-    """The value of further trainings; nothing without a forecast for the full scale from single trials."""
+    """Yield the value of further trainings; nothing without a forecast for the full scale from single trials."""
     if result.forecast is None or result.forecast.posterior is None:
         return
     with contextlib.suppress(EvidenceError):
@@ -312,7 +312,7 @@ def _designs(result: StudyResult) -> Iterator[Picture]:
 
 
 def weighed(result: StudyResult, posterior: Posterior | None) -> list[dict[str, Any]]:
-    """The Pareto front of the study's full-scale run on its machine; none where its speed there is not known."""
+    """Return the Pareto front of the study's full-scale run on its machine; empty if its speed there is unknown."""
     made = result.forecast
     if made is None or posterior is None:
         return []
@@ -323,7 +323,7 @@ def weighed(result: StudyResult, posterior: Posterior | None) -> list[dict[str, 
 
 
 def _importances(result: StudyResult) -> Iterator[Picture]:
-    """Which settings matter; nothing where too few trainings have ended, or Optuna is not installed."""
+    """Yield which settings matter; nothing if too few trainings have ended or Optuna is not installed."""
     with contextlib.suppress(ExportError):
         found = importances(result)
         order = importance_order(found)
@@ -344,7 +344,7 @@ def _importances(result: StudyResult) -> Iterator[Picture]:
 
 
 def run_with_images(result: StudyResult) -> tuple[PlannedRun, Outcome, Mapping[str, Any]] | None:
-    """The newest launch of the forecast that has sample images, else the newest of any plan; None without one."""
+    """Return the newest launch of the forecast with sample images, else the newest of any plan, else None."""
     found = [
         (run, outcome, run.sample_images[outcome.id])
         for run in result.runs
@@ -356,7 +356,7 @@ def run_with_images(result: StudyResult) -> tuple[PlannedRun, Outcome, Mapping[s
 
 
 def images_caption(run: PlannedRun, outcome: Outcome, shown: Mapping[str, Any]) -> str:
-    """Which model the sample images are of, and what it reached beside what it must beat."""
+    """Return which model made the sample images, and its metric beside the target."""
     model = (
         f"Settings from {KIND_NAMES[run.plan.kind]}, global batch size {number(run.plan.global_batch_size)}, "
         f"seed {outcome.seed}"

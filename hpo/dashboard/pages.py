@@ -1,6 +1,6 @@
-"""The pages: frames without data. Their scripts ask the API for the data, with the cookie of the login.
+"""The pages: frames without data. Their scripts request the data from the API, with the login's cookie.
 
-So a page is never stale, needs no right of its own, and shows a study's name only as text.
+So a page is never stale, needs no permission itself, and shows a study's name only as text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from storage.records import StudyState, TrialState
 STATIC = Path(str(files("hpo.dashboard") / "static"))
 _STATIC_FILES = frozenset(each.name for each in STATIC.iterdir() if each.is_file())
 SECURITY = {
-    # plotly sets styles on its elements, and makes pictures of its figures
+    # plotly sets inline styles on its elements, and exports its figures as images
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
@@ -30,7 +30,7 @@ _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 def pages(path: str = "") -> APIRouter:
-    """Every page of the dashboard, and the files that they load; ``path`` stands before all their addresses."""
+    """Return routes for every page of the dashboard and the files that they load; ``path`` prefixes all their URLs."""
     made, router = _Pages(path), APIRouter(include_in_schema=False)
     router.add_api_route("/", made.studies)
     router.add_api_route("/submit", made.submit)
@@ -122,7 +122,7 @@ class _Pages:
 
 
 def _name(request: Request) -> str:
-    """The study's name as it stands in the address; a slash in it arrives as a sign of its own."""
+    """Return the study's name from the path; a slash in it arrives as a special character."""
     return str(request.path_params["name"]).replace("\ue000", "/")
 
 
@@ -136,7 +136,7 @@ def _static(file: str) -> Response:
 
 
 def _plotly() -> Response:
-    # the script that plotly's wheel carries; its address has no version, and its content changes with plotly alone
+    # the script from plotly's wheel; its URL has no version, and its content changes only with plotly
     return FileResponse(
         str(files("plotly") / "package_data" / "plotly.min.js"),
         media_type="text/javascript",

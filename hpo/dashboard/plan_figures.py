@@ -1,4 +1,4 @@
-"""Figures of a plan: what other plans would cost, and where its time goes."""
+"""Figures of a plan: the cost of alternative plans, and where its time goes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ HOUR = 3600.0
 def pareto_front(plan: Plan) -> go.Figure:
     """Time to target against accelerator hours, both logarithmic: the plans that no other beats in both.
 
-    The bars are 90 % intervals of the time. The star is ``plan``, or the nearest to it that was compared; a diamond
-    is the knee, beyond which further accelerators buy little time.
+    The bars are 90 % intervals of the time. The star is ``plan``, or the nearest compared plan; a diamond is the knee,
+    beyond which further accelerators save little time.
     """
     figure = style.figure(
         f"{plan.study}: time against accelerator hours on {plan.machine}", height=340
@@ -74,8 +74,8 @@ def trade_offs(
 ) -> go.Figure:
     """Time against accelerator hours over batch sizes, placements and settings: nothing beats these in all three aims.
 
-    ``rows`` are what :meth:`hpo.TradeOff.to_dict` gives. The colour is the batch size; what the third aim comes to, and
-    the settings, stand under the pointer. Plans that are best in one aim, or balanced, are labelled.
+    ``rows`` come from :meth:`hpo.TradeOff.to_dict`. The colour is the batch size; the hover text has the third aim and
+    the settings. Plans that are best in one aim, or balanced, are labelled.
     """
     figure = style.figure(title, height=380)
     if not rows:
@@ -150,7 +150,7 @@ def time_shares(plan: Plan) -> go.Figure:
 
 
 def _unit(seconds: Sequence[float]) -> tuple[str, float]:
-    """The unit in which times are best read, and its seconds."""
+    """Return the most readable unit for these times, and its length in seconds."""
     middle = sorted(seconds)[len(seconds) // 2] if seconds else HOUR
     return next(
         (

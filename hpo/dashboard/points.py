@@ -1,4 +1,4 @@
-"""Trials as points of figures: their groups, their hover texts, their places on the batch axis."""
+"""Trials as points of figures: their groups, hover texts and positions on the batch axis."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from storage.records import Outcome, Trial, TrialState
 from trainers.job import Question
 
 MOST_POINTS = 1500
-"""Trials that a figure draws as points; a browser moves so many without delay."""
+"""Most trials that a figure draws as points; a browser still handles these without delay."""
 
 
 def by_state(trials: Sequence[Trial]) -> dict[TrialState, list[Trial]]:
-    """The trials that have ended, by how they did; states without any are left out."""
+    """Return the ended trials by state; states without trials are omitted."""
     groups = {state: [trial for trial in trials if trial.state is state] for state in STATES}
     return {state: group for state, group in groups.items() if group}
 
 
 def thinned(trials: Sequence[Trial], most: int = MOST_POINTS) -> list[Trial]:
-    """At most about ``most`` of the trials, for a figure that is to stay quick: of each rung and state the same share.
+    """Return at most about ``most`` trials, to keep a figure fast: the same share of each rung and state.
 
-    They are taken evenly from the fewest epochs to the most, the first and the last among them. Fewer trials are all
-    returned, in their order.
+    They are spaced evenly from the fewest epochs to the most, the first and the last included. If there are no more
+    than ``most``, all are returned in their order.
     """
     if len(trials) <= most:
         return list(trials)
@@ -46,27 +46,27 @@ def thinned(trials: Sequence[Trial], most: int = MOST_POINTS) -> list[Trial]:
 
 
 def epochs_of(trial: Trial) -> float | None:
-    """Epochs to the target, or until the trial ended; None for one that ended before its first evaluation."""
+    """Return the epochs to the target, or until the trial ended; None if it ended before its first evaluation."""
     return trial.epochs_to_target or trial.epochs or None
 
 
 def metric_of(trial: Trial) -> float | None:
-    """The best value of the target's metric that is known of a trial, else the last."""
+    """Return a trial's best value of the target's metric if known, else its last value."""
     return trial.final_metric if trial.best_metric is None else trial.best_metric
 
 
 def metric_axis(question: Question, values: Sequence[float]) -> dict[str, Any]:
-    """The axis of a metric after a fixed budget: logarithmic for a loss, linear for a share."""
+    """Return the axis of a metric after a fixed budget: logarithmic for a loss, linear for a fraction."""
     if not question.target.higher_is_better and min(values, default=0.0) > 0:
         return log_axis(*log_range(values))
     return {"rangemode": "normal"}
 
 
 def epochs_ends(result: StudyResult, more: Sequence[float] = ()) -> tuple[float, float]:
-    """Ends of an axis of epochs for the trials of a study, and for the values ``more``.
+    """Return the limits of an epochs axis for the trials of a study and the values ``more``.
 
     Trainings that were stopped long before any reached the target would squeeze all others: the axis begins at
-    a quarter of the fewest epochs to the target, and they stand at its foot.
+    a quarter of the fewest epochs to the target, and they are drawn at its lower end.
     """
     heights = [*more, *(epochs for trial in result.trials if (epochs := epochs_of(trial)))]
     low, high = log_range(heights)
@@ -77,13 +77,13 @@ def epochs_ends(result: StudyResult, more: Sequence[float] = ()) -> tuple[float,
 
 
 def height(trial: Trial, low: float) -> float:
-    """Where a trial stands on an axis of epochs that begins at ``low``."""
+    """Return a trial's position on an axis of epochs that begins at ``low``."""
     epochs = epochs_of(trial) or 0.0
     return epochs if epochs >= low else low * 1.05
 
 
 def trial_text(result: StudyResult, trial: Trial) -> str:
-    """The hover text of a trial: number, batch, seed, the settings that vary, how it ended and why."""
+    """Return the hover text of a trial: number, batch, seed, the settings that vary, how it ended and why."""
     epochs = epochs_of(trial)
     if trial.state is TrialState.REACHED:
         end = f"{number(epochs)} epochs to the target"
@@ -110,12 +110,12 @@ def trial_text(result: StudyResult, trial: Trial) -> str:
 
 
 def settings_lines(settings: Mapping[str, Any], names: Sequence[str]) -> list[str]:
-    """A line for each of the named settings."""
+    """Return a line for each of the named settings."""
     return [f"{readable(name)} {number(settings[name])}" for name in names if name in settings]
 
 
 def outcome_texts(result: StudyResult, run: PlannedRun) -> list[str]:
-    """The hover text of each launch of a plan."""
+    """Return the hover text of each launch of a plan."""
     settings = settings_lines(run.plan.job.settings.to_dict(), result.spec.search.names)
     return [
         lines(
@@ -130,14 +130,14 @@ def outcome_texts(result: StudyResult, run: PlannedRun) -> list[str]:
 
 
 def outcome_end(outcome: Outcome) -> str:
-    """How a launch ended: ``28.5 epochs to the target``, or ``diverged after 3 epochs``."""
+    """Return how a launch ended: ``28.5 epochs to the target``, or ``diverged after 3 epochs``."""
     if outcome.epochs_to_target:
         return f"{number(outcome.epochs_to_target)} epochs to the target"
     return f"{outcome.state} after {number(outcome.epochs)} epochs"
 
 
 def outcome_markers(run: PlannedRun) -> dict[str, Any]:
-    """Markers of a run's launches: filled where the target was reached, open where not."""
+    """Return the markers of a run's launches: filled if the target was reached, open if not."""
     look = KINDS[run.plan.kind]
     symbols = [
         look.symbol if run.question.need(outcome) is not None else f"{look.symbol}-open"
@@ -149,14 +149,14 @@ def outcome_markers(run: PlannedRun) -> dict[str, Any]:
 
 
 def step_aside(result: StudyResult) -> float:
-    """How wide points of one batch size may be spread, as a difference of logarithms, clear of the next rung."""
+    """Return how far points of one batch size may be spread without touching the next rung, in log units."""
     batches = sorted({*result.spec.ladder, *(trial.global_batch_size for trial in result.trials)})
     gaps: list[float] = np.diff(np.log(batches)).tolist()
     return 0.36 * min([math.log(2), *gaps])
 
 
 def spread(result: StudyResult, trials: Sequence[Trial]) -> NDArray[np.float64]:
-    """Global batch sizes of ``trials``, set side by side at each rung, from left to right in the order of the sweep."""
+    """Return the x positions of ``trials``: side by side at each rung, from left to right in the order of the sweep."""
     order: dict[int, list[int]] = {}
     for trial in result.trials:
         order.setdefault(trial.global_batch_size, []).append(trial.number)
@@ -179,7 +179,7 @@ def add_trial_points(
     y: Sequence[Any],
     **look: Any,
 ) -> None:
-    """Points of trials that ended alike; ``look`` changes the marker of their state."""
+    """Add points for trials with the same state; ``look`` overrides that state's marker."""
     figure.add_scatter(
         x=x,
         y=y,

@@ -1,4 +1,4 @@
-"""``hpo report``: a study as one HTML file that needs nothing else, neither a network nor a server."""
+"""``hpo report``: a study as one self-contained HTML file that needs neither a network nor a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIGURE_CONFIG = {
 def write_report(name: str, storage: str, output: Path | str) -> Path:
     """Write the report of a study and return its path.
 
-    Raises :class:`StudyNotFoundError` for a study that the storage lacks, and :class:`HpoError` where the file
+    Raises :class:`StudyNotFoundError` for a study that the storage lacks, and :class:`HpoError` if the file
     cannot be written.
     """
     output = Path(output)
@@ -47,7 +47,7 @@ def write_report(name: str, storage: str, output: Path | str) -> Path:
 
 
 def render(view: StudyView, now: datetime) -> str:
-    """The report as HTML; all names and reasons in it are escaped."""
+    """Return the report as HTML, with all names and reasons escaped."""
     result = view.result
     return (
         _environment()
@@ -73,7 +73,7 @@ def render(view: StudyView, now: datetime) -> str:
 
 
 def _figure_html(picture: page.Picture) -> Markup:
-    # the page has a heading of its own; plotly's JSON escapes <, > and /, so that no name can end the script
+    # the page has its own heading; plotly's JSON escapes <, > and /, so that no name can end the script
     top = picture.figure.layout.margin.t or 30
     figure = picture.figure.update_layout(title_text=None, margin_t=top)
     return Markup(

@@ -34,7 +34,7 @@ title and buttons in pixels.
 def sample_images(shown: Mapping[str, Any]) -> go.Figure:
     """Sample images (:mod:`trainers.loop.sample_images`): grey for fields, one colour for each class of the labels.
 
-    Rows run from the top. Without panels it gives an empty figure that says so.
+    Rows run from the top. Without panels the figure is empty, with a note.
     """
     panels: Sequence[Mapping[str, Any]] = shown.get("panels", [])
     columns = _columns(panels)
@@ -74,7 +74,7 @@ def class_colour(label: int) -> str:
 
 
 def _columns(panels: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Every field of any panel in the order met, then labels and prediction where any panel has them."""
+    """Return all panels' fields in order of appearance, then labels and prediction if any panel has them."""
     fields = dict.fromkeys(name for panel in panels for name in panel.get("fields", {}))
     return [*fields, *(name for name in PICTURES if any(name in panel for panel in panels))]
 
@@ -111,7 +111,7 @@ def _add_picture(
 
 
 def _steps(count: int) -> list[list[Any]]:
-    """A colour scale of ``count`` equal steps, one colour each."""
+    """Return a colour scale of ``count`` equal steps, one colour each."""
     return [
         [place / count, class_colour(label)]
         for label in range(count)
@@ -124,14 +124,14 @@ def _texts(labels: NDArray[np.uint8], classes: Sequence[str]) -> NDArray[np.obje
 
 
 def _height(panels: Sequence[Mapping[str, Any]], columns: int) -> int:
-    """So high that the pictures keep their shape on a page of :data:`WIDTH`."""
+    """Return the height at which the pictures keep their aspect ratio on a page of :data:`WIDTH`."""
     width = (WIDTH - 90) * (1 - GAP * (columns - 1)) / columns
     tall = [width * max(0.25, min(2.0, _shape(panel))) for panel in panels]
     return round(sum(tall) * 1.12) + TOP + 60
 
 
 def _shape(panel: Mapping[str, Any]) -> float:
-    """Height over width of a panel's pictures."""
+    """Return the ratio of height to width of a panel's pictures."""
     pictures = [
         *panel.get("fields", {}).values(),
         *(panel[name] for name in PICTURES if name in panel),
@@ -140,7 +140,7 @@ def _shape(panel: Mapping[str, Any]) -> float:
 
 
 def _tidy(figure: go.Figure) -> None:
-    """Square pixels, the first row on top, neither ticks nor grid."""
+    """Set square pixels, the first row on top, and neither ticks nor grid."""
     bare = {
         "showticklabels": False,
         "ticks": "",
@@ -162,7 +162,7 @@ def _tidy(figure: go.Figure) -> None:
 def _add_legend(
     figure: go.Figure, panels: Sequence[Mapping[str, Any]], classes: Sequence[str]
 ) -> None:
-    """A square of each class's colour, where labels or predictions are shown."""
+    """Add a legend with a square of each class's colour if labels or predictions are shown."""
     if not any(name in panel for panel in panels for name in PICTURES):
         figure.update_layout(showlegend=False)
         return

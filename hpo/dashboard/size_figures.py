@@ -1,7 +1,7 @@
 """Figures over sizes: a ladder that grows in its model and in the length of its trainings, and what trainings buy.
 
-A panel for each length, a colour for each model, the batch from left to right; the law of each beside its trainings,
-and the forecast where the full scale is.
+There is a panel for each length and a colour for each model, with the batch on the x axis; each law is drawn with its
+trainings, and the forecast at the full scale.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from trainers.job import LENGTH
 
 BAND_POINTS = 24
 FAINT = 0.12
-ASIDE = 0.28  # how far trainings of a rung are spread, as a share of the distance to the next
-ROOM_FOR_TITLES = 76  # pixels: the panels' below the figure's, and below a page's buttons
+ASIDE = 0.28  # spread of a rung's trainings, as a share of the distance to the next rung
+ROOM_FOR_TITLES = 76  # pixels: panel titles go below the figure's title and a page's buttons
 
 
 @dataclass(frozen=True)
 class _Panel:
-    """The trainings of one length: ``models`` are their combinations of other sizes."""
+    """The trainings of one length; ``models`` are their combinations of other sizes."""
 
     title: str
     models: tuple[Point, ...]
@@ -64,9 +64,9 @@ class _Panel:
 def sized_ladder(
     result: StudyResult, numbers: Forecast | None, posterior: Posterior | None = None
 ) -> go.Figure:
-    """The best metric, or the epochs to the target, over the batch: a panel for each length, a colour for each model.
+    """Draw the best metric or the epochs to target over the batch: a panel for each length, a colour for each model.
 
-    With ``posterior`` the law of each with its 90 % band; ``numbers`` is the forecast for the full scale.
+    With ``posterior`` it draws the law of each with its 90 % band; ``numbers`` is the forecast for the full scale.
     """
     question = result.spec.question
     name = (
@@ -111,7 +111,7 @@ def setting_over_sizes(
     axis: Mapping[str, Any],
     posterior: Posterior | None = None,
 ) -> go.Figure:
-    """Values of a tuned setting over the batch with their laws: a panel for each length, a colour for each model."""
+    """Draw values of a tuned setting over the batch with their laws: a panel per length, a colour per model."""
     drawing = _Drawing(result, f"{result.study.name}: {readable(name)} over sizes")
 
     def of_trial(trial: Trial) -> Any:
@@ -125,7 +125,7 @@ def setting_over_sizes(
         if full:
             return setting_band(posterior, name, batches)
         if all(name != each.name for each in posterior.model.laws):
-            return None  # a warmup goes with the full scale's rate, and has no law over sizes
+            return None  # a warmup depends on the full scale's rate, and has no law over sizes
         return setting_band_at_sizes(posterior, name, batches, dict(point))
 
     ends = numbers.settings.get(name) if numbers else None
@@ -135,10 +135,10 @@ def setting_over_sizes(
 
 
 def cost_against_interval(result: StudyResult, found: Designs) -> go.Figure:
-    """The interval at full scale against what trainings cost that leave it, from one that is hardly any to twice these.
+    """The interval at full scale against the cost of the trainings, from hardly any to twice those of the study.
 
-    In trainings at full scale, by :func:`hpo.runs.designs.designs`. A colour for each largest size; the line joins
-    those that tell more than every cheaper one, and the star is the study as it is.
+    Costs are in trainings at full scale, by :func:`hpo.runs.designs.designs`. There is a colour for each largest size;
+    the line joins the designs that beat every cheaper one, and the star is the study as it is.
     """
     figure = style.figure(f"{result.study.name}: what trainings buy", height=460)
     best = found.worthwhile()
@@ -206,7 +206,7 @@ def _design_text(each: Design, found: Designs) -> str:
 
 @dataclass
 class _Drawing:
-    """A figure of panels; what is drawn in it, panel by panel."""
+    """A figure of panels, drawn panel by panel."""
 
     result: StudyResult
     title: str
@@ -239,7 +239,7 @@ class _Drawing:
         numbers: Forecast | None,
         ends: Interval | None,
     ) -> list[float]:
-        """Trainings, laws and forecast; returns the values by which the vertical axis is to be made."""
+        """Draw trainings, laws and forecast; return the values that the y axis must cover."""
         result, shown = self.result, list[float]()
         models = _models(result)
         kept = thinned(result.trials)
@@ -265,7 +265,7 @@ class _Drawing:
         return [value for value in shown if isinstance(value, int | float)]
 
     def outcomes(self, of_outcome: Any) -> None:
-        """The outcomes of launched plans, at the full scale."""
+        """Draw the outcomes of launched plans, at the full scale."""
         column = next(
             (index for index, panel in enumerate(self.panels, start=1) if panel.full), None
         )
@@ -286,7 +286,7 @@ class _Drawing:
             )
 
     def finished(self, words: str, axis: Mapping[str, Any]) -> go.Figure:
-        """The figure with its vertical axis, in words."""
+        """Return the figure, with the title and range of its y axis set."""
         self.figure.update_yaxes(**axis)
         self.figure.update_yaxes(title_text=words, row=1, col=1)
         if not by_state(self.result.trials):
@@ -294,7 +294,7 @@ class _Drawing:
         return self.figure
 
     def _first(self, name: str) -> bool:
-        """Whether a name comes into the legend for the first time."""
+        """Whether a name enters the legend for the first time."""
         new = name not in self._in_legend
         self._in_legend.add(name)
         return new
@@ -387,7 +387,7 @@ class _Drawing:
         )
 
     def _batches(self, panel: _Panel, trials: Sequence[Trial]) -> Any:
-        """Batches to draw a law over: those trained, or, at full scale, the ladder and the batch that it is for."""
+        """Return the batches to draw a law over: those trained, or, at full scale, the ladder and the target batch."""
         if panel.full:
             batches = self._full_batches()
             return np.geomspace(batches[0], batches[-1], BAND_POINTS)
@@ -416,7 +416,7 @@ class _Drawing:
 
 
 def _panels(result: StudyResult) -> list[_Panel]:
-    """One for each length in the order of the samples, the full scale last, alone."""
+    """Return one panel per length, ordered by samples, with the full scale in a separate last one."""
     spec, full = result.spec, full_point(result.spec)
     trained = dict.fromkeys(
         [*points(spec), *(point_of(spec, trial.settings) for trial in result.trials)]
@@ -441,7 +441,7 @@ def _of_model(point: Point) -> Point:
 
 
 def _models(result: StudyResult) -> list[Point]:
-    """The models, the smallest first, that of the full scale among them."""
+    """Return the models, smallest first, including that of the full scale."""
     spec = result.spec
     found = {_of_model(point) for point in (*points(spec), full_point(spec))}
     found |= {_of_model(point_of(spec, trial.settings)) for trial in result.trials}
@@ -449,7 +449,7 @@ def _models(result: StudyResult) -> list[Point]:
 
 
 def _colour(index: int, count: int) -> str:
-    """One colour for each in the order of the sizes: dark violet to green."""
+    """Return the colour of the ``index``-th size in order: dark violet to green."""
     return str(colors.sample_colorscale("Viridis", [0.05 + 0.75 * index / max(count - 1, 1)])[0])
 
 
@@ -458,7 +458,7 @@ def _clear(colour: str) -> str:
 
 
 def _beside(trials: Sequence[Trial], result: StudyResult) -> Any:
-    """The batches of trials, those of one rung side by side."""
+    """Return the x positions of trials, those of one rung side by side."""
     ladder = result.spec.ladder
     gap = min((math.log(b / a) for a, b in itertools.pairwise(ladder)), default=0.7)
     count: dict[int, int] = {}

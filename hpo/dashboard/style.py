@@ -1,6 +1,6 @@
-"""One restrained look for all figures: light, few colours that the colour-blind can tell apart, ticks at the rungs.
+"""One restrained style for all figures: light, few colours that are safe for the colour-blind, ticks at the rungs.
 
-Every kind of point also has a shape of its own, so that no figure depends on its colours.
+Every kind of point also has its own shape, so that no figure depends on its colours.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ AXIS = {
     "automargin": True,
     "title": {"standoff": 10},
 }
-# below the figure, where it makes its own room; with a title that does so too, plotly misplaces the points
+# below the figure with automatic margins; if the title has them too, plotly misplaces the points
 LEGEND = {
     "orientation": "h",
     "x": 0,
@@ -107,25 +107,25 @@ TEMPLATE = go.layout.Template(
 
 
 def figure(title: str, height: int = 440) -> go.Figure:
-    """An empty figure of the common look; ``title`` is plain text, ``height`` is in pixels."""
+    """Return an empty figure in the common style; ``title`` is plain text, ``height`` is in pixels."""
     return go.Figure(
         layout={"template": TEMPLATE, "title": {"text": plain(title)}, "height": height}
     )
 
 
 def plain(text: str) -> str:
-    """Text that plotly shows as it is: plotly takes some HTML for markup, and so might a name."""
+    """Escape text for plotly, which interprets some HTML, as a name might contain."""
     return html.escape(text, quote=False)
 
 
 def lines(*texts: str) -> str:
-    """A hover text of several lines, long ones wrapped, empty ones left out."""
+    """Return a hover text of several lines, long ones wrapped, empty ones left out."""
     wrapped = [part for text in texts for part in textwrap.wrap(text, HOVER_CHARACTERS)]
     return "<br>".join(plain(part) for part in wrapped)
 
 
 def marker(look: PointStyle, **more: Any) -> dict[str, Any]:
-    """The marker of a kind of point."""
+    """Return the marker of a kind of point."""
     return {
         "symbol": look.symbol,
         "color": look.colour,
@@ -136,7 +136,7 @@ def marker(look: PointStyle, **more: Any) -> dict[str, Any]:
 
 
 def interval_bar(ends: Sequence[Interval], colour: str) -> dict[str, Any]:
-    """The error bars of medians with their intervals."""
+    """Return the error bars of medians with their intervals."""
     return {
         "type": "data",
         "symmetric": False,
@@ -149,13 +149,13 @@ def interval_bar(ends: Sequence[Interval], colour: str) -> dict[str, Any]:
 
 
 def rung_colours(ladder: Sequence[int]) -> dict[int, str]:
-    """One colour for each rung, in the order of the batch sizes: dark violet to green."""
+    """Return one colour for each rung, in the order of the batch sizes: dark violet to green."""
     places = [0.05 + 0.75 * index / max(len(ladder) - 1, 1) for index in range(len(ladder))]
     return dict(zip(ladder, colors.sample_colorscale("Viridis", places), strict=True))
 
 
 def batch_axis(figure: go.Figure, batches: Iterable[int], low: float, high: float) -> None:
-    """The horizontal axis of global batch sizes: logarithmic from ``low`` to ``high``, with a tick at each of them."""
+    """Set the x axis of global batch sizes: logarithmic from ``low`` to ``high``, with a tick at each batch."""
     ticks = sorted(set(batches))
     figure.update_xaxes(
         type="log",
@@ -167,7 +167,7 @@ def batch_axis(figure: go.Figure, batches: Iterable[int], low: float, high: floa
 
 
 def log_range(values: Iterable[float], pad: float = 1.15) -> tuple[float, float]:
-    """Ends of a logarithmic axis that shows all positive ``values``, with a little room; (1, 10) without any."""
+    """Return the limits of a logarithmic axis for all positive ``values``, with some padding; (1, 10) without any."""
     positive = [value for value in values if value > 0 and math.isfinite(value)]
     if not positive:
         return 1.0, 10.0
@@ -175,7 +175,7 @@ def log_range(values: Iterable[float], pad: float = 1.15) -> tuple[float, float]
 
 
 def log_axis(low: float, high: float) -> dict[str, Any]:
-    """A logarithmic axis from ``low`` to ``high`` with its own ticks, since plotly's crowd or vanish on short axes."""
+    """Return a logarithmic axis from ``low`` to ``high`` with ticks, as plotly's own crowd or vanish on short axes."""
     ticks = log_ticks(low, high)
     return {
         "type": "log",
@@ -186,7 +186,7 @@ def log_axis(low: float, high: float) -> dict[str, Any]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """At least four round numbers from ``low`` to ``high``: powers of ten, with 2 and 5 times them, or closer."""
+    """Return at least four round numbers from ``low`` to ``high``: 1, 2 and 5 times powers of ten, or closer ones."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
         ticks = [
@@ -207,7 +207,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def note(figure: go.Figure, text: str) -> None:
-    """Say in the middle of an empty figure why it is empty."""
+    """Write in the middle of an empty figure why it is empty."""
     figure.add_annotation(
         text=plain(text),
         x=0.5,

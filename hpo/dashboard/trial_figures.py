@@ -1,4 +1,4 @@
-"""Figures of single trials: how each converged, and what each setting did to the epochs."""
+"""Figures of single trials: how each converged, and how each setting affected the epochs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def learning_curves(
     )
     figure = style.figure(f"{result.study.name}: learning curves{where}")
     colours, shown = style.rung_colours(batches), set[int]()
-    # the faint ones first, so that the others lie on top
+    # the faint ones first, so that the others are on top
     for trial in sorted(result.trials, key=lambda trial: trial.state is TrialState.REACHED):
         points, batch = convergence.of(trial.id), trial.global_batch_size
         if len(points) == 0 or global_batch_size not in (None, batch):
@@ -66,7 +66,7 @@ def learning_curves(
             meta=trial.number,
         )
         shown.add(batch)
-    for batch in sorted(shown):  # the legend's lines are not faint, whichever trial comes first
+    for batch in sorted(shown):  # the legend's lines must not be faint, whichever trial comes first
         figure.add_scatter(
             x=[None],
             y=[None],
@@ -105,7 +105,7 @@ def noise_scale(result: StudyResult, convergence: Convergence) -> go.Figure:
     colours, values, shown = style.rung_colours(batches), list[float](), set[int]()
     for trial in result.trials:
         points = convergence.of(trial.id)
-        known = points.gradient_noise_scale > 0  # what was not measured is not a number
+        known = points.gradient_noise_scale > 0  # unmeasured values are NaN
         if known.any():
             batch = trial.global_batch_size
             figure.add_scatter(
@@ -172,7 +172,7 @@ def parallel_coordinates(result: StudyResult) -> go.Figure:
 def _dimension(
     name: str, values: list[float], log: bool, choices: list[str] | None
 ) -> dict[str, Any]:
-    """One axis, in decades where ``log``: plotly's parallel coordinates have no logarithmic ones."""
+    """Return one axis, in decades if ``log``: plotly's parallel coordinates have no logarithmic axes."""
     label = "epochs to target<br>(missed: top)" if name == "epochs_to_target" else readable(name)
     if choices is not None:
         return {

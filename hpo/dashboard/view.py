@@ -1,4 +1,4 @@
-"""All that the pages of one study show, read and fitted once: for the report, and for a page that refreshes."""
+"""All data shown on one study's pages, read and fitted once, for the report and for a page that refreshes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MOST_CURVES = 400
 
 @dataclass(frozen=True, eq=False)
 class StudyView:
-    """A study with its forecast, the laws behind it, the convergence of its trials, and how its forecasts did.
+    """A study with its forecast, the laws behind it, the convergence of its trials, and the accuracy of its forecasts.
 
-    ``posterior`` is None where no trial has reached the target; ``storage`` is the URL without a password.
+    ``posterior`` is None if no trial has reached the target; ``storage`` is the URL without a password.
     """
 
     result: StudyResult
@@ -35,14 +35,14 @@ class StudyView:
 
 
 def load_view(name: str, storage: str) -> StudyView:
-    """Read a study and fit its laws; :class:`StudyNotFoundError` if the storage has none of this name."""
+    """Read a study and fit its laws; :class:`StudyNotFoundError` if the storage has no such study."""
     with open_store(storage, create=False) as store:
         result = repository.read_result(store, name, storage)
         fitted = None
         if result.answered:
             with contextlib.suppress(
                 EvidenceError
-            ):  # too little for a law; the trials are shown all the same
+            ):  # too few trials for a law; they are shown anyway
                 fitted = fit_posterior(result)
         return make_view(store, result, fitted, store.url)
 
@@ -50,7 +50,7 @@ def load_view(name: str, storage: str) -> StudyView:
 def make_view(
     store: Store, result: StudyResult, posterior: Posterior | None, storage: str
 ) -> StudyView:
-    """The data of a study for its page, with the laws fitted to it; None where there are none."""
+    """Return the data of a study for its page, with the laws fitted to it, or None for the laws if there are none."""
     convergence = store.convergence([trial.id for trial in curves_of(result.trials)])
     rows = tuple(store.calibration(result.study.id))
     if posterior is not None:
@@ -64,6 +64,6 @@ def make_view(
 
 
 def curves_of(trials: Sequence[Trial], most: int = MOST_CURVES) -> list[Trial]:
-    """The trials whose learning curves are shown: all, or of very many those that were quickest to the target."""
+    """Return the trials whose learning curves are shown: all, or if too many, those quickest to the target."""
     order = sorted(trials, key=lambda trial: (trial.epochs_to_target or math.inf, trial.number))
     return sorted(order[:most], key=lambda trial: trial.number)

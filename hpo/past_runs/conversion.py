@@ -1,16 +1,16 @@
-"""From a past run to a finished trial of a study: names mapped, values read, the end told by the study's own target.
+"""Converts a past run to a finished trial of a study: maps names, parses values, judges the end by the study's target.
 
-A training is worth importing where it compares with the study's own: it says every setting that the study tunes, its
-batch size, and none that the study fixes at another value. How it ended follows from its curve where it has one:
+A training is imported if it is comparable to the study's own: it records every setting that the study tunes and its
+batch size, and contradicts none that the study fixes. How it ended follows from its curve, if it has one:
 
 ========================================== ====================================================================
 the curve                                  the trial
 ========================================== ====================================================================
-comes to the target                        ``reached``, with the epochs of the first evaluation there
-has a loss or metric that is no number     ``diverged``, unless it had reached the target before
-ends before the target                     ``censored`` where the run's own status says that it was finished (or says
-                                           nothing); ``pruned`` where it says that; else left out, unless the caller
-                                           says what that status stands for
+reaches the target                         ``reached``, with the epochs of the first evaluation there
+has a loss or metric that is not finite    ``diverged``, unless it had reached the target before
+ends before the target                     ``censored`` if the run's own status is finished or missing; ``pruned`` if
+                                           that is its status; else left out, unless the caller maps that status to a
+                                           state
 ========================================== ====================================================================
 """
 
@@ -45,11 +45,11 @@ from storage.figures import MOST_WHOLE, fault_of_points
 from storage.records import ConvergencePoint, NewTrial, TrialPurpose, TrialResult, TrialState
 
 Axis = Literal["epochs", "epoch-index", "updates", "samples"]
-"""Unit of a curve's steps: epochs that are done, epochs from 0, optimizer updates, or samples."""
+"""Unit of a curve's steps: completed epochs, epochs counted from 0, optimizer updates, or samples."""
 
 METRIC = "metric"
 BATCH_NAMES = ("global_batch_size", "local_batch_size", "workers", "accumulation")
-"""The batch: as a whole, or as the product of what one worker takes, the workers, and the micro-batches each."""
+"""The batch: in total, or as the product of the samples per worker, the workers, and the micro-batches of each."""
 
 RESULT_NAMES = (
     METRIC,
@@ -69,19 +69,19 @@ STATES = {
     "pruned": TrialState.PRUNED,
     **{str(state): state for state in TrialState if state.finished},
 }
-"""Meaning of a run's own status, where its curve does not show how it ended.
+"""Meaning of a run's own status if its curve does not show how it ended.
 
-``failed`` is what a run is left out for: a training that crashed says nothing about its settings.
+Runs that ``failed`` are left out: a training that crashed says nothing about its settings.
 """
 SKIP = "skip"
 
 
 class SkippedError(Exception):
-    """A run that cannot be a trial of the study, and why."""
+    """A run that cannot be a trial of the study, with the reason."""
 
 
 LONGER = 1.01
-"""Times a fixed budget: an update more or less is no other budget."""
+"""Tolerance on a fixed budget, as a factor: an update more or less does not make another budget."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class ImportOptions:
     """How the names and values of a source are read.
 
     ``mapping`` goes from its names to ours, ``states`` from its statuses, in lower case, to a trial's state or
-    ``skip``. ``axis`` is what a step of its curves counts; ``train_samples`` the size of the training set, which turns
-    updates and samples into epochs, and epochs into samples.
+    ``skip``. ``axis`` is the unit of its curves' steps; ``train_samples`` the size of the training set, which converts
+    updates and samples to epochs, and epochs to samples.
     """
 
     mapping: Mapping[str, str] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class ImportedTrial:
 def check_options(
     spec: StudySpec, runs: Sequence[PastRun], options: ImportOptions
 ) -> ImportOptions:
-    """The options with the size of the training set; :class:`EvidenceError` for a name that nothing has."""
+    """Return the options with the size of the training set; :class:`EvidenceError` for an unknown name."""
     ours = {*_settings_of(spec), *BATCH_NAMES, *RESULT_NAMES, spec.target.metric}
     theirs = {name for run in runs for name in run.names}
     taken: dict[str, str] = {}
@@ -144,7 +144,7 @@ def check_options(
 
 
 def said_train_samples(spec: StudySpec) -> int | None:
-    """The size of the training set where the study file says it: in the section of its program, or of its data."""
+    """Return the training set's size if the study file gives it, in the section of its program or of its data."""
     if spec.program is not None:
         return spec.program.train_samples
     return spec.data.get("train_samples")
@@ -153,9 +153,9 @@ def said_train_samples(spec: StudySpec) -> int | None:
 def trial_of(
     spec: StudySpec, run: PastRun, options: ImportOptions, next_seed: Callable[[NewTrial], int]
 ) -> ImportedTrial:
-    """The run as a trial of the study; :class:`SkippedError` says why it cannot be one.
+    """Return the run as a trial of the study; :class:`SkippedError` says why it cannot be one.
 
-    ``next_seed`` gives the seed of a run that does not say its own.
+    ``next_seed`` gives the seed of a run that does not record one.
     """
     said = _by_our_names(spec, run, options.mapping)
     batch = _batch_size(said.values)
@@ -183,14 +183,14 @@ def trial_of(
 
 
 def assumed_settings(spec: StudySpec, runs: Iterable[PastRun], options: ImportOptions) -> list[str]:
-    """The settings that the study fixes and no run says anything of: they are taken to be as in the study."""
+    """Return the settings that the study fixes and no run records: they are assumed to be as in the study."""
     said = {options.mapping.get(name, name) for run in runs for name in run.values}
     return sorted(set(spec.search.fixed) - said)
 
 
 @dataclass(frozen=True)
 class _Said:
-    """A run by our names."""
+    """A run's values and curves by our names."""
 
     run: PastRun
     values: Mapping[str, Any]
@@ -198,12 +198,12 @@ class _Said:
 
 
 def _settings_of(spec: StudySpec) -> tuple[str, ...]:
-    """The settings that a run of the study may say: those known here, and the study's own."""
+    """Return the settings that a run may record: the common ones and the study's own."""
     return (*names(), *_described(spec), *spec.search.own_names)
 
 
 def _described(spec: StudySpec) -> dict[str, OwnSetting]:
-    """Settings of their own that the optimizers and schedules of the study read, plug-ins' too, by name."""
+    """Return the specific settings of the study's optimizers and schedules, including plug-ins', by name."""
     return own_settings_of(spec.search.possible)
 
 
@@ -288,7 +288,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _setting(name: str, value: Any) -> Any:
-    """A setting's value from what another tool holds of it: often a text."""
+    """Return a setting's value from another tool's record of it, which is often a string."""
     default = default_of(name)
     found = value
     if range_of(name) is not None:
@@ -317,7 +317,7 @@ def _setting(name: str, value: Any) -> Any:
 
 
 def _described_setting(name: str, setting: OwnSetting, value: Any) -> Any:
-    """The value of a setting that one optimizer or schedule reads."""
+    """Return the value of a setting that is specific to an optimizer or schedule."""
     found = value
     if setting.range is not None:
         found = _number(name, value)
@@ -333,7 +333,7 @@ def _described_setting(name: str, setting: OwnSetting, value: Any) -> Any:
 
 
 def _own_setting(spec: StudySpec, name: str, value: Any) -> Any:
-    """The value of a setting that only the study's workload knows, as its domain or its fixed value has it."""
+    """Return the value of a setting that only the study's workload knows, in the type of its domain or fixed value."""
     domain, fixed = spec.search.domains.get(name), spec.search.fixed.get(name)
     if isinstance(domain, Categorical):
         choices = {str(choice).lower(): choice for choice in domain.values}
@@ -371,7 +371,7 @@ def _whole(values: Mapping[str, Any], name: str, least: int = 0) -> int:
 
 
 def _points(said: _Said, batch: int, options: ImportOptions) -> list[ConvergencePoint]:
-    """The curve of the metric, with what else was logged at the same steps, in the order of the epochs."""
+    """Return the curve of the metric with the other values logged at the same steps, ordered by epochs."""
     samples = options.train_samples
     if samples is None:
         raise EvidenceError("curves need the number of training samples: give --train-samples")
@@ -417,7 +417,7 @@ def _end_of_curve(
     better = max if spec.target.higher_is_better else min
     if (
         budget := spec.question.epochs
-    ) is not None:  # what it did beyond the budget is another question's answer
+    ) is not None:  # points beyond the budget answer another question
         points = [point for point in points if point.epochs <= LONGER * budget] or points[:1]
     last = points[-1]
     seconds = last.seconds or said.run.seconds
@@ -453,7 +453,7 @@ def _resolution(points: Sequence[ConvergencePoint]) -> float:
 
 
 def _end_of_values(spec: StudySpec, said: _Said, options: ImportOptions) -> TrialResult:
-    """How a run without a curve ended: by what it says, never by a guess."""
+    """Return how a run without a curve ended, only from the values that it records."""
     values = said.values
     epochs = _number("epochs", values["epochs"]) if "epochs" in values else None
     seconds = _number("seconds", values["seconds"]) if "seconds" in values else said.run.seconds
@@ -504,7 +504,7 @@ def _metric(values: Mapping[str, Any]) -> float | None:
     if METRIC not in values:
         return None
     try:
-        return float(values[METRIC])  # NaN is what a training that diverged ends with
+        return float(values[METRIC])  # a training that diverged ends with NaN
     except (TypeError, ValueError):
         raise SkippedError(f"its metric must be a number, but got {values[METRIC]!r}") from None
 

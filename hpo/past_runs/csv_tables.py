@@ -1,4 +1,4 @@
-"""Runs from CSV files: a table with one row per run, the curves in a second file, and what Weights & Biases exports.
+"""Runs from CSV files: a table with one row per run, the curves in a second file, and exports of Weights & Biases.
 
 Weights & Biases (wandb.ai) exports its table of runs with the columns ``Name``, ``State``, ``Runtime`` in seconds, then
 every config value and the last value of every metric. A chart is exported with its axis in the first column, and three
@@ -18,16 +18,16 @@ from hpo.extrapolation.evidence.cells import cells_of, check_required, read_line
 from hpo.past_runs.past_run import PastRun, Reading
 
 RUN, STEP = "run", "step"
-"""Columns of a file of curves: which run, where on the axis; every other column is a metric."""
+"""Columns of a file of curves: the run and the position on the axis; every other column is a metric."""
 
 _ENDINGS = ("__MIN", "__MAX")
 
 
 def read_csv(path: Path, curves: Path | None = None) -> list[PastRun]:
-    """One run per row of the table at ``path``.
+    """Return one run per row of the table at ``path``.
 
-    The column ``run``, the line where there is none, is its name; the column ``state`` its status. ``curves`` is a
-    second table with the columns ``run`` and ``step`` and one for each metric, one row per evaluation. Raises
+    The column ``run`` is its name, by default the line number; the column ``state`` its status. ``curves`` is a second
+    table with the columns ``run`` and ``step`` and one for each metric, one row per evaluation. Raises
     :class:`EvidenceError`.
     """
     header, rows = read_lines(path, (RUN,), "run")
@@ -52,10 +52,10 @@ def read_csv(path: Path, curves: Path | None = None) -> list[PastRun]:
 
 
 def read_wandb(path: Path, chart: Sequence[Path] = ()) -> list[PastRun]:
-    """One run per row of a table of runs that Weights & Biases exported; ``chart``: exported charts with curves.
+    """Return one run per row of an exported Weights & Biases table; ``chart`` are exported charts with curves.
 
-    Raises :class:`EvidenceError`: without the columns ``Name`` and ``State``, or where two runs have one name and
-    charts are given, whose columns could then be either's.
+    Raises :class:`EvidenceError` without the columns ``Name`` and ``State``, or if charts are given and two runs share
+    a name, which makes the charts' columns ambiguous.
     """
     header, rows = read_lines(path, ("Name", "State"), "run")
     check_required(path, header, ("Name", "State"))
@@ -135,7 +135,7 @@ def _read_chart(path: Path, names: Sequence[str]) -> dict[str, dict[str, list[Re
             if index < len(row) and row[index].strip():
                 value = _required_number(path, line, columns[index - 1], row[index])
                 found[run][metric].append(Reading(step, value))
-                if axis.lower() != "step":  # the axis is itself something that the run logged
+                if axis.lower() != "step":  # the axis is itself a logged metric
                     found[run][axis].append(Reading(step, step))
     return found
 
@@ -170,7 +170,7 @@ def _number(text: str | None) -> float | None:
 
 def _required_number(path: Path, line: int, column: str, text: str) -> float:
     try:
-        return float(text)  # "NaN" and "Infinity" are what a diverged training logs
+        return float(text)  # a diverged training logs "NaN" and "Infinity"
     except ValueError:
         raise EvidenceError(
             f"{path}, line {line}, column {column!r}: {text!r} is not a number"

@@ -1,7 +1,7 @@
-"""The importers of past runs: each stands here once, with what ``hpo import`` and authors of plug-ins need of it.
+"""The registry of importers of past runs, as ``hpo import`` and authors of plug-ins need it.
 
-How a source is read stands in the function that ``rule`` names; names and ends of its runs are then told as
-:mod:`hpo.past_runs.conversion` says.
+The function that ``rule`` names reads the source; :mod:`hpo.past_runs.conversion` then converts the names and ends of
+its runs.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from search_spaces.plugins import Registry, instance_of
 
 OTHER = "mlperf"
-"""The command of ``hpo import`` that reads outcomes rather than runs, whose name no importer can have."""
+"""The command of ``hpo import`` that reads outcomes rather than runs; no importer may have this name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImporterOption:
-    """An option of an importer, ``--name``: a text, a path where it is a ``file``, and several of them if ``many``.
+    """An option of an importer, ``--name``: a string, or a path if ``file``; may be repeated if ``many``.
 
-    The rule gets it by its name as a keyword: None where it is not given, a tuple if ``many``.
+    The rule receives it as a keyword argument: None if not given, a tuple if ``many``.
     """
 
     what: str
@@ -29,12 +29,12 @@ class ImporterOption:
 
 @dataclass(frozen=True, kw_only=True)
 class ImporterDescription:
-    """An importer; ``about`` says what it reads, ``source`` whose form that is.
+    """An importer; ``about`` says what it reads, ``source`` where that format comes from.
 
-    ``rule`` is ``module:attribute``: called with the source and the ``options`` it gives a list of
-    :class:`hpo.past_runs.past_run.PastRun`, each with a label of its own, or raises
-    :class:`hpo.errors.EvidenceError`. The source is a :class:`pathlib.Path` where it is a ``file`` or a folder, else
-    the text that was given. ``details`` is what else its help says.
+    ``rule`` is ``module:attribute``: called with the source and the ``options`` it returns a list of
+    :class:`hpo.past_runs.past_run.PastRun`, each with a unique label, or raises :class:`hpo.errors.EvidenceError`. The
+    source is a :class:`pathlib.Path` if it is a ``file`` or a folder, else the given text. ``details`` is added to its
+    help.
     """
 
     rule: str

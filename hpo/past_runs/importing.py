@@ -1,4 +1,4 @@
-"""Past runs into a study of a storage: each once, and what could not be taken is said with its reason."""
+"""Imports past runs into a stored study: each once; skipped runs are reported with the reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ImportedRuns:
 
     ``states`` counts the new trials by how they ended; ``known`` are runs that were imported before; ``skipped`` holds
     the label of each run that was left out, with the reason; ``assumed`` names the settings that the study fixes and
-    no run says anything of.
+    no run records.
     """
 
     study: str
@@ -39,11 +39,11 @@ class ImportedRuns:
 
     @property
     def trials(self) -> int:
-        """How many trials the study has gained."""
+        """Number of trials that the study gained."""
         return sum(self.states.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "study": self.study,
             "trials": self.trials,
@@ -65,9 +65,9 @@ def import_runs(
 ) -> ImportedRuns:
     """Store the runs as finished trials of the study, all in one transaction; a second import adds nothing.
 
-    Imported trials are evidence for forecasts, and what a sweep's sampler starts from; they do not count in the
-    study's budget of trials. A ``dry_run`` tells what would be imported and stores nothing. Raises
-    :class:`EvidenceError` where there are no runs, or none of them can be a trial of the study.
+    Imported trials are evidence for forecasts and initialise a sweep's sampler; they do not count towards the study's
+    budget of trials. A ``dry_run`` returns what would be imported and stores nothing. Raises :class:`EvidenceError` if
+    there are no runs, or none of them can be a trial of the study.
     """
     if not runs:
         raise EvidenceError("there are no runs to import")

@@ -1,4 +1,4 @@
-"""Runs from a database of Optuna: every trial that has ended, with its parameters, attributes and reported values."""
+"""Runs from an Optuna database: every ended trial, with its parameters, attributes and reported values."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     import optuna
 
 VALUE, REPORTED = "value", "intermediate_value"
-"""A trial's return value and intermediate values, by the names under which they are mapped."""
+"""Names under which a trial's return value and intermediate values are mapped."""
 
 
 def read_optuna(source: str, name: str | None = None) -> list[PastRun]:
-    """The trials of one study of the database, by its URL or the path of an SQLite or journal file.
+    """Return the trials of one study; ``source`` is a database URL or the path of an SQLite or journal file.
 
-    ``name`` is its name in Optuna, needed where there are several. Raises :class:`EvidenceError`.
+    ``name`` is the study's name in Optuna, required if there are several. Raises :class:`EvidenceError`.
     """
     try:
         import optuna
@@ -47,7 +47,7 @@ def read_optuna(source: str, name: str | None = None) -> list[PastRun]:
         return [_run(name or "", trial) for trial in loaded.get_trials(deepcopy=False)]
     except EvidenceError:
         raise
-    except Exception as error:  # SQLAlchemy's errors and Optuna's own have no common kind
+    except Exception as error:  # SQLAlchemy's and Optuna's errors have no common base
         reason = str(error.__cause__ or error).strip().splitlines()[0]
         raise EvidenceError(f"{source} cannot be read as a database of Optuna: {reason}") from error
 
@@ -69,7 +69,7 @@ def _storage(source: str) -> optuna.storages.BaseStorage:
                 return optuna.storages.JournalStorage(JournalFileBackend(source))
         source = f"sqlite:///{source}"
     elif source.startswith("sqlite:///") and not Path(source[len("sqlite:///") :]).is_file():
-        raise EvidenceError(f"there is no database {source}")  # SQLite would make an empty one
+        raise EvidenceError(f"there is no database {source}")  # SQLite would create an empty one
     try:
         return optuna.storages.RDBStorage(source, skip_compatibility_check=True)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A training that was run elsewhere, as its own tool remembers it: names and states are still the tool's."""
+"""A training that was run elsewhere, as its own tool recorded it, with the tool's names and states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Reading:
-    """One value of a curve: at which step of the tool's axis, and how many seconds after the run's first value."""
+    """One value of a curve: its step on the tool's axis, and its seconds since the run's first value."""
 
     step: float
     value: float
@@ -20,9 +20,9 @@ class Reading:
 class PastRun:
     """One run.
 
-    ``label`` tells it apart from all others of its source, and from those of other sources: a run is imported once.
-    ``values`` are parameters and final values by their name there, numbers or texts; ``curves`` what was logged step by
-    step. ``status`` is how the run ended, in the tool's words and lower case; empty where the source does not say.
+    ``label`` is unique within and across sources, so that a run is imported once. ``values`` are parameters and final
+    values by the tool's names, numbers or strings; ``curves`` are the values logged by step. ``status`` is how the run
+    ended, in the tool's words and lower case; empty if the source does not say.
     """
 
     label: str
@@ -33,5 +33,5 @@ class PastRun:
 
     @property
     def names(self) -> set[str]:
-        """Everything that this run has a value or a curve of."""
+        """The names of all values and curves of the run."""
         return {*self.values, *self.curves}

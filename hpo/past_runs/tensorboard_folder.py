@@ -1,9 +1,9 @@
-"""Runs from a folder of TensorBoard: scalars and hyperparameters of its event files, read without TensorFlow.
+"""Runs from a TensorBoard folder: scalars and hyperparameters of its event files, read without TensorFlow.
 
-An event file is a row of records (TFRecord: length, checksum of the length, content, checksum of the content), each an
-``Event`` message of protocol buffers (tensorboard/compat/proto/event.proto). Hyperparameters are those of the plugin
-HParams (``SummaryWriter.add_hparams``), which PyTorch and tensorboardX write into a folder below the run's own, or
-a file ``hparams.yaml`` beside the events, as Lightning writes it.
+An event file is a sequence of records (TFRecord: length, checksum of the length, content, checksum of the content),
+each an ``Event`` protocol buffer message (tensorboard/compat/proto/event.proto). Hyperparameters come from the HParams
+plugin (``SummaryWriter.add_hparams``), which PyTorch and tensorboardX write into a folder below the run's own, or
+from a file ``hparams.yaml`` beside the events, as Lightning writes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HPARAMS_TAGS = "_hparams_/"
 
 
 def read_tensorboard(root: Path) -> list[PastRun]:
-    """One run for every folder below ``root`` that has event files; :class:`EvidenceError` where there is none.
+    """Return one run for every folder below ``root`` with event files; :class:`EvidenceError` if there is none.
 
     A folder that holds only hyperparameters and final values belongs to the run of the folder above it.
     """
@@ -94,7 +94,7 @@ def _read_folder(folder: Path) -> _FolderLog:
         except (ValueError, yaml.YAMLError) as error:
             raise EvidenceError(f"cannot read {yaml_file}: {error}") from error
         log.values |= said if isinstance(said, dict) else {}
-    # a run that was resumed goes on in a further file: what it logged again replaces what it had logged
+    # a resumed run continues in another file: repeated steps replace the earlier ones
     for path in sorted(path for path in folder.iterdir() if "tfevents" in path.name):
         for content in _records(path):
             try:
@@ -105,7 +105,7 @@ def _read_folder(folder: Path) -> _FolderLog:
 
 
 def _records(path: Path) -> Iterator[bytes]:
-    """The records of a file, in order; one that a crash cut short ends it."""
+    """Yield the records of a file in order, up to one that a crash truncated."""
     content, place = path.read_bytes(), 0
     while place + 12 <= len(content):
         (length,) = struct.unpack_from("<Q", content, place)
@@ -139,7 +139,7 @@ def _take_event(log: _FolderLog, content: bytes) -> None:
 
 
 def _scalar(value: dict[int, list[Any]]) -> float | None:
-    """``simple_value`` (2), or a ``tensor`` (8) of one number; None for images, histograms and texts."""
+    """Return ``simple_value`` (2), or a ``tensor`` (8) of one number; None for images, histograms and texts."""
     if 2 in value:
         return float(struct.unpack("<f", value[2][-1])[0])
     if 8 not in value:
@@ -156,8 +156,8 @@ def _scalar(value: dict[int, list[Any]]) -> float | None:
 
 
 def _hyperparameters(value: dict[int, list[Any]]) -> dict[str, Any]:
-    """``metadata`` (9) → ``plugin_data`` (1) → ``content`` (2): HParamsPluginData, whose ``session_start_info`` (3) has
-    a map ``hparams`` (1) of names (1) to google.protobuf.Value (2): number (2), string (3), bool (4).
+    """Read ``metadata`` (9) → ``plugin_data`` (1) → ``content`` (2): HParamsPluginData, whose ``session_start_info``
+    (3) has a map ``hparams`` (1) of names (1) to google.protobuf.Value (2): number (2), string (3), bool (4).
     """
     found: dict[str, Any] = {}
     for metadata in value.get(9, []):
@@ -182,7 +182,7 @@ def _plain(value: dict[int, list[Any]]) -> Any:
 
 
 def _fields(message: bytes) -> dict[int, list[Any]]:
-    """The fields of a message by number: integers for varints, bytes for all else (protobuf.dev, "Encoding")."""
+    """Return a message's fields by number: integers for varints, bytes for all else (protobuf.dev, "Encoding")."""
     found: dict[int, list[Any]] = defaultdict(list)
     place = 0
     while place < len(message):
@@ -238,7 +238,7 @@ _CRC32C = _crc_table()
 
 
 def _masked_crc(content: bytes) -> int:
-    """The masked CRC-32C of TFRecord (tensorflow.org, "TFRecord and tf.train.Example")."""
+    """Return the masked CRC-32C of TFRecord (tensorflow.org, "TFRecord and tf.train.Example")."""
     crc = 0xFFFFFFFF
     for byte in content:
         crc = (crc >> 8) ^ _CRC32C[(crc ^ byte) & 0xFF]

@@ -1,7 +1,7 @@
-"""Runs of Weights & Biases: from a project by its API where there is a network, or from the CSV files that it exports.
+"""Runs of Weights & Biases: from a project through its API, or from exported CSV files.
 
-By the API (``wandb.Api().runs``, docs.wandb.ai, "Public API") a run is its config, its summary and its whole history,
-not the sample of it that charts are drawn from. The key comes from ``wandb login`` or ``WANDB_API_KEY``.
+Through the API (``wandb.Api().runs``, docs.wandb.ai, "Public API") a run is its config, its summary and its whole
+history, not the sample that charts show. The key comes from ``wandb login`` or ``WANDB_API_KEY``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PROJECT = re.compile(r"[^/\s]+/[^/\s]+")
 
 
 def read_wandb(source: str, chart: Sequence[Path] = ()) -> list[PastRun]:
-    """The runs of an exported table, or of the project ``ENTITY/PROJECT``; :class:`EvidenceError`."""
+    """Return the runs of an exported table or of the project ``ENTITY/PROJECT``. Raises :class:`EvidenceError`."""
     if Path(source).is_file() or not _PROJECT.fullmatch(source) or source.endswith(".csv"):
         return csv_tables.read_wandb(Path(source), chart)
     if chart:
@@ -39,7 +39,7 @@ def read_wandb(source: str, chart: Sequence[Path] = ()) -> list[PastRun]:
         return read_project(source, wandb.Api())
     except EvidenceError:
         raise
-    except Exception as error:  # of its server, its key or the network
+    except Exception as error:  # errors of its server, the key or the network
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise EvidenceError(
             f"cannot read the project {source} of Weights & Biases: {reason}; look at the name ENTITY/PROJECT and "
@@ -48,7 +48,7 @@ def read_wandb(source: str, chart: Sequence[Path] = ()) -> list[PastRun]:
 
 
 def read_project(name: str, api: Any) -> list[PastRun]:
-    """The runs of a project, by a ``wandb.Api``; each is labelled by its id, which no other run there has."""
+    """Return the runs of a project from a ``wandb.Api``; each is labelled by its unique id."""
     found = [_past_run(run) for run in api.runs(name)]
     if not found:
         raise EvidenceError(f"the project {name} of Weights & Biases has no runs")
@@ -76,7 +76,7 @@ def _past_run(run: Any) -> PastRun:
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Numbers and texts by name; ``optim.lr`` for what stands in a mapping, as the exported table calls it."""
+    """Yield numbers and strings by name; values in a mapping become ``optim.lr``, as in the exported table."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{key}.")
@@ -85,7 +85,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 
 def _number(value: Any) -> float | None:
-    """A number of a history; W&B gives those that are not finite as texts."""
+    """Return a number of a history; W&B gives non-finite ones as strings."""
     if value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

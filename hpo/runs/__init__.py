@@ -1,1 +1,1 @@
-"""One study from its first trial to the outcome of its plan, against the database."""
+"""One study from its first trial to the outcome of its plan, stored in the database."""

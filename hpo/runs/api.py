@@ -1,6 +1,6 @@
-"""The calls of the Python interface: ``import hpo`` has them, and the command line makes them.
+"""The functions of the Python interface, exported by ``import hpo`` and used by the command line.
 
-Typed, re-entrant, without global state. ``storage`` is a database URL or the path of an SQLite file.
+They are typed and re-entrant, without global state. ``storage`` is a database URL or the path of an SQLite file.
 """
 
 from __future__ import annotations

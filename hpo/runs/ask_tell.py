@@ -1,4 +1,4 @@
-"""Ask and tell on a storage of one's own: the Python interface without a server."""
+"""Ask and tell on the user's own storage: the Python interface without a server."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Ask and tell for a study in the database: gives its trials to clients that ask, and stores their results.
 
-A trial is held under a lease of its own (``storage.statements.trial_leases``). Its holder reports while it trains, and
+Each trial is held under its own lease (``storage.statements.trial_leases``). Its holder reports while it trains, and
 may vanish at any moment. Then the trial goes back into the queue, and the next client that asks trains it, from its
-checkpoint where that can be read. After ``LOST_HOLDERS`` holders the trial counts as failed, because it may be what
-kills them. The database is the only truth: several processes may serve one study, and one that is restarted goes on.
+checkpoint if that is readable. After ``LOST_HOLDERS`` holders the trial counts as failed, because it may be what
+kills them. All state is in the database: several processes may serve one study, and a restarted one continues.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from trainers.report import ConvergencePoint as ReportedPoint
 from trainers.report import TrainingOutcome
 
 WAIT_SECONDS = 1.0
-"""When to ask again while all that is left depends on running trials."""
+"""Seconds until a client should ask again while all remaining trials depend on running ones."""
 
 LOOK_SECONDS = 1.0
-"""Seconds at least between two looks for holders that stopped responding."""
+"""Least seconds between two checks for holders that stopped responding."""
 
 EVENT_SECONDS = 5.0
-"""Seconds at least between two events of a study's log that count its trials."""
+"""Least seconds between two events of a study's log that count its trials."""
 
 ATTEMPTS = 8
-"""How often an ask looks again where others were quicker."""
+"""How often an ask retries if other clients took the trial first."""
 
 
 class AskTellStudy:
@@ -53,15 +53,15 @@ class AskTellStudy:
         self._spec = stored_spec(study)
         self._sweep = AskedSweep(self._spec, study, store)
         self._lock = threading.RLock()
-        # holders could not renew their leases while nobody listened: they get the time of a lease to come back
+        # holders could not renew their leases while no process served the study: give them one lease time to return
         held = store.leased_trials(study.id)
         self._expiring_from = time.monotonic() + max((each.seconds for each in held), default=0.0)
         self._looked_at = self._told_at = 0.0
         self._told: Counter[str] = Counter()
 
     def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
-        """A trial under a lease; the same again for the same key. Raises :class:`storage.errors.Conflict` where a
-        worker runs the study or it was cancelled, :class:`TuningError` where its first trials all failed.
+        """Return a trial under a lease, the same one for the same key. Raises :class:`storage.errors.Conflict` if a
+        worker runs the study or it was cancelled, :class:`TuningError` if its first trials all failed.
         """
         with self._lock:
             study = self._store.study_by_id(self.study.id)
@@ -80,7 +80,7 @@ class AskTellStudy:
     def report(
         self, number: int, key: str, points: Sequence[ReportedPoint], lease_seconds: float
     ) -> Verdict:
-        """Store points and hold the trial for longer; whether it is to go on."""
+        """Store points and renew the trial's lease; return whether the trial should continue."""
         stored = [_stored(point) for point in points]
         if stored:
             self._check(number, key, stored)
@@ -111,9 +111,9 @@ class AskTellStudy:
         state: str | None = None,
         reason: str = "",
     ) -> Trial:
-        """Store a trial's last points and its end: by the outcome, the state, or its points; what was said first holds.
+        """Store a trial's last points and its end, given by outcome, state, or points; the first reported end holds.
 
-        Raises :class:`TuningError` for a state that is no end or contradicts the points, and for an end without any
+        Raises :class:`TuningError` for a state that is not final or contradicts the points, and for an end without any
         evaluation.
         """
         held = self._store.leased_trial(self.study.id, key)
@@ -139,10 +139,10 @@ class AskTellStudy:
         return trial
 
     def _check(self, number: int, key: str, points: Sequence[ConvergencePoint]) -> None:
-        """Raise :class:`TuningError` for points that go on from no curve of this trial."""
+        """Raise :class:`TuningError` for points that do not continue a curve of this trial."""
         held = self._store.leased_trial(self.study.id, key)
         if held is None or held.trial.number != number:
-            return  # what writes them says so
+            return  # the write raises the error
         before = self._store.point_before(held.trial.id, points[0].step)
         changing = self._spec.program is not None or (
             held.trial.settings["batch_control"] != "constant"
@@ -152,7 +152,7 @@ class AskTellStudy:
             raise FigureError(f"trial {number}: {fault}")
 
     def _try(self, key: str, holder: str, lease_seconds: float) -> Asked | None:
-        """One attempt to answer who asks; None where another was quicker."""
+        """Make one attempt to answer a client; None if another client was faster."""
         self._sweep.look()
         if self._sweep.spent:
             return self._spent()
@@ -204,7 +204,7 @@ class AskTellStudy:
     def _check_reached(
         self, trial: Trial, outcome: TrainingOutcome, curve: Sequence[ConvergencePoint]
     ) -> None:
-        """Raise :class:`FigureError` if no evaluation of the trial is at the target where the outcome says so."""
+        """Raise :class:`FigureError` if the outcome is reached but no evaluation of the trial is at the target."""
         at = outcome.epochs_to_target or 0.0
         if fault := fault_of_reached(at, outcome.epochs):
             raise FigureError(f"trial {trial.number}: {fault}")
@@ -251,7 +251,7 @@ class AskTellStudy:
         return Asked(number=held.trial.number, job=self._sweep.job(held.trial))
 
     def _expire(self) -> None:
-        """Take back the trials of those who stopped responding."""
+        """Take back the trials of holders that stopped responding."""
         now = time.monotonic()
         if now < self._expiring_from or now - self._looked_at < LOOK_SECONDS:
             return
@@ -272,13 +272,13 @@ class AskTellStudy:
         return Asked(ended=True, message=study.message or f"study {study.name!r} is {study.state}")
 
     def _spent(self) -> Asked:
-        """The study's samples or hours are spent: trials in flight go back into the queue with their next report."""
+        """End a study whose budget is spent: running trials go back into the queue with their next report."""
         if not any(trial.state is TrialState.RUNNING for trial in self._sweep.trials):
             self._finish(self._sweep.spent)
         return Asked(ended=True, message=self._sweep.spent)
 
     def _conclude(self) -> Asked | None:
-        """The end of the study, where all of its trials have ended."""
+        """Finish the study and return the answer if all of its trials have ended, else None."""
         if not self._sweep.complete:
             return None
         batch = self._spec.race_batch

@@ -1,4 +1,4 @@
-"""Whether a study can be run here: its workload, its data, and the plan that it asks for."""
+"""Checks whether a study can run here: its workload, its data, and the plan that it asks for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_workload(spec: StudySpec) -> AnyWorkload:
-    """The study's workload with its data open; :class:`SpecError` where it, its data or its metric is not there."""
+    """Open the study's workload with its data; :class:`SpecError` if it, its data or its metric does not exist."""
     from trainers.workloads import check_own_settings, load_workload, metrics_of, workload_class
 
     data = workload_data(spec)
@@ -52,14 +52,14 @@ def check_workload(spec: StudySpec) -> AnyWorkload:
 
 
 def tells_memory(spec: StudySpec) -> bool:
-    """Whether trainings tell how much memory they hold: those of PyTorch, and programs that report it."""
+    """Whether trainings report their memory use: those of PyTorch do, and programs that measure it."""
     return (
         spec.workload not in WORKLOADS or WORKLOADS[spec.workload].needs_torch or bool(spec.program)
     )
 
 
 def check_full_scale(spec: StudySpec) -> None:
-    """Raise :class:`SpecError` where the full-scale run could not be planned, before anything is trained for it."""
+    """Raise :class:`SpecError` if the full-scale run could not be planned, before anything is trained for it."""
     full = spec.full_scale
     if full is None:
         return

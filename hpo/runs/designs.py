@@ -42,9 +42,9 @@ from trainers.job import Question
 Rung = tuple[int, Point]
 
 DOUBLINGS = 8
-MOST = 2.0  # times the study's own trainings
-NARROWER = 0.01  # by which share an interval must be narrower to be worth a line
-TAIL = 1.6448536269514722  # of the normal distribution, at the ends of a 90 % interval
+MOST = 2.0  # largest design, in multiples of the study's own trainings
+NARROWER = 0.01  # share by which an interval must be narrower to get a row
+TAIL = 1.6448536269514722  # quantile of the normal distribution at the ends of a 90 % interval
 
 
 @dataclass(frozen=True)
@@ -173,14 +173,14 @@ def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
 
 
 def design_name(design: Design) -> str:
-    """Up to which sizes a design sweeps: ``width 64, samples 16384``; ``batch 64`` where the batch alone grows."""
+    """Return a design's largest sizes: ``width 64, samples 16384``, or ``batch 64`` if only the batch grows."""
     sizes = dict(design.largest)
     batch = sizes.pop(BATCH)
     return told(tuple(sizes.items())) or f"batch {batch:,}"
 
 
 class _Costs:
-    """The cost of a training at a rung: the study's own where it trained there, else in proportion to its size."""
+    """The cost of a training at a rung: the study's own if it trained there, else proportional to its size."""
 
     def __init__(self, spec: StudySpec, ended: Sequence[Trial], made: StudyForecast) -> None:
         self._spec = spec
@@ -198,13 +198,13 @@ class _Costs:
         self._hours = seconds * workers / 3600 / cost if cost else None
 
     def cost(self, rung: Rung) -> float:
-        """In trainings at full scale."""
+        """Return the cost in trainings at full scale."""
         if rung in self._of:
             return statistics.fmean(self._cost_of(trial) for trial in self._of[rung])
         return self._share * self._nominal(rung)
 
     def hours(self, rung: Rung) -> float | None:
-        """Hours of a worker; None where no training was timed."""
+        """Return the hours of a worker; None if no training was timed."""
         if self._hours is None:
             return None
         timed = [trial.seconds for trial in self._of.get(rung, ()) if trial.seconds]
@@ -217,7 +217,7 @@ class _Costs:
         return (trial.epochs or 0.0) * share / self._full
 
     def _nominal(self, rung: Rung) -> float:
-        """The cost of a training to the end of its length, or of as many epochs as the full scale's."""
+        """Return the cost of a training over its full length, or over as many epochs as at full scale."""
         whole = self._spec.question.fixed and self._spec.sizes
         return cost_share(self._spec, rung[1]) if whole else self._sample(rung[1])
 
@@ -226,7 +226,7 @@ class _Costs:
 
 
 class _Scaled:
-    """The intervals, the study's own being that of its forecast."""
+    """The intervals, scaled so that the study's own equals that of its forecast."""
 
     def __init__(self, made: StudyForecast, told_by: Information, own: Sequence[float]) -> None:
         self._told_by, self._question = told_by, made.spec.question
@@ -277,7 +277,7 @@ class _Scaled:
 def _choices(
     spec: StudySpec, rungs: Sequence[Rung]
 ) -> Iterator[tuple[Mapping[str, int], list[bool]]]:
-    """The ladder up to each of its combinations of sizes, or, where the batch alone grows, up to each batch."""
+    """Return the ladder up to each of its combinations of sizes, or, if only the batch grows, up to each batch."""
     if not spec.sizes:
         for most in sorted({batch for batch, _ in rungs}):
             yield {BATCH: most}, [batch <= most for batch, _ in rungs]
@@ -294,7 +294,7 @@ def _choices(
 def _shared_out(
     spec: StudySpec, rungs: Sequence[Rung], chosen: Sequence[bool], trainings: int
 ) -> list[float]:
-    """So many trainings over the chosen rungs: one each, the rest by one over the square root of their cost."""
+    """Distribute trainings over the rungs: one each, the rest in proportion to one over the square root of the cost."""
     weights = [
         share_weight(spec, point) if each else 0.0
         for (_, point), each in zip(rungs, chosen, strict=True)

@@ -1,7 +1,7 @@
 """Fitted laws in the storage: a study's posterior is available at once after a restart.
 
-The particles are stored as numbers: NumPy's own format without pickles, in text. The model that they belong to
-follows from the evidence, and a fit counts for the evidence that it was made from alone, by its fingerprint.
+The particles are stored as text: NumPy's own format without pickles, encoded. Their model follows from the evidence,
+and a fit is valid only for the evidence that it was made from, which is identified by a fingerprint.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from storage.errors import StoreError
 from storage.store import Store
 
 FORM = 2
-"""Counts up with every change of what is stored, or of how a fit follows from its evidence."""
+"""Format version; raise it if the stored content changes, or how a fit follows from its evidence."""
 LARGEST = 16_000_000
-"""Characters: a fit that takes more is made anew."""
+"""Longest stored fit in characters; a longer one is refitted each time."""
 _PLACES, _RESIDUALS, _NOTE, _MODEL = "=places", "=residuals", "=note", "=model"
 
 
 def fingerprint(evidence: Evidence) -> str:
-    """A fingerprint of a fit's inputs: the evidence, to the last digit, and the release that fits it."""
+    """Return a fingerprint of a fit's inputs: the evidence, to the last digit, and the release that fits it."""
     text = f"{FORM} {version('largebatch')} {evidence!r}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def find_fit(store: Store, study_id: int, evidence: Evidence) -> Posterior | None:
-    """The posterior that was stored for this very evidence; None where there is none that can be read."""
+    """Return the posterior stored for exactly this evidence; None if there is no readable one."""
     try:
         content = store.fit(study_id, fingerprint(evidence))
     except StoreError:
@@ -45,7 +45,7 @@ def find_fit(store: Store, study_id: int, evidence: Evidence) -> Posterior | Non
 
 
 def keep_fit(store: Store, study_id: int, posterior: Posterior) -> None:
-    """Store a posterior; a database that does not take it costs the next reader a fit, and nothing else."""
+    """Store a posterior; if that fails, the next reader just has to fit again."""
     content = pack(posterior)
     if len(content) > LARGEST:
         return
@@ -56,7 +56,7 @@ def keep_fit(store: Store, study_id: int, posterior: Posterior) -> None:
 
 
 def pack(posterior: Posterior) -> str:
-    """The particles of a posterior as text."""
+    """Return the particles of a posterior as text."""
     arrays = {
         **posterior.values,
         _PLACES: posterior.residual_places,
@@ -87,6 +87,6 @@ def unpack(content: str, evidence: Evidence) -> Posterior | None:
 
 
 def _kind(model: Model) -> str:
-    """Which of the models of one body of evidence it is."""
+    """Return a name that identifies the model among those of the same evidence."""
     laws = ",".join(f"{law.name}:{type(law).__name__}" for law in model.laws)
     return f"{'descent' if model.descent else 'general'} {laws}"

@@ -1,4 +1,4 @@
-"""How numbers, names and intervals are written, in a terminal, in figures and on pages."""
+"""Formats numbers, names and intervals for the terminal, figures and pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KIND_NAMES = {
 
 
 def number(value: Any) -> str:
-    """Three significant digits, large ones in full with separators; "" for None."""
+    """Format with three significant digits, large numbers in full with separators; "" for None."""
     if value is None:
         return ""
     if not isinstance(value, float):
@@ -42,13 +42,13 @@ def interval(ends: Interval | None) -> str:
 
 
 def percent(share: float) -> str:
-    """``26 %``; what is neither never nor always is not written as if it were."""
+    """Format as ``26 %``; only exactly 0 and 1 are written as 0 % and 100 %."""
     whole = round(100 * share)
     return "<1 %" if whole == 0 < share else ">99 %" if whole == 100 and share < 1 else f"{whole} %"
 
 
 def prospects(forecast: Forecast) -> list[tuple[str, str]]:
-    """The further remarks of a forecast, beside settings, epochs and trust: names and texts in the order of reading."""
+    """Return a forecast's remarks besides settings, epochs and trust: names and texts in reading order."""
     critical = forecast.critical_batch
     needed = "the epochs" if forecast.best is None else "the shortfall"
     chances = [
@@ -98,24 +98,24 @@ def prospects(forecast: Forecast) -> list[tuple[str, str]]:
 
 
 def readable(name: str) -> str:
-    """The name of a setting as words."""
+    """Return the name of a setting as words."""
     return name.replace("_", " ")
 
 
 def with_unit(name: str) -> str:
-    """A setting as the title of an axis: ``learning rate (per update)``; a unit is not said twice."""
+    """Return a setting as an axis title: ``learning rate (per update)``; a unit is not repeated."""
     known = TrainingSettings.__dataclass_fields__.get(name)
     unit = known.metadata.get("unit", "1") if known else "1"
     return readable(name) if unit == "1" or name.endswith(unit) else f"{readable(name)} ({unit})"
 
 
 def answered(question: Question, need: float) -> str:
-    """The result of a training in the unit of the question: ``8.31`` epochs, or a metric of ``0.9213``."""
+    """Format a training's result in the unit of the question: ``8.31`` epochs, or a metric of ``0.9213``."""
     return f"{question.told(need):.4g}" if question.fixed else f"{need:.2f}"
 
 
 def precise(ends: Interval) -> str:
-    """``0.9213 (0.9098 to 0.9301)``: a metric near 1 differs in its later digits."""
+    """Format as ``0.9213 (0.9098 to 0.9301)``: metrics near 1 differ only in later digits."""
     return f"{ends.median:.4g} ({ends.low:.4g} to {ends.high:.4g})"
 
 

@@ -1,15 +1,15 @@
 """Importance of settings: Optuna's importances of the tuned settings, at each batch size and over all of them.
 
 - fANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014): the share of the variance of the logarithm of the epochs that a
-  setting explains alone, over the whole search space, by a random forest.
+  setting explains on its own, over the whole search space, by a random forest.
 - PED-ANOVA (Watanabe, Bansal and Hutter, arXiv:2304.10255): how far a setting's values among the best trainings differ
-  from those among all: the best tenth, or five where that is more, and never one that missed the target.
+  from those among all: the best tenth, but at least five, and never one that missed the target.
 
 Both are computed by ``optuna.importance`` and add up to 1 over the settings. A training that ended without the target
-counts with the epochs of the longest training at its batch size: that it missed tells most about its settings. Within a
-fixed budget the logarithm is that of what the metric lacks (:meth:`trainers.job.Question.need`). Over all
-batch sizes the batch size is a setting too; a setting whose best value moves with the batch then shows less than its
-share at each.
+counts with the epochs of the longest training at its batch size, as its failure is informative about its settings. For
+a fixed budget the logarithm is that of the metric's shortfall (:meth:`trainers.job.Question.need`). Over all batch
+sizes the batch size is a setting too; a setting whose best value moves with the batch then shows a smaller share than
+at each batch size.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     import optuna
 
 LEAST_TRIALS = 8
-"""Trainings that must have ended at a batch size, two of them at the target, before importances are told."""
+"""Trainings that must have ended at a batch size, two of them at the target, before importances are computed."""
 LEAST_REACHED = 2
 BEST_SHARE, LEAST_BEST = 0.1, 5
 TREES, SEED = 32, 0
 """The size and seed of fANOVA's random forest; the same trials give the same shares."""
 MOST_TRIALS = 128
-"""Trainings that fANOVA is computed from, taken evenly from all in their order: 500 take ten seconds."""
+"""Most trainings that fANOVA is computed from, evenly spaced in their order: 500 take ten seconds."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def importances(result: StudyResult) -> tuple[Importances, ...]:
 
 
 def importance_order(found: Sequence[Importances]) -> list[str]:
-    """The settings, the batch size among them where it is one, by fANOVA: the first that matters most over all."""
+    """Return the settings, with the batch size if it is one, by fANOVA over all: the most important first."""
     order: dict[str, float] = {}
     for each in found:
         for name, share in each.fanova.items():
@@ -101,7 +101,7 @@ def _of_study(
     if min(needs) == max(needs) or not names:
         nothing = dict.fromkeys(names, 0.0)
         return Importances(batch, len(trials), nothing, nothing)
-    # those that tie with the last would be among the best too, and all trainings be among them
+    # trainings that tie with the last would count among the best too, possibly all of them
     below = sum(need < max(needs) for need in needs)
     best = min(max(math.ceil(BEST_SHARE * len(trials)), LEAST_BEST), answered, below)
     fanova = optuna.importance.FanovaImportanceEvaluator(n_trees=TREES, seed=SEED)
@@ -120,7 +120,7 @@ def _evenly(trials: Sequence[optuna.trial.FrozenTrial]) -> list[optuna.trial.Fro
 
 
 def _need(trial: optuna.trial.FrozenTrial, question: Question) -> float:
-    """The epochs or the metric's gap of a training, from its value."""
+    """Return a training's epochs or shortfall of the metric, from its value."""
     value = float(trial.values[0])
     return (question.shortfall(value) or LEAST_SHORTFALL) if question.fixed else value
 
@@ -128,10 +128,10 @@ def _need(trial: optuna.trial.FrozenTrial, question: Question) -> float:
 def _with_logarithms(
     trials: Sequence[optuna.trial.FrozenTrial], question: Question
 ) -> optuna.Study:
-    """The trials with the logarithm of what they needed, and of the settings whose domain is logarithmic.
+    """Return the trials with the logarithm of their need, and of the settings whose domain is logarithmic.
 
-    Optuna's fANOVA integrates over a setting as it stands there, whether its distribution is logarithmic or not; over
-    rates from 0.001 to 1 it would count next to nothing but those above 0.1.
+    Optuna's fANOVA integrates over a setting on a linear scale, even if its distribution is logarithmic; for rates from
+    0.001 to 1 almost only those above 0.1 would count.
     """
     import optuna
     from optuna.distributions import FloatDistribution, IntDistribution

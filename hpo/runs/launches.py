@@ -1,4 +1,4 @@
-"""Launches a plan, here or by its machine's scheduler, and takes back what happened."""
+"""Launches a plan, here or by its machine's scheduler, and records the outcome."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from storage.records import Outcome
 from trainers.report import ConvergencePoint
 
 DEFAULT_FOLDER = Path(".hpo/plans")
-"""Where launches write their files, unless the caller says where."""
+"""Default folder for the files of launches."""
 
 
 def launch_here(
@@ -92,7 +92,7 @@ def launch_here(
 
 @contextlib.contextmanager
 def _held(storage: str | None, plan: Plan, seed: int) -> Iterator[None]:
-    """Hold the run of a plan that is in a storage."""
+    """Hold the run of a stored plan."""
     if storage is None or plan.id is None:
         yield
         return

@@ -1,8 +1,8 @@
-"""A study held by a lease: who runs it may write to it, and nobody else.
+"""A study held by a lease: only the process that runs it may write to it.
 
-The lease is renewed from a thread of its own, so that it lasts however long an evaluation takes. Where the thread
-finds the lease taken over by another process, or the study cancelled, the run is to stop; every write checks the
-lease in its own transaction, so that a run which notices late does no harm.
+A separate thread renews the lease, so that it lasts however long an evaluation takes. If the thread finds that another
+process took the lease over, or that the study was cancelled, the run must stop; every write checks the lease in its
+own transaction, so that a run which notices late does no harm.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from storage.records import Lease, Study, StudyState
 from storage.store import Store
 
 LEASE_SECONDS = 30.0
-"""How long a study stays with a process that no longer renews: after that another takes it over."""
+"""Seconds after which another process may take over a study whose lease is not renewed."""
 
 HEARTBEAT_SECONDS = 2.0
-"""Seconds between two renewals; a cancellation is heard of with the next one."""
+"""Seconds between two renewals; a cancellation is noticed at the next one."""
 
 
 def process_name() -> str:
-    """``host:pid`` of this process."""
+    """Return ``host:pid`` of this process."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def take_lease(store: Store, study: Study, lease_seconds: float = LEASE_SECONDS) -> Lease:
-    """The lease of this very study, whatever its state; :class:`TuningError` where another process runs it.
+    """Take the lease of this study, whatever its state; :class:`TuningError` if another process runs it.
 
-    A process of this machine that is gone holds nothing: its study is taken over without waiting.
+    The lease of a process that has ended on this machine is taken over without waiting.
     """
     holder = store.study(study.name).lease_worker
     gone = holder if holder is not None and is_gone(holder) else None
@@ -47,7 +47,7 @@ def take_lease(store: Store, study: Study, lease_seconds: float = LEASE_SECONDS)
 
 
 class HeldLease(PeriodicThread):
-    """A lease, renewed until it is given back; a context manager.
+    """A lease, renewed until it is released; a context manager.
 
     ``store`` is the store in which every write checks the lease. ``on_warning`` is called with a message
     when the lease cannot be renewed or the study's log cannot be written.
@@ -71,7 +71,7 @@ class HeldLease(PeriodicThread):
 
     @property
     def study(self) -> Study:
-        """The study as the last renewal found it."""
+        """The study as of the last renewal."""
         return self.lease.study
 
     @property
@@ -81,22 +81,22 @@ class HeldLease(PeriodicThread):
 
     @property
     def stopping(self) -> bool:
-        """Whether the run has to end: the lease is lost, or the study cancelled."""
+        """Whether the run must stop: the lease is lost, or the study was cancelled."""
         return bool(self.lost) or self.cancelled
 
     def check(self) -> None:
-        """Raise :class:`LeaseLost` where the lease is known to be lost."""
+        """Raise :class:`LeaseLost` if the lease is known to be lost."""
         if self.lost:
             raise LeaseLost(self.lost)
 
     def release(self, state: StudyState, message: str) -> Study:
-        """Give the study back in this state; :class:`LeaseLost`. The lease is renewed until that has succeeded."""
+        """Release the study in this state, renewing the lease until that succeeds. Raises :class:`LeaseLost`."""
         study = self._plain.release_study(self.lease, state, message)
         self.end()
         return study
 
     def event(self, kind: str, message: str, **data: object) -> None:
-        """Write into the study's log; a log that cannot be written stops nothing."""
+        """Write to the study's log; a failure to write is only a warning."""
         try:
             self._plain.add_event(
                 self.study.id, kind, message, {"worker": self.lease.worker, **data}

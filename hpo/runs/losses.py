@@ -1,4 +1,4 @@
-"""The trials that missed the target: how many, why, and what can be done about it."""
+"""Trials that missed the target: how many, why, and what can be done about it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _LONGEST = 300  # characters of a reason
 
 
 def lost(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials that failed or diverged."""
+    """Return the trials that failed or diverged."""
     return [trial for trial in trials if trial.state in LOST]
 
 
 def done(question: Question) -> str:
-    """The outcome of a trial that answered the question, in words."""
+    """Return the outcome of a trial that answered the question, in words."""
     return "trained to the end of its budget" if question.fixed else "reached the target"
 
 
 def within(trials: Sequence[Trial], question: Question) -> str:
-    """`` within the constraints (...)``, with what trials broke; "" where there are none."""
+    """Return `` within the constraints (...)`` with those that trials broke; "" if there are none."""
     if not question.constraints:
         return ""
     free = dataclasses.replace(question, constraints=())
@@ -37,7 +37,7 @@ def within(trials: Sequence[Trial], question: Question) -> str:
 
 
 def way_out(question: Question) -> str:
-    """Advice where no trial answered the question."""
+    """Return advice for a study in which no trial answered the question."""
     if question.constraints:
         return "loosen the constraints, or widen the ranges under search and raise budget.epochs_per_trial"
     if question.fixed:
@@ -48,8 +48,8 @@ def way_out(question: Question) -> str:
 def is_lost(trials: Sequence[Trial], question: Question = HOW_SOON) -> bool:
     """Whether failures and divergence are why no trial answered the question: they ended at least half of the trials.
 
-    Pruned trials do not count, as nobody knows where they would have ended; trials that have not ended, such as where a
-    budget is spent, count as not lost.
+    Pruned trials do not count, as their end is unknown; trials that have not ended, such as when a budget is spent,
+    count as not lost.
     """
     told = [trial for trial in trials if trial.state is not _PRUNED]
     return (
@@ -59,9 +59,9 @@ def is_lost(trials: Sequence[Trial], question: Question = HOW_SOON) -> bool:
 
 
 def told_losses(trials: Sequence[Trial]) -> str:
-    """Counts and the commonest reasons, as in ``3 of 5 trials failed or diverged: 2 failed, most often: ...``.
+    """Return counts and the commonest reasons: ``3 of 5 trials failed or diverged: 2 failed, most often: ...``.
 
-    "" where no trial failed or diverged.
+    It is "" if no trial failed or diverged.
     """
     counts = Counter(trial.state for trial in lost(trials))
     if not counts:
@@ -75,7 +75,7 @@ def told_losses(trials: Sequence[Trial]) -> str:
 
 
 def told_end(trials: Sequence[Trial]) -> str:
-    """How the trials of a study ended in which none reached the target."""
+    """Describe how trials ended, for a study in which none reached the target."""
     ends = [
         f"{_of(count, trials)} {words}"
         for state, words in (
@@ -88,14 +88,14 @@ def told_end(trials: Sequence[Trial]) -> str:
 
 
 def cause(reason: str) -> str:
-    """A trial's reason in one line: what happened, and the last words of a program."""
+    """Return a trial's reason in one line: what happened, and a program's last output."""
     first, *more = [line.strip() for line in reason.splitlines() if line.strip()] or ["no reason"]
     text = f"{first.partition('; the end of ')[0]}: {more[-1]}" if more else first
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def alike(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """The trials by the cause of their end, those first whose first trial is; causes that differ in numbers are one."""
+    """Group trials by the cause of their end, in order of first occurrence, ignoring numbers in the causes."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         groups.setdefault(re.sub(r"\d[\w.+-]*", "#", cause(trial.reason)), []).append(trial)
@@ -103,7 +103,7 @@ def alike(trials: Sequence[Trial]) -> list[list[Trial]]:
 
 
 def _why(trials: Sequence[Trial], state: TrialState) -> str:
-    """The commonest reason of the trials that ended so, reasons that differ in numbers alone being one."""
+    """Return the commonest reason of the trials in this state; reasons that differ only in numbers count as one."""
     ended = [trial for trial in trials if trial.state is state]
     commonest = max(alike(ended), key=len)
     count = len(commonest)

@@ -1,7 +1,7 @@
-"""A study in a notebook: what it shows of itself, and its progress while it runs.
+"""A study in a notebook: its HTML representation, and its progress while it runs.
 
-Plain HTML without scripts, style sheets or widgets, so that it looks the same in JupyterLab, VS Code and where a stored
-notebook is only read; its colours are the notebook's own. All names, messages and reasons are escaped.
+It is plain HTML without scripts, style sheets or widgets, so that it looks the same in JupyterLab, VS Code and viewers
+of stored notebooks; its colours are the notebook's own. All names, messages and reasons are escaped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainers.report import ConvergencePoint
 
 DRAWN_EVERY = 0.25
-"""Seconds between two pictures of the progress at least."""
+"""Least seconds between two redraws of the progress."""
 
 
 def study_html(document: Mapping[str, Any], settings: Sequence[str]) -> str:
@@ -112,7 +112,7 @@ class NotebookProgress(Progress):
     def sweep(
         self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
     ) -> None:
-        """Draw the ladder anew."""
+        """Redraw the ladder."""
         ended = sum(trial.state.finished for trial in trials)
         left = self._left.of(ended, spec.budget.trials)
         self._ladder = _table(ladder_columns(spec), ladder_rows(spec, trials, running))
@@ -123,13 +123,13 @@ class NotebookProgress(Progress):
         self._draw(now=ended == spec.budget.trials)
 
     def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
-        """Show how far the race is."""
+        """Show the progress of the race."""
         ended = sum(trial.state.finished for trial in trials)
         self._text = f"race: {ended} of {len(trials)} trainings have ended"
         self._draw(now=ended == len(trials))
 
     def run(self, plan: Plan, seed: int, point: ConvergencePoint) -> None:
-        """Show how far a launched run is."""
+        """Show the progress of a launched run."""
         self._text = (
             f"{KIND_NAMES[plan.kind]} at {number(plan.global_batch_size)} on {plan.workers} workers, seed {seed}: "
             f"epoch {point.epochs:.1f}, {plan.job.target.metric} {point.metric:.3f}"
@@ -147,10 +147,10 @@ def progress_here() -> Progress:
     """The default progress display: a picture in a notebook's cell, nothing elsewhere."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
-    # of the shells of IPython only that of a kernel has one: a terminal would print the markup
+    # only the IPython shell of a kernel has this attribute: a terminal would print the markup
     if getattr(shell, "kernel", None) is None:
         return Progress()
-    # Optuna loads tqdm, whose bars would need widgets, and which says so once; no bar of it is drawn here
+    # Optuna loads tqdm, which warns once that its bars need widgets; none of them is drawn here
     with warnings.catch_warnings(), contextlib.suppress(ImportError):
         warnings.simplefilter("ignore")
         importlib.import_module("tqdm.auto")

@@ -1,4 +1,4 @@
-"""One run of a plan with a seed, held so that no other process, here or elsewhere, runs it at the same time."""
+"""A lock on one run of a plan with a seed, so that no other process, here or elsewhere, runs it at the same time."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from storage.store import Store
 def held_plan_run(
     store: Store, plan_id: int, seed: int, *, seconds: float = LEASE_SECONDS
 ) -> Iterator[None]:
-    """Hold the run while the context lasts; :class:`LaunchError` where another process runs it.
+    """Hold the run within the context; :class:`LaunchError` if another process runs it.
 
-    A thread renews the hold. A process of this machine that is gone holds nothing; one elsewhere that stopped
-    responding holds its run for ``seconds`` more.
+    A thread renews the hold. The hold of an ended process of this machine is void; that of a process elsewhere that
+    stopped responding lasts ``seconds`` more.
     """
     holder = f"{process_name()}:{threading.get_ident()}"
     other = store.take_plan_run(plan_id, seed, holder, seconds=seconds)
@@ -36,7 +36,7 @@ def held_plan_run(
         with _Renewal(store, plan_id, seed, holder, seconds):
             yield
     finally:
-        with contextlib.suppress(StoreError):  # it ends by itself
+        with contextlib.suppress(StoreError):  # it expires by itself
             store.release_plan_run(plan_id, seed, holder)
 
 
@@ -52,6 +52,6 @@ class _Renewal(PeriodicThread):
         )
 
     def tick(self) -> None:
-        """Take it once more."""
-        with contextlib.suppress(StoreError):  # it is away, and tried again
+        """Renew it once."""
+        with contextlib.suppress(StoreError):  # the database is unavailable: tried again
             self._take()

@@ -1,7 +1,7 @@
 """The expected cost of a study, stated before anything of it runs: trials, samples, and hours on this machine.
 
-The counts are upper bounds that follow from the study file: every trial to the end of its budget. Trials that reach the
-target, diverge or fall behind end earlier. The time comes from a few timed updates at every rung.
+The counts are upper bounds derived from the study file: every trial runs to the end of its budget. Trials that reach
+the target, diverge or fall behind end earlier. The time comes from a few timed updates at every rung.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SECONDS_PER_RUNG, SECONDS_FOR_ALL = 0.3, 60.0
 ACCELERATORS = 0
-"""In place of a batch size: the line of the timing process that tells how many accelerators there are."""
+"""Pseudo batch size of the timing process's output line with the number of accelerators."""
 
 
 def study_price(
@@ -46,11 +46,11 @@ def study_price(
     timed: bool = True,
     seconds: float = SECONDS_FOR_ALL,
 ) -> StudyPrice:
-    """An upper bound on the cost of ``spec``; with ``timed``, after timing a few updates of it here for at most
+    """Return an upper bound on the cost of ``spec``; with ``timed``, first time a few updates here for at most
     ``seconds``.
 
-    ``workload`` is the study's, where its data are open already. Raises :class:`~hpo.errors.SpecError` where it is not
-    given and cannot be had.
+    ``workload`` is the study's, if its data are already open. Raises :class:`~hpo.errors.SpecError` if it is not
+    given and cannot be opened.
     """
     workload = workload or check_workload(spec)
     counted = _counted(spec, workload.train_samples)
@@ -101,7 +101,7 @@ def _counted(spec: StudySpec, train_samples: int) -> StudyPrice:
 def _with_times(
     counted: StudyPrice, spec: StudySpec, speeds: Mapping[int, float], *, workers: int
 ) -> StudyPrice:
-    """The price with seconds; a rung that was not timed takes the seconds per sample of the nearest that was."""
+    """Add seconds to the price; a rung that was not timed gets the seconds per sample of the nearest timed rung."""
 
     def seconds_per_sample(batch: int) -> float:
         return speeds[min(speeds, key=lambda each: abs(math.log(each / batch)))] / workers
@@ -121,7 +121,7 @@ def _with_times(
 
 
 def _some_settings(spec: StudySpec) -> TrainingSettings:
-    """The lowest value of every tuned number, the first of every choice."""
+    """Return settings with the lowest value of every tuned number and the first of every choice."""
     return spec.search.settings(
         {
             name: domain.values[0] if isinstance(domain, Categorical) else domain.low
@@ -131,7 +131,7 @@ def _some_settings(spec: StudySpec) -> TrainingSettings:
 
 
 def _timed(spec: StudySpec, seconds: float) -> tuple[dict[int, float], str]:
-    """Seconds of a sample at each rung that could be timed, the number of accelerators, and what went wrong."""
+    """Return the seconds of a sample by rung, with the number of accelerators at ``ACCELERATORS``, and any error."""
     settings = _some_settings(spec)
     jobs = [training_job(spec, settings, batch, 0).to_dict() for batch in spec.ladder]
     with tempfile.TemporaryDirectory(prefix="hpo-speed-") as folder:

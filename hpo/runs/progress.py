@@ -1,4 +1,4 @@
-"""Progress of a long call, and the texts that all displays share: the ladder's rows, the time left."""
+"""Progress of a long call, and the texts shared by all displays: the ladder's rows, the time left."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Progress:
 
 
 def ladder_columns(spec: StudySpec) -> tuple[str, ...]:
-    """The heads of the columns of :func:`ladder_rows`."""
+    """Return the column headings of :func:`ladder_rows`."""
     question = spec.question
     return (
         "batch size",
@@ -58,7 +58,7 @@ def ladder_columns(spec: StudySpec) -> tuple[str, ...]:
 def ladder_rows(
     spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
 ) -> Iterator[tuple[str, ...]]:
-    """The results of each rung so far, a text for each of :func:`ladder_columns`."""
+    """Return the results of each rung so far, one string for each of :func:`ladder_columns`."""
     question = spec.question
     of_rung: dict[tuple[int, Point], list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -69,7 +69,7 @@ def ladder_rows(
         for batch, budget in budgets.items()
     }
     if SAMPLERS[spec.sampler].chooses_rung or spec.budget.ends_by_itself:
-        # it trains where it wants, and no rung has a share
+        # the sampler chooses the rung itself, so no rung has a share
         asked = dict.fromkeys(sorted(of_rung, key=lambda rung: (rung[1], rung[0])), "")
     for (batch, point), of_them in asked.items():
         rung = of_rung[batch, point]
@@ -97,14 +97,14 @@ def ladder_rows(
 
 
 class TimeLeft:
-    """How long a sweep still takes, by the trials that have ended since the first call."""
+    """Estimates how long a sweep still takes, from the trials that ended since the first call."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._already: int | None = None
 
     def of(self, ended: int, total: int) -> str:
-        """The time left in words, when ``ended`` of ``total`` trials have ended."""
+        """Return the time left in words after ``ended`` of ``total`` trials."""
         if self._already is None:
             self._already = ended
         done = ended - self._already

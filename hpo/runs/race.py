@@ -1,4 +1,4 @@
-"""The race of a study: which settings are trained at the full-scale batch itself, and what came of it."""
+"""The race of a study: which settings are trained at the full-scale batch itself, and the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class RacePlan:
-    """The course of a race, or None; what is to be said of it before it begins, and the forecast without it."""
+    """The course of a race, or None; a message about it before it begins, and the forecast without it."""
 
     course: Course | None
     message: str
@@ -37,13 +37,12 @@ class RacePlan:
 def plan_race(
     result: StudyResult, global_batch_size: int, samples: int | None = None, *, forced: bool = False
 ) -> RacePlan:
-    """The configurations to race at a batch, by the evidence without that of a race there: the same however often it is
-    asked.
+    """Return the configurations to race at a batch, from the evidence without a race there, so repeated calls agree.
 
-    ``samples`` is what the race may process, in the model of the full scale: the study's ``budget.race``, or those that
-    cost a quarter of what its sweep has cost, if None. There is no race where that is too little for two trainings, and
-    none, unless it is ``forced`` or has begun, where all that it could save is less than its price. Raises
-    :class:`EvidenceError` where no trial of the study reached its target.
+    ``samples`` is what the race may process, in the model of the full scale: the study's ``budget.race``, or a quarter
+    of the cost of its sweep, if None. There is no race if that is too little for two trainings, or, unless it is
+    ``forced`` or has begun, if its possible saving is less than its price. Raises :class:`EvidenceError` if no trial of
+    the study reached its target.
     """
     from hpo.tuning.generation.race import FINALISTS, Course, choose_candidates
 
@@ -102,7 +101,7 @@ def run_plan(
     storage_retry_seconds: float = 300.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> SweepEnd | None:
-    """Train what is left of a planned race for the holder of the study's lease; None where there is none."""
+    """Train the rest of a planned race for the holder of the study's lease; None if there is no race."""
     from hpo.tuning.retry import StorageRetry
     from hpo.tuning.tuner import run_race
 

@@ -1,13 +1,13 @@
 """The saving of a batch that grows during a training over a constant one, by the law of the noise scale.
 
-An update with B samples goes as far as 1 / (1 + N / B) of an update without noise (McCandlish et al., arXiv:1812.06162,
-equation 2.7). Over the progress p, in updates without noise, with the noise scale N(p) and any course of the batch
+An update with B samples makes 1 / (1 + N / B) of the progress of an update without noise (McCandlish et al.,
+arXiv:1812.06162, equation 2.7). Over the progress p, in updates without noise, with noise scale N(p) and any batch
 
     updates = integral of (1 + N / B) dp            samples = integral of (B + N) dp        (appendix D there)
 
-With one batch these are the hyperbola of the epochs, whose critical batch is the mean of N over p. So the measured
-course of N tells the shape, and the critical batch of the fitted laws the height: the noise scale is a predictor of the
-order of magnitude only (section 4 there). The control itself goes by what is measured.
+For a constant batch these give the hyperbola of the epochs, whose critical batch is the mean of N over p. So the
+measured course of N gives the shape, and the critical batch of the fitted laws the scale: the noise scale predicts only
+the order of magnitude (section 4 there). The batch control itself uses the measured values.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from trainers.schedules.batch_size import BatchByNoise, batch_factor
 Array: TypeAlias = NDArray[np.float64]
 
 PIECES = 200
-"""Pieces of equal progress in which a course is integrated."""
+"""Number of pieces of equal progress over which a course is integrated."""
 ROUNDS = 12
-"""In which the length of a training is found whose batch goes by its epochs."""
+"""Iterations to find the length of a training whose batch depends on its epochs."""
 QUANTILES = (-1.645, -1.28, -0.84, -0.52, -0.25, 0.0, 0.25, 0.52, 0.84, 1.28, 1.645)
 """Quantiles of the critical batch, in standard deviations of its logarithm."""
 
 
 @dataclass(frozen=True)
 class RampSaving:
-    """Shares with 90 % intervals: of the updates saved, and of the samples that it takes more; at equal target."""
+    """Shares with 90 % intervals, at equal target: updates saved, and extra samples needed."""
 
     updates: Interval
     samples: Interval
     largest_batch: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The saving as plain values."""
+        """Return the saving as plain values."""
         return {
             "updates_saved": self.updates.to_dict(),
             "more_samples": self.samples.to_dict(),
@@ -60,7 +60,7 @@ class RampSaving:
 
 
 def noise_course(points: Convergence) -> Array | None:
-    """The measured noise scale of one training at ``PIECES`` places of equal progress; None where none was measured."""
+    """Return a training's measured noise scale at ``PIECES`` points of equal progress; None if not measured."""
     known = np.isfinite(points.gradient_noise_scale) & (points.gradient_noise_scale > 0)
     if not known.any():
         return None
@@ -79,9 +79,9 @@ def ramp_saving(
     epochs: float,
     train_samples: int,
 ) -> RampSaving:
-    """The saving by the batch control of ``settings`` from ``global_batch_size`` on.
+    """Return the saving by the batch control of ``settings`` starting from ``global_batch_size``.
 
-    ``courses`` are those of :func:`noise_course`, any of which may be the training's; ``epochs`` is how long it takes.
+    ``courses`` come from :func:`noise_course`, any of which may be the training's; ``epochs`` is its length.
     """
     spread = np.log(critical_batch.high / critical_batch.low) / (2 * QUANTILES[-1])
     found = [
@@ -104,7 +104,7 @@ def _walked(
     total_samples: float,
     train_samples: int,
 ) -> tuple[float, float, float]:
-    """The shares of updates saved and of samples more, and the last batch."""
+    """Return the shares of updates saved and of extra samples, and the last batch."""
     true = noise * (critical / noise.mean())
     stays = (1 + true / global_batch_size).sum()
     length = total_samples / (global_batch_size * stays)  # of a piece, in updates without noise
@@ -124,7 +124,7 @@ def _batches(
     length: float,
     train_samples: int,
 ) -> Array:
-    """The batch in each piece of a course, by the control's own rule."""
+    """Return the batch in each piece of a course, by the control's own rule."""
     batches, factor, samples = np.empty(len(noise)), 1.0, 0.0
     for piece, measured in enumerate(noise):
         if settings.batch_control != "noise_scale":

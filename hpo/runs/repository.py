@@ -1,4 +1,4 @@
-"""Between the service's values and the storage's records: what is kept, and how it is read back."""
+"""Converts between the service's values and the storage's records."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ from trainers.json_text import json_text
 _log = logging.getLogger(__name__)
 DEFAULT_STORAGE = "sqlite:///hpo.db"
 DEFAULT_FOLDER = Path(".hpo")
-"""Where checkpoints of trials in flight and plans are kept, unless the caller says where."""
+"""Default folder for plans and for checkpoints of running trials."""
 
 
 @contextmanager
 def open_store(storage: str, *, create: bool = True) -> Iterator[Store]:
-    """The store behind a URL, made if missing unless ``create`` is false; its errors come out as the service's."""
+    """Open the store at a URL, created if missing unless ``create`` is false; raise its errors as the service's."""
     try:
         with Store.open(storage, create=create) as store:
             yield store
@@ -70,9 +70,9 @@ def open_store(storage: str, *, create: bool = True) -> Iterator[Store]:
 
 
 def enter_study(store: Store, spec: StudySpec) -> Study:
-    """The study of this name, made if it is new; one that exists must ask for the same kind of trainings.
+    """Return the study of this name, created if new; an existing one must ask for the same kind of trainings.
 
-    A new one does not wait for a worker: the caller runs it.
+    A new one is not queued for workers: the caller runs it.
     """
     try:
         study = store.study(spec.name)
@@ -102,12 +102,12 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
 
 
 def stored_spec(study: Study) -> StudySpec:
-    """The specification of a stored study, with the folder in which its modules and data lie; :class:`SpecError`."""
+    """Return a stored study's specification, with the folder of its modules and data. Raises :class:`SpecError`."""
     return parse_study(study.spec, folder=study.folder or None)
 
 
 def stored_job(study: Study, trial: Trial) -> TrainingJob:
-    """The job of a trial, as a trainer runs it; :class:`SpecError`."""
+    """Return the job of a trial, as a trainer runs it. Raises :class:`SpecError`."""
     settings = TrainingSettings.from_record(trial.settings)
     return training_job(stored_spec(study), settings, trial.global_batch_size, trial.seed)
 
@@ -120,15 +120,15 @@ COMPARABLE = (
     "budget.epochs_per_trial",
     "budget.evaluations_per_epoch",
 )
-"""Keys that may not change when a study goes on; the ladder, the number of trials, seeds and full_scale may."""
+"""Keys that must not change when a study is continued; the ladder, the number of trials, seeds and full_scale may."""
 
 
 def read_result(
     store: Store, name: str, storage: str, spec: StudySpec | None = None
 ) -> StudyResult:
-    """All that the store holds of a study; its newest forecast and the plans made from it.
+    """Read all stored data of a study, with its newest forecast and the plans made from it.
 
-    ``spec`` is what the study's file says, for a caller that has read it; if None the stored text is read.
+    ``spec`` is the parsed study file if the caller has it; if None the stored text is parsed.
     """
     study = store.study(name)
     spec = spec or stored_spec(study)
@@ -160,15 +160,15 @@ def read_result(
 
 
 def keep_cost(store: Store, study: Study, cost: WorkloadCost) -> None:
-    """Store what a sample of the study's workload costs, for the plans that are made from it."""
+    """Store the cost of a sample of the study's workload, for its plans."""
     if _cost(store, study) != cost:
         store.keep_cost(study.id, records.WorkloadCost(**dataclasses.asdict(cost)))
 
 
 def measure_cost(store: Store, study: Study, spec: StudySpec) -> str:
-    """Measure and keep what a sample of the study's workload costs, unless it is known; returns what went wrong, or "".
+    """Measure and store the cost of a sample of the study's workload, unless known; return an error message, or "".
 
-    A plan for another machine needs the cost, but the study does not: whatever the workload does is no fault of it.
+    A plan for another machine needs the cost, but the study does not: an error of the workload is not the study's.
     """
     from trainers.cost import workload_cost
     from trainers.workloads import load_workload
@@ -185,7 +185,7 @@ def measure_cost(store: Store, study: Study, spec: StudySpec) -> str:
         )
     except StoreError:
         raise
-    except Exception as error:  # the workload may be anybody's code
+    except Exception as error:  # the workload may be arbitrary code
         return f"the cost of a sample could not be measured, so plans need --cost: {error}"
     return ""
 
@@ -196,7 +196,7 @@ def _cost(store: Store, study: Study) -> WorkloadCost | None:
 
 
 def _train_samples(store: Store, trials: Sequence[Trial]) -> int:
-    """Samples over epochs of a trial; those of a growing batch come from its evaluations."""
+    """Return the samples per epoch of a trial; for a growing batch they come from its evaluations."""
     trained = [trial for trial in trials if trial.steps and trial.epochs]
     for trial in trained:
         if trial.settings["batch_control"] == "constant":
@@ -206,7 +206,7 @@ def _train_samples(store: Store, trials: Sequence[Trial]) -> int:
 
 
 def planned_runs(store: Store, study: Study, spec: StudySpec) -> list[PlannedRun]:
-    """Every plan of a study with its outcomes, in the order in which they were made; a damaged one is left out."""
+    """Return all plans of a study with their outcomes, in order of creation; damaged ones are left out."""
     reasons = {forecast.id: forecast.reason for forecast in store.forecasts(study.id)}
     runs = []
     for stored in store.plans(study.id):
@@ -218,7 +218,7 @@ def planned_runs(store: Store, study: Study, spec: StudySpec) -> list[PlannedRun
 
 
 def planned_run(store: Store, plan_id: int) -> PlannedRun:
-    """The plan of this number with its outcomes, and its forecast's reason; :class:`DamagedRow`."""
+    """Return the plan of this number with its outcomes and its forecast's reason. Raises :class:`DamagedRow`."""
     stored = store.plan(plan_id)
     study = store.study_by_id(stored.study_id)
     reasons = {forecast.id: forecast.reason for forecast in store.forecasts(study.id)}
@@ -236,7 +236,7 @@ def _planned_run(
 
 
 def keep_forecast(store: Store, forecast: StudyForecast) -> StudyForecast:
-    """Store a forecast, unless the study's newest at this batch size says the same."""
+    """Store a forecast, unless it equals the study's newest one at this batch size."""
     numbers = forecast.numbers
     if forecast.posterior is not None:
         keep_fit(store, forecast.study_id, forecast.posterior)
@@ -274,7 +274,7 @@ def keep_forecast(store: Store, forecast: StudyForecast) -> StudyForecast:
 def keep_plan(
     store: Store, forecast: StudyForecast, plan: Plan, directory: Path, backend: str
 ) -> Plan:
-    """Store a plan and write its folder; one that is already there, to the same end, is given back with its id."""
+    """Store a plan and write its folder; an existing equivalent plan is returned with its id."""
     study = store.study(forecast.spec.name)
     check_script(plan, backend)
     for run in planned_runs(store, study, forecast.spec):
@@ -310,7 +310,7 @@ def keep_plan(
 
 
 def _is_written(plan: Plan, directory: Path) -> bool:
-    """Whether a folder holds the plan with its script, into which somebody may have written since."""
+    """Whether a folder holds the plan with its script, which may have been edited since."""
     try:
         same = read_plan(directory).to_dict() == plan.to_dict()
     except PlanError:
@@ -321,7 +321,7 @@ def _is_written(plan: Plan, directory: Path) -> bool:
 def keep_outcome(
     store: Store, plan_id: int, seed: int, backend: str, workers: int, launched: Launched
 ) -> Outcome:
-    """Store the outcome of a launch of a plan: its result, its throughput, and sample pictures of its model."""
+    """Store the outcome of a plan's launch: its result, throughput, and sample images of its model."""
     outcome = launched.outcome
     if fault := fault_of_reached(outcome.epochs_to_target, outcome.epochs):
         raise LaunchError(f"the outcome of plan {plan_id}: {fault}")
@@ -408,7 +408,7 @@ def _plan_of(stored: records.StoredPlan, spec: StudySpec, reason: str) -> Plan:
 
 
 def _details(plan: Plan) -> str | None:
-    """The parts of a plan that have no column of their own, as JSON; None where there are none."""
+    """Return the parts of a plan without a separate column, as JSON; None if there are none."""
     details = {
         "accelerator_hours": plan.accelerator_hours and plan.accelerator_hours.to_dict(),
         "energy_kwh": plan.energy_kwh and plan.energy_kwh.to_dict(),

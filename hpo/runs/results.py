@@ -1,4 +1,4 @@
-"""The service's answers: a study with all that is known of it, and a forecast for one of its batch sizes."""
+"""Results of the service: a study with all its data, and a forecast for one of its batch sizes."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ from trainers.job import HOW_SOON, NEVER, Constraint, Question
 RULES_OF_THUMB = (PlanKind.LINEAR_SCALING, PlanKind.SQRT_SCALING, PlanKind.NO_SCALING)
 
 SHARE_OF_SWEEP = 0.25
-"""The share of the sweep's cost, in samples of the full scale's model, that a race may process, unless the study says.
-"""
+"""Default share of the sweep's cost, in samples of the full scale's model, that a race may process."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class SweptConfiguration:
 
 @dataclass(frozen=True)
 class ConstraintCount:
-    """How many trials that came to their target or the end of their budget keep a constraint, break it, do not tell."""
+    """Counts of finished trials (target or budget reached) that keep a constraint, break it, or do not report it."""
 
     constraint: Constraint
     kept: int
@@ -163,7 +162,7 @@ class StudyForecast:
         }
 
     def _repr_html_(self) -> str:
-        """The HTML for a notebook."""
+        """Return the HTML for a notebook."""
         return forecast_html(self.to_dict())
 
 
@@ -412,7 +411,7 @@ class StudyResult:
         return found
 
     def _rungs(self) -> list[dict[str, Any]]:
-        """The results of each batch, at each combination of sizes where there are several."""
+        """Return the results of each batch, and of each combination of sizes if there are several."""
         if not self.spec.sizes:
             return _rungs(self.swept, self.batches, self.spec.question)
         return [
@@ -426,12 +425,12 @@ class StudyResult:
         ]
 
     def _repr_html_(self) -> str:
-        """The HTML for a notebook: state, ladder and forecast."""
+        """Return the HTML for a notebook: state, ladder and forecast."""
         return study_html(self.to_dict(), self.spec.search.names)
 
 
 def ended_because(result: StudyResult, trial: Trial) -> str:
-    """Why a trial ended, and which constraints it broke by then."""
+    """Return why a trial ended, and which constraints it broke by then."""
     question = result.spec.question
     if not question.constraints or trial.state not in _TELLING:
         return trial.reason
@@ -440,7 +439,7 @@ def ended_because(result: StudyResult, trial: Trial) -> str:
 
 
 def _as_trial(plan: Plan, outcome: Outcome, study_id: int) -> Trial:
-    """An outcome as the trial that it is, numbered below all trials of the sweep."""
+    """Convert an outcome to a trial, numbered below all trials of the sweep."""
     return Trial(
         id=-outcome.id,
         study_id=study_id,
@@ -461,7 +460,7 @@ def _as_trial(plan: Plan, outcome: Outcome, study_id: int) -> Trial:
 
 
 def target_values(study: Study) -> dict[str, Any]:
-    """A study's target as plain values: without a threshold where the best within a fixed budget is asked for."""
+    """Return a study's target as plain values, without a threshold if it asks for the best within a fixed budget."""
     ends = abs(study.threshold) < NEVER
     return {
         "metric": study.metric,
@@ -473,7 +472,7 @@ def target_values(study: Study) -> dict[str, Any]:
 def candidates(
     trials: Sequence[Trial], global_batch_size: int, question: Question = HOW_SOON
 ) -> list[SweptConfiguration]:
-    """The settings of a rung that answered the ``question`` with every seed they were trained with, the best first.
+    """Return the settings of a rung that answered the ``question`` with all of their seeds, best first.
 
     They reached the target, or trained to the end of a fixed budget.
     """
@@ -489,9 +488,9 @@ def _candidate(need: float, runs: Sequence[Trial]) -> SweptConfiguration:
 def _ranked(
     trials: Sequence[Trial], global_batch_size: int, question: Question
 ) -> list[tuple[float, list[Trial]]]:
-    """Mean need and runs of each settings that answered the question with every seed, the best first.
+    """Return mean need and runs of each settings that answered the question with every seed, best first.
 
-    A short look, stopped before any could have reached the target, is no run of them.
+    A run that was stopped before any could have reached the target does not count.
     """
     runs: dict[str, list[Trial]] = defaultdict(list)
     here = [trial for trial in trials if trial.global_batch_size == global_batch_size]
@@ -518,7 +517,7 @@ def _ranked(
 def best_of_rungs(
     trials: Sequence[Trial], ladder: Sequence[int], question: Question = HOW_SOON
 ) -> dict[int, SweptConfiguration]:
-    """The best candidate of every rung that has one, by its batch size."""
+    """Return the best candidate of every rung that has one, by batch size."""
     return {
         batch: _candidate(*found[0])
         for batch in ladder
@@ -529,7 +528,7 @@ def best_of_rungs(
 def best_settings(
     trials: Sequence[Trial], question: Question = HOW_SOON
 ) -> SweptConfiguration | None:
-    """The best settings of the largest rung where any answered, those of several seeds before a lucky one."""
+    """Return the best settings of the largest rung with an answer, preferring several seeds over a lucky one."""
     for batch in sorted({trial.global_batch_size for trial in trials}, reverse=True):
         found = _ranked(trials, batch, question)
         if found:
@@ -541,7 +540,7 @@ def best_settings(
 def complete_settings(
     best: TrainingSettings, numbers: Forecast, space: SearchSpace
 ) -> TrainingSettings:
-    """The best settings with every scaled one moved to its forecast, kept within what a setting allows."""
+    """Return the best settings with every scaled one moved to its forecast, clipped to its allowed values."""
     moved = {
         name: numbers.settings[name].median for name in space.scaled if name in numbers.settings
     }
@@ -552,17 +551,17 @@ def complete_settings(
 
 
 def epochs_trained(trials: Iterable[Trial]) -> float:
-    """Epochs that trials have trained, added up over them; one that has not ended counts as none."""
+    """Return the total epochs trained by the trials; unfinished ones count as 0."""
     return math.fsum(trial.epochs or 0.0 for trial in trials)
 
 
 def throughput(
     trials: Sequence[Trial], train_samples: int, spec: StudySpec | None = None
 ) -> float | None:
-    """Samples per second of one worker, evaluation included: the median over the largest batch size that was timed.
+    """Return one worker's samples per second, including evaluation: the median over the largest timed batch size.
 
-    Where the model of ``spec`` grows, those of the largest that was timed, over what a sample of the full scale costs
-    more (:func:`hpo.study.sizes.sample_cost_share`).
+    If the model of ``spec`` grows, it is that of the largest timed model, divided by the extra cost of a sample at full
+    scale (:func:`hpo.study.sizes.sample_cost_share`).
     """
     if spec is not None and spec.sizes:
         timed = [trial for trial in trials if trial.epochs and trial.seconds]

@@ -1,7 +1,7 @@
 """Runs a study that is held by a lease: sweep, race, forecast, plan, validation.
 
-`hpo run` and `hpo worker` both do it here. Whatever ends a run, the study is left in a state from which the next run
-goes on: its trials in flight wait in the queue, its finished ones stay.
+Both `hpo run` and `hpo worker` use it. Whatever ends a run, the study is left in a state from which the next run
+continues: its running trials go back into the queue, its finished ones stay.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ if TYPE_CHECKING:
     from hpo.tuning.tuner import RayOptions
 
 LEAST_SEEDS = 5
-"""Runs of each plan that is validated: the mean of fewer says little beside their scatter."""
+"""Least runs of each validated plan: the mean of fewer is too noisy."""
 
 EVENT_SECONDS = 5.0
-"""Seconds at least between two events of a study's log that count its trials."""
+"""Least seconds between two events of a study's log that count its trials."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a study is run here.
+    """Options for running a study here.
 
-    ``folder`` takes checkpoints of trials in flight and plans. A database that is away is retried for
+    ``folder`` holds plans and checkpoints of running trials. An unavailable database is retried for
     ``storage_retry_seconds``. ``stop`` is called often; once it returns true, the study is left in ``stopped_state``.
-    ``check`` tests first whether the study can run here at all. A study that takes more memory or disk than its
+    ``check`` tests first whether the study can run here at all. A study that exceeds the memory or disk of its
     ``limits`` fails.
     """
 
@@ -77,22 +77,22 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run left its study, and the forecast that it made."""
+    """The state in which a run left its study, and the forecast that it made."""
 
     study: Study
     forecast: StudyForecast | None = None
 
 
 class _Stopped(Exception):  # noqa: N818  (no error)
-    """Raised where a run finds that it has to end."""
+    """Raised when a run finds that it must stop."""
 
 
 def run_held(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions) -> RunEnd:
-    """Run a study to its end, or until it is to stop, and give its lease back.
+    """Run a study to its end, or until it must stop, and release its lease.
 
-    A fault of the study or its trainings leaves it failed, with the reason, and is raised. Raises
-    :class:`storage.errors.LeaseLost` where another process has taken the study over, and
-    :class:`storage.errors.StoreUnavailable` where the database stays away; both leave the study as it is.
+    An error of the study or its trainings marks it failed, with the reason, and is raised. Raises
+    :class:`storage.errors.LeaseLost` if another process took the study over, and
+    :class:`storage.errors.StoreUnavailable` if the database stays unavailable; both leave the study as it is.
     """
     from hpo.tuning.interrupt import Interrupter, WorkInterrupted
     from hpo.tuning.retry import StorageRetry
@@ -141,7 +141,7 @@ class _Run:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Hold the study to its limits."""
+        """Enforce the limits of the study within the context."""
         if self._options.limits is None:
             yield
             return
@@ -151,7 +151,7 @@ class _Run:
             yield
 
     def all(self) -> tuple[StudyForecast | None, StudyState, str]:
-        """Sweep, then conclude; returns the forecast, the state that the study is to have, and what is to be said."""
+        """Sweep, then conclude; return the forecast, the state for the study, and a message."""
         from hpo.tuning.trainings import Ending
         from hpo.tuning.tuner import run_sweep
 
@@ -183,9 +183,9 @@ class _Run:
         return made, StudyState.FINISHED, "; ".join(filter(None, (end.message, message)))
 
     def _race(self) -> StudyForecast | None:
-        """Train a few settings at the full-scale batch itself, where that is worth its price.
+        """Train a few settings at the full-scale batch itself if that is worth its price.
 
-        The forecast that is made to find that out, where nothing was raced: it is the study's.
+        If nothing was raced, return the forecast made for that decision, which is then the study's.
         """
         from hpo.tuning.trainings import Ending
 
@@ -194,7 +194,7 @@ class _Run:
             return None
         result = self._read()
         if best_settings(result.swept, self._spec.question) is None or result.searched:
-            return None  # nothing to begin with, or the sweep itself has trained there
+            return None  # no evidence yet, or the sweep itself trained there
         self._progress.message(f"fitting the laws to {len(result.trials)} trials")
         with self.region():
             plan = plan_race(result, batch)
@@ -228,8 +228,8 @@ class _Run:
         )
 
     def _measure_cost(self) -> None:
-        """Measure the cost of a sample for plans: in this process, so only once a trial has shown that the workload
-        trains.
+        """Measure the cost of a sample for plans; it runs in this process, so only after a trial has shown that the
+        workload trains.
         """
         trials = self._retry(lambda: self._store.trials(self._held.study.id))
         if any(trial.state.finished and trial.state is not TrialState.FAILED for trial in trials):
@@ -241,7 +241,7 @@ class _Run:
                 self._progress.message(said)
 
     def stopped(self) -> tuple[StudyState, str]:
-        """The state of a study whose run was stopped, and what is to be said."""
+        """Return the state of a study whose run was stopped, and a message."""
         if self._held.cancelled:
             return (
                 StudyState.CANCELLED,
@@ -252,7 +252,7 @@ class _Run:
         return self._options.stopped_state, self._options.stopped_message
 
     def release(self, state: StudyState, message: str) -> Study:
-        """Give the study back, also where the database is away for a while."""
+        """Release the study, retrying while the database is unavailable."""
 
         def released() -> Study | None:
             study = self._store.study(self._spec.name)
@@ -263,7 +263,7 @@ class _Run:
         return study
 
     def must_stop(self) -> bool:
-        """Whether the run has to end: asked from any thread."""
+        """Whether the run must stop; callable from any thread."""
         return self._held.stopping or bool(self._excess) or self._options.stop()
 
     @property
@@ -275,19 +275,19 @@ class _Run:
             raise _Stopped
 
     def _trials(self, trials: list[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
-        """Report progress to the caller, and now and then to the log."""
+        """Report progress to the caller, and every few seconds to the log."""
         self._progress.sweep(self._spec, trials, running)
         if time.monotonic() - self._told_at >= EVENT_SECONDS:
             self._told_at = time.monotonic()
             self._count(trials)
 
     def _search_goes_on(self, why: str) -> None:
-        """Tell what a search that ends by itself trains next, and why."""
+        """Report what a search that ends by itself trains next, and why."""
         self._progress.message(why)
         self._held.event("search_step", why)
 
     def _told_before(self) -> int:
-        """How many trials of the sweep had ended when the study was taken up: -1 where none had."""
+        """Return how many trials of the sweep had ended when the run started; -1 if none."""
         there = self._retry(lambda: self._store.trials(self._held.study.id))
         return (
             sum(each.state.finished and each.purpose == TrialPurpose.SWEEP for each in there) or -1
@@ -306,10 +306,10 @@ class _Run:
             )
 
     def _conclude(self, known: StudyForecast | None) -> tuple[StudyForecast | None, str]:
-        """Forecast, plan and validation at the full-scale batch; returns the forecast, and what is to be said.
+        """Forecast, plan and validate at the full-scale batch; return the forecast and a message.
 
-        ``known`` is the forecast where it was made already. Raises :class:`TuningError` where failures are why no trial
-        reached the target.
+        ``known`` is the forecast if it was already made. Raises :class:`TuningError` if no trial reached the target
+        because of failures.
         """
         from hpo.tuning.trainings import ways_out
 
@@ -386,7 +386,7 @@ class _Run:
         return kept
 
     def _validate(self, plan: Plan, directory: Path) -> None:
-        """Launch a plan with new seeds, at least ``LEAST_SEEDS``, except for those that were run already."""
+        """Launch a plan with at least ``LEAST_SEEDS`` new seeds, except for those that were already run."""
         plan_id = plan.id
         if plan_id is None:
             raise PlanError("a plan must be stored before it is validated")
@@ -478,7 +478,7 @@ def run_study(
         held.store.update_spec(study.id, spec.text, search_path(spec), spec.budget.asked_trials)
         if price_seconds > 0 and not store.counts(study.id, TrialPurpose.SWEEP):
             progress.price(spec, study_price(spec, workload, seconds=price_seconds))
-        del workload  # its data take memory, and a sweep opens them where it trains
+        del workload  # its data take memory, and the sweep's trainings open their own
         stack.enter_context(
             trackers_beside(spec.trackers, study, storage, folder / "trackers", progress.message)
         )

@@ -1,4 +1,4 @@
-"""A study that rests is deleted, gets another name, or has its failed trials queued anew."""
+"""Deletes or renames a study at rest, or queues its failed trials again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from storage.store import Store
 
 @dataclass(frozen=True)
 class DeletedStudy:
-    """The result of deleting a study; ``kept`` are folders that its plans were written to and that stay."""
+    """The result of deleting a study; ``kept`` are folders of its plans that were not deleted."""
 
     name: str
     trials: int
@@ -89,17 +89,17 @@ def rename_study(name: str, new: str, storage: str) -> Study:
 
 
 def renamed_text(study: Study, new: str) -> str:
-    """A stored study's file with another name; :class:`SpecError` for what can be no name."""
+    """Return a stored study's file with another name; :class:`SpecError` for an invalid name."""
     return stored_spec(study).renamed(new).text
 
 
 def starts_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether of two study files, as plain values, the second starts another program, or the same one otherwise."""
+    """Whether the second of two study files, as plain values, starts another program or the same one differently."""
     return _start(before) != _start(after)
 
 
 def told_retry(again: Sequence[Trial]) -> str:
-    """The message about trials that were queued anew."""
+    """Return the message about trials that were queued again."""
     count = "a trial" if len(again) == 1 else f"{len(again)} trials"
     return f"{count} that failed wait{'s' if len(again) == 1 else ''} to be trained again"
 
@@ -110,7 +110,7 @@ def _start(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _resting(storage: str, name: str) -> Iterator[tuple[Store, Study]]:
-    """A study of a storage; one whose process is gone from this machine runs no more."""
+    """Open a study at rest; one whose process has ended on this machine is no longer running."""
     with open_store(storage, create=False) as store:
         study = store.study(name)
         if study.lease_worker is not None and is_gone(study.lease_worker):
@@ -128,7 +128,7 @@ def _resting(storage: str, name: str) -> Iterator[tuple[Store, Study]]:
 
 
 def _trained(store: Store, study: Study) -> bool:
-    """Whether somebody holds a trial of a study whose trials are asked for."""
+    """Whether a client holds a trial of an ask-and-tell study."""
     now = datetime.now(UTC)
     return any(held.expires_at > now for held in store.leased_trials(study.id))
 

@@ -40,13 +40,13 @@ from search_spaces.settings import TrainingSettings
 from storage.records import TrialPurpose
 
 KEPT_FITS = 8
-"""Fits that a process keeps, a few megabytes each: a forecast at one batch size after another, then a plan."""
+"""Number of fits cached per process, a few megabytes each, for several forecasts and a plan."""
 
 RACE_TRAININGS = 5
-"""About what a race trains."""
+"""Approximate number of trainings in a race."""
 
 SEARCH_TRAININGS = 5
-"""The trainings that a search at the target batch itself takes until it ends: 4.4 in the median of 120 searches
+"""Trainings of a search at the target batch itself until it ends: 4.4 in the median of 120 searches
 (benchmarks/search_economy).
 """
 
@@ -120,7 +120,7 @@ def forecast(
 
 
 def kept_constraints(result: StudyResult) -> KeptConstraints | None:
-    """The trials' evidence on the study's constraints; None where it has none."""
+    """Return the trials' evidence on the study's constraints; None if it has no constraints."""
     spec = result.spec
     if not spec.constraints:
         return None
@@ -128,7 +128,7 @@ def kept_constraints(result: StudyResult) -> KeptConstraints | None:
 
 
 def forecast_without_race(result: StudyResult, global_batch_size: int) -> StudyForecast:
-    """The forecast by all but the trainings of a race at that batch."""
+    """Return the forecast from all trainings except those of a race at that batch."""
     others = tuple(
         trial
         for trial in result.trials
@@ -138,7 +138,7 @@ def forecast_without_race(result: StudyResult, global_batch_size: int) -> StudyF
 
 
 def _ramp(result: StudyResult, numbers: Forecast, settings: TrainingSettings) -> RampSaving | None:
-    """The saving by a growing batch; None where it is constant, or no training measured its noise."""
+    """Return the saving by a growing batch; None if the batch is constant or no training measured its noise scale."""
     critical = numbers.critical_batch
     if settings.batch_control == "constant" or not result.noise_courses or not result.train_samples:
         return None
@@ -155,7 +155,7 @@ def _ramp(result: StudyResult, numbers: Forecast, settings: TrainingSettings) ->
 
 
 def _advice(result: StudyResult, numbers: Forecast) -> str:
-    """The change that would raise a low trust most; "" where trust is not low, or there was a race."""
+    """Return the change that would raise a low trust most; "" if trust is not low or there was a race."""
     batch = numbers.global_batch_size
     here = [trial for trial in result.trials if trial not in result.imported]
     if (
@@ -176,11 +176,9 @@ def _advice(result: StudyResult, numbers: Forecast) -> str:
 
 
 def direct_search(result: StudyResult, made: StudyForecast) -> str:
-    """A note that a search at the batch of a forecast itself would be cheaper than the sweep was; "" where it would
-    not.
-    """
+    """Return a note if a search at the forecast's batch itself would be cheaper than the sweep, else ""."""
     batch, epochs = made.global_batch_size, made.epochs_to_target.median
-    if result.spec.sizes:  # epochs of the full scale's model
+    if result.spec.sizes:  # in epochs of the full scale's model
         spent = result.swept_samples / result.train_samples if result.train_samples else 0.0
     else:
         spent = epochs_trained(result.swept)
@@ -206,9 +204,9 @@ def _duration(seconds: float) -> str:
 
 
 def past_forecasts(result: StudyResult, global_batch_size: int | None) -> list[PastForecast]:
-    """The outcomes of all forecasts of the storage, except those of this study at this batch size.
+    """Return the outcomes of all forecasts of the storage, except those of this study at this batch size.
 
-    Observed is the mean of a plan's runs where all reached the target, or all but those that crashed.
+    The observed value is the mean of a plan's runs if all reached the target, or all but those that crashed.
     """
     own = (result.study.name, global_batch_size)
     return [
@@ -239,7 +237,7 @@ def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -
 
 @dataclasses.dataclass(frozen=True)
 class _Fingerprinted:
-    """Evidence that equals other evidence of the same fingerprint."""
+    """Evidence that compares equal to other evidence with the same fingerprint."""
 
     fingerprint: str
     evidence: Evidence = dataclasses.field(compare=False)
@@ -251,7 +249,7 @@ def _fitted(asked: _Fingerprinted) -> Posterior:
 
 
 def evidence_of(result: StudyResult, batches: Collection[int] | None = None) -> Evidence:
-    """The evidence for :func:`fit_posterior`."""
+    """Return the evidence for :func:`fit_posterior`."""
     if batches is None:
         batches = [result.spec.full_scale.global_batch_size] if result.spec.full_scale else []
     spec = result.spec
@@ -266,7 +264,7 @@ def evidence_of(result: StudyResult, batches: Collection[int] | None = None) -> 
 
 
 def forecast_at(made: StudyForecast, global_batch_size: int) -> StudyForecast:
-    """The forecast of the same study at another batch size; :class:`PlanError` where its evidence is not at hand."""
+    """Return the forecast of the same study at another batch size; :class:`PlanError` if its evidence is missing."""
     if made.source is None:
         raise PlanError(
             f"this forecast holds for global batch size {made.global_batch_size} only, but got "
@@ -277,7 +275,7 @@ def forecast_at(made: StudyForecast, global_batch_size: int) -> StudyForecast:
 
 
 def with_forecast(result: StudyResult, posterior: Posterior | None = None) -> StudyResult:
-    """The result with the forecast for its full-scale batch, where the study names one and its trials allow it."""
+    """Return the result with the forecast for its full-scale batch, if the study names one and its trials allow it."""
     question = result.spec.question
     if result.spec.full_scale is None or best_settings(result.trials, question) is None:
         return result

@@ -1,12 +1,12 @@
 """Limits on a study's use of a worker's machine, memory and disk, watched while it runs.
 
-Memory has two bounds. The kernel's (``RLIMIT_DATA``, setrlimit(2)) is that of each process: an allocation beyond it
-fails, and with it the trial that made it, by a MemoryError. The sum over all processes of the worker is watched here,
-as the kernel has no bound for it but cgroups, which take privileges: where it is exceeded the largest process is
-killed and the study ends. Disk is what the study's folders hold.
+Memory has two bounds. The kernel's (``RLIMIT_DATA``, setrlimit(2)) applies to each process: an allocation beyond it
+raises a MemoryError, and the trial fails. The sum over all processes of the worker is watched here, as the kernel can
+bound it only with cgroups, which require privileges: if it is exceeded, the largest process is killed and the study
+ends. Disk use is that of the study's folders.
 
-Processes are found by a variable in their environment and by their parents, in whatever session they are. Processes
-that a Ray cluster runs on other machines are not seen; where there is no /proc, nothing is.
+Processes are found by an environment variable and by their parents, in any session. Processes that a Ray cluster runs
+on other machines are not seen; without /proc, none are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Self
 from hpo.tuning.periodic import PeriodicThread
 
 MARK = "HPO_WORKER_PROCESS"
-"""The variable that the processes of a worker inherit: the worker's process number."""
+"""Environment variable that the processes of a worker inherit: the worker's process id."""
 LOOK_SECONDS = 1.0
 DISK_SECONDS = 5.0
 SHARE_OF_MEMORY = 0.9
@@ -33,30 +33,30 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 
 @dataclass(frozen=True)
 class StudyLimits:
-    """Bytes of memory that all processes of a study may take together, and of disk that its folders may."""
+    """Most bytes of memory for all processes of a study together, and of disk for its folders."""
 
     memory_bytes: int
     disk_bytes: int
 
     @classmethod
     def of(cls, memory_bytes: int | None, disk_bytes: int | None) -> StudyLimits:
-        """The limits given, with defaults for the rest: 90 % of the machine's memory, and 100 GB of disk."""
+        """Return the given limits, with defaults for the rest: 90 % of the machine's memory, and 100 GB of disk."""
         memory = memory_bytes or int(SHARE_OF_MEMORY * memory_here())
         return cls(memory, disk_bytes or DISK_BYTES)
 
 
 def memory_here() -> int:
-    """Bytes of memory that processes here may take: the machine's, or those of the container."""
+    """Return the bytes of memory available to processes here: the machine's or the container's."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in _CGROUP_LIMITS:
-        with contextlib.suppress(OSError, ValueError):  # "max" where there is no limit
+        with contextlib.suppress(OSError, ValueError):  # "max" means no limit
             found.append(int(Path(path).read_text(encoding="ascii")))
     return min(found)
 
 
 def bound_processes(limits: StudyLimits) -> None:
-    """Bound the memory of this process, and of each that it starts from now on."""
-    import resource  # POSIX alone has it, and a client reads results without
+    """Bound the memory of this process and of each that it starts from now on."""
+    import resource  # only POSIX has it, and clients read results without it
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     bounds = [each for each in (soft, hard, limits.memory_bytes) if each != resource.RLIM_INFINITY]
@@ -64,7 +64,7 @@ def bound_processes(limits: StudyLimits) -> None:
 
 
 class LimitWatch(PeriodicThread):
-    """Watches over the limits from a thread; a context manager. ``excess`` says what was exceeded, "" for nothing."""
+    """Watches the limits from a thread; a context manager. ``excess`` says what was exceeded, "" for nothing."""
 
     def __init__(self, limits: StudyLimits, folders: Sequence[Path]) -> None:
         super().__init__("limits", LOOK_SECONDS)
@@ -73,11 +73,11 @@ class LimitWatch(PeriodicThread):
         self._disk_at = time.monotonic()
 
     def __enter__(self) -> Self:
-        os.environ[MARK] = str(os.getpid())  # what is started from now on inherits it
+        os.environ[MARK] = str(os.getpid())  # processes started from now on inherit it
         return super().__enter__()
 
     def tick(self) -> None:
-        """Look at the memory, and now and then at the disk."""
+        """Check the memory, and less often the disk."""
         self._look_at_memory()
         if time.monotonic() - self._disk_at >= DISK_SECONDS:
             self._look_at_disk()
@@ -108,13 +108,15 @@ class LimitWatch(PeriodicThread):
 
 
 def memory_of_worker() -> dict[int, int]:
-    """Bytes that each process of this worker has in memory for itself alone, by its number; {} without /proc."""
+    """Return the private memory in bytes of each process of this worker, by process id; {} without /proc."""
     parents: dict[int, int] = {}
     private: dict[int, int] = {}
     ours = {os.getpid()}
     mark, page = f"{MARK}={os.getpid()}\0".encode(), os.sysconf("SC_PAGE_SIZE")
     for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError, IndexError):  # it ended, or is another user's
+        with contextlib.suppress(
+            OSError, ValueError, IndexError
+        ):  # it ended, or belongs to another user
             pid = int(entry.name)
             parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             resident, shared = (entry / "statm").read_text().split()[1:3]
@@ -129,7 +131,7 @@ def memory_of_worker() -> dict[int, int]:
 
 
 def disk_bytes(folders: Sequence[Path], stopped: Callable[[], bool] = lambda: False) -> int:
-    """Bytes on disk of all files below the folders, links not followed; what is gone meanwhile does not count."""
+    """Return the bytes on disk of all files below the folders, without following links; vanished files are ignored."""
     total = 0
     for folder in folders:
         for at, _, names in os.walk(folder):

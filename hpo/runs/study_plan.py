@@ -47,7 +47,7 @@ BASELINES = {
     PlanKind.SQRT_SCALING: "sqrt",
     PlanKind.NO_SCALING: "none",
 }
-"""Baselines of a validated forecast: the best swept settings, moved by these scaling rules."""
+"""Baselines of a validated forecast: the best swept settings, scaled by these rules."""
 
 
 def make_plan(
@@ -70,7 +70,7 @@ def make_plan(
 def choose_plan(
     made: StudyForecast, asked: PlanRequest, notes: Sequence[str] = ()
 ) -> tuple[StudyForecast, Plan]:
-    """The forecast at the batch of the best plan, and the plan, which tells the ``notes`` too."""
+    """Return the forecast at the batch of the best plan, and the plan, which includes the ``notes``."""
     machine, nodes, workers = asked.machine or "local", asked.nodes, asked.workers
     target = machine if isinstance(machine, Machine) else load_machine(machine)
     if (
@@ -176,17 +176,17 @@ def trade_offs(
 
 
 RATE_FACTORS = (0.5, 2.0)
-"""Times the recommended learning rate: settings that are weighed against those."""
+"""Multiples of the recommended learning rate that are compared with it."""
 
 
 def is_weighed(machine: str) -> bool:
-    """Whether the trade-offs on a machine are told unasked: not on this one, where the smallest batch is best in all
-    aims, for its rate is taken to be the same at every batch size."""
+    """Whether the trade-offs on a machine are shown by default: not on this one, where the smallest batch is best in
+    all objectives, as its rate is assumed to be the same at every batch size."""
     return machine != "local"
 
 
 def full_scale_trade_offs(made: StudyForecast) -> tuple[TradeOff, ...]:
-    """The front on the machine of the study's full scale; none where it is not told unasked, or cannot be told."""
+    """Return the front on the machine of the study's full scale; empty if it is not shown by default or unknown."""
     full = made.spec.full_scale
     if full is None or not is_weighed(full.machine):
         return ()
@@ -198,7 +198,7 @@ def full_scale_trade_offs(made: StudyForecast) -> tuple[TradeOff, ...]:
 def _trade_offs(
     made: StudyForecast, context: PlanningContext, constraints: PlanConstraints
 ) -> tuple[TradeOff, ...]:
-    """The front over all batch sizes, within the nodes and workers that were asked for; nothing without laws."""
+    """Return the front over all batch sizes, within the requested nodes and workers; empty without laws."""
     if made.posterior is None:
         return ()
     kept = kept_constraints(made.source) if made.source else None
@@ -215,7 +215,7 @@ def _trade_offs(
 def _figures(
     made: StudyForecast, target: Machine, asked: PlanRequest
 ) -> tuple[Rates | None, Memory | None]:
-    """How fast the machine trains the workload, and what its memory holds of it; None where that is not known."""
+    """Return the workload's speed on the machine and how much of it fits in memory; None if unknown."""
     figures = cost_of(made.source.cost if made.source else None, asked.cost)
     memory = (
         None
@@ -248,10 +248,10 @@ def _context(
 def _with_found_micro_batch(
     job: TrainingJob, result: StudyResult | None, workers: int
 ) -> TrainingJob:
-    """The job with the micro batch that the memory was found to take by a program's trials, where its own is larger.
+    """Reduce the job's micro batch to the one that a program's trials found to fit in memory.
 
-    The micro batch of the largest rung where any was found: what one worker's memory holds does not depend on the
-    global batch.
+    It is that of the largest rung with such a finding: what fits in one worker's memory does not depend on the global
+    batch.
     """
     program = result.spec.program if result else None
     if result is None or program is None or program.out_of_memory is None:
@@ -288,7 +288,7 @@ def plan_study(
 
 
 def plan_as_asked(result: StudyResult, request: PlanRequest) -> tuple[StudyForecast, Plan]:
-    """Like :func:`plan_study`, for a request that is made already."""
+    """Plan like :func:`plan_study`, for an existing request."""
     full, notes = result.spec.full_scale, list[str]()
     if request.machine is None:
         request = dataclasses.replace(request, machine=full.machine if full else "local")
@@ -318,9 +318,7 @@ def plan_as_asked(result: StudyResult, request: PlanRequest) -> tuple[StudyForec
 
 
 def _constraints(asked: PlanRequest, global_batch_size: int) -> PlanConstraints:
-    """The request's constraints in seconds, as the optimiser takes them; the batch is fixed unless the best is asked
-    for.
-    """
+    """Return the request's constraints in seconds, for the optimiser; the batch is fixed unless it is ``best``."""
     deadline, slot = (
         None if hours is None else hours * HOUR
         for hours in (asked.deadline_hours, asked.slot_hours)
@@ -339,9 +337,9 @@ def _constraints(asked: PlanRequest, global_batch_size: int) -> PlanConstraints:
 
 
 def law_of(made: StudyForecast) -> EpochsLaw:
-    """The epochs over all batch sizes, or at that of the forecast alone where the fitted laws are not at hand.
+    """Return the epochs over all batch sizes, or only at the forecast's if the fitted laws are missing.
 
-    A fixed budget is the same at all of those that the evidence tells of.
+    A fixed budget is the same at all batch sizes that the evidence covers.
     """
     if made.numbers.best is not None:
         batches = made.posterior.evidence.batches if made.posterior else [made.global_batch_size]
@@ -360,8 +358,8 @@ def law_of(made: StudyForecast) -> EpochsLaw:
 
 
 def _timed(plan: Plan, made: StudyForecast, selection: PlanSelection) -> Plan:
-    """The plan with what it costs. Where nothing but the ends of the rate are known, as for the cores of this machine,
-    they are taken together with those of the epochs; else the time has the quantiles of its joint distribution.
+    """Add the cost to the plan. If only the ends of the rate's interval are known, as for the cores of this machine,
+    they are combined with those of the epochs; else the time has the quantiles of its joint distribution.
     """
     candidate, seconds = selection.best, selection.best.seconds
     if plan.machine == "local" and plan.epochs:
@@ -389,7 +387,7 @@ def _rates(
     figures: WorkloadCost | None,
     cost: str | WorkloadCost | None,
 ) -> Rates | None:
-    """Measurements on the machine with this workload, else the time model; here the sweep's own measurements."""
+    """Return measurements on the machine with this workload, else the time model; here the sweep's measurements."""
     if machine.name == "local":
         if not made.samples_per_second:
             return None
@@ -407,7 +405,7 @@ def _rates(
 
 
 def _is_of(row: Throughput, spec: StudySpec, cost: str | WorkloadCost | None) -> bool:
-    """Whether a throughput is of the cost's workload, or else of the study's, in which no other study's outcome counts.
+    """Whether a throughput is of the cost's workload, or else the study's, excluding outcomes of other studies.
 
     Studies of one workload may train models of different sizes.
     """
@@ -419,7 +417,7 @@ def _is_of(row: Throughput, spec: StudySpec, cost: str | WorkloadCost | None) ->
 
 
 def _overhead(spec: StudySpec, machine: Machine) -> float:
-    """Seconds of a slot before the first update, as the launch scripts assume them; none on this machine."""
+    """Return the seconds of a slot before the first update, as the launch scripts assume; 0 on this machine."""
     if machine.name == "local":
         return 0.0
     stages = machine.node_storage is not None and "path" in spec.data
@@ -427,9 +425,9 @@ def _overhead(spec: StudySpec, machine: Machine) -> float:
 
 
 def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:
-    """The same run as ``plan`` by rules of thumb: the best settings of the largest rung below it, moved by each rule.
+    """Return the run of ``plan`` by rules of thumb: the best settings of the largest rung below it, scaled by each.
 
-    One that gives the settings of ``plan`` is left out; there are none where nothing smaller was trained.
+    A rule that gives the settings of ``plan`` is left out; the list is empty if nothing smaller was trained.
     """
     smaller = [trial for trial in result.swept if trial.global_batch_size < plan.global_batch_size]
     best = best_settings(smaller, result.spec.question)

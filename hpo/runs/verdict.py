@@ -1,7 +1,7 @@
 """The verdict of a study's launches: the forecast's settings against those by rules of thumb.
 
-Runs are compared by the logarithm of the epochs that they needed, or of what they lacked after a fixed budget, for
-settings act on both by factors. Where two means lie within two standard errors of their difference there is no verdict.
+Runs are compared by the logarithm of their epochs, or of their shortfall after a fixed budget, as settings change both
+by factors. If two means are within two standard errors of their difference, there is no verdict.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ STANDARD_ERRORS = 2.0
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean epochs to target of one plan's runs, geometric, with its standard error as a share of it.
+    """The geometric mean of the epochs to target of one plan's runs, with its relative standard error.
 
-    ``error`` is None for a single run. ``lost`` of ``runs`` did not reach the target, and are in neither. Where the
-    ``question`` is one of a fixed budget, ``epochs`` is what runs lacked after it.
+    ``error`` is None for a single run. ``lost`` of ``runs`` did not reach the target, and are in neither. If the
+    ``question`` is one of a fixed budget, ``epochs`` is the shortfall after it.
     """
 
     epochs: float
@@ -33,7 +33,7 @@ class Mean:
     question: Question = HOW_SOON
 
     def told(self) -> str:
-        """``8.31 ± 0.2 (5 runs)``."""
+        """Return ``8.31 ± 0.2 (5 runs)``."""
         spread = "" if self.error is None else f" ± {number(self.epochs * self.error)}"
         lost = f", {self.lost} lost" if self.lost else ""
         return f"{self._middle}{spread} ({self.runs} run{'' if self.runs == 1 else 's'}{lost})"
@@ -44,7 +44,7 @@ class Mean:
 
 
 def mean_of(run: PlannedRun) -> Mean | None:
-    """The mean over a plan's runs; None where none reached the target, or trained to the end of a fixed budget."""
+    """Return the mean over a plan's runs; None if none reached the target or the end of a fixed budget."""
     logs = [math.log(need) for need in run.needs if need > 0]
     if not logs:
         return None
@@ -59,7 +59,7 @@ def mean_of(run: PlannedRun) -> Mean | None:
 
 
 def verdicts(forecast: PlannedRun, rules: Sequence[PlannedRun]) -> list[str]:
-    """A line for each rule of thumb that was run."""
+    """Return a line for each rule of thumb that was run."""
     ours = mean_of(forecast)
     lines = []
     for rule in rules:
@@ -88,7 +88,7 @@ def verdicts(forecast: PlannedRun, rules: Sequence[PlannedRun]) -> list[str]:
 
 
 def _arrived(ours: Mean, theirs: Mean, name: str) -> str:
-    """The sentence for a comparison in which one of the two has a single run that was not lost."""
+    """Return the sentence for a comparison in which one of the two has only one run that was not lost."""
     if ours.runs == theirs.runs == 1:
         return "no verdict on a single run"
     arrived = [f"{each.runs - each.lost} of {each.runs}" for each in (ours, theirs)]

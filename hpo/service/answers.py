@@ -1,6 +1,6 @@
-"""The answers of the API: what its document describes, and what the client's types mirror.
+"""Response models of the API, which its OpenAPI document describes and the client's types mirror.
 
-Times are ISO 8601 in UTC; what was not measured is null; epochs are samples over the size of the training set.
+Times are ISO 8601 in UTC; unmeasured values are null; epochs are samples over the size of the training set.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class StudyDetail(StudyAnswer):
 
 
 def _with_trial_figures(answer: type[Described]) -> type[Described]:
-    """The answer with each of :class:`storage.figures.TrialFigures`."""
+    """Add a field to the answer for each field of :class:`storage.figures.TrialFigures`."""
     figures: dict[str, Any] = {
         each.name: (
             (int if each.whole else float) | None,
@@ -253,7 +253,7 @@ _OF_THE_RECORD = tuple(
 def trial_values(
     trial: Trial, sizes: Mapping[str, int], *, with_settings: bool = True
 ) -> dict[str, Any]:
-    """A trial of these sizes as :class:`TrialAnswer` describes it, without the cost of checking it again."""
+    """Return a trial of these sizes as :class:`TrialAnswer` describes it, without validating it again."""
     values = {name: getattr(trial, name) for name in _OF_THE_RECORD}
     values["sizes"] = dict(sizes)
     if with_settings:
@@ -264,7 +264,7 @@ def trial_values(
 def study_values(
     study: Study, trials: Mapping[Any, int], best: float | None, samples: int
 ) -> dict[str, Any]:
-    """A study as :class:`StudyAnswer` describes it."""
+    """Return a study as :class:`StudyAnswer` describes it."""
     return {
         "name": study.name,
         "state": study.state,
@@ -290,5 +290,5 @@ def study_values(
 
 
 def plain(record: Any) -> dict[str, Any]:
-    """A stored record as plain values, by the names of its fields."""
+    """Return a stored record as a dict of plain values, keyed by field name."""
     return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}

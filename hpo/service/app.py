@@ -1,4 +1,4 @@
-"""create_app: the web service of a configuration, as an ASGI application."""
+"""create_app: build the web service from a configuration, as an ASGI application."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from storage.errors import StoreError
 
 PREFIX = "/api/v1"
 SETTLE_SECONDS = 5.0
-"""Seconds between two looks for studies that were to be cancelled and whose workers stopped responding."""
+"""Seconds between two checks for cancelled studies whose workers stopped responding."""
 TAGS = [
     {
         "name": "studies",
@@ -68,10 +68,10 @@ def create_app(
     extra_routers: Sequence[APIRouter] = (),
     on_start: Callable[[Context], None] | None = None,
 ) -> FastAPI:
-    """The application; ``extra_routers`` are pages beside the API, such as a dashboard, whose ``/`` replaces ours.
+    """Return the application; ``extra_routers`` add pages such as a dashboard, whose ``/`` replaces the default one.
 
     ``on_start`` is called with the server's context when it has started. The store opens with the first request that
-    needs it, and a database that is away is answered with 503 until it is back.
+    needs it; while the database is unavailable, requests are answered with 503.
     """
     context = Context(config)
 
@@ -123,9 +123,9 @@ def create_app(
 
 
 async def _settle(context: Context) -> None:
-    """Cancel, as was asked, the studies whose workers stopped responding: there may be no other worker that would.
+    """Cancel the studies marked for cancellation whose workers stopped responding, as no other worker may be left.
 
-    And see that there is room on the disk to delete studies.
+    Also make sure that the disk has room to delete studies.
     """
 
     def settle() -> None:
@@ -137,12 +137,12 @@ async def _settle(context: Context) -> None:
     limiter = CapacityLimiter(1)  # a busy server must not keep it waiting for a thread
     while True:
         await asyncio.sleep(SETTLE_SECONDS)
-        with suppress(StoreError):  # a database that is away comes back
+        with suppress(StoreError):  # an unavailable database comes back
             await run_sync(settle, limiter=limiter)
 
 
 def _add_documents(app: FastAPI) -> None:
-    """/openapi.json for programs, /docs for readers; both hold no secrets and need no token."""
+    """Add /openapi.json for programs and /docs for readers; neither holds secrets or needs a token."""
     policy = {
         "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
     }

@@ -1,4 +1,4 @@
-"""The studies of a server that are in ask-and-tell mode, each made when it is first asked."""
+"""A server's studies in ask-and-tell mode, each created on its first request."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from storage.records import Study
 from storage.store import Store
 
 MOST_STUDIES = 100
-"""AskTellStudies that are kept; one that was dropped is made anew from the database."""
+"""Number of AskTellStudy objects kept; one that was dropped is rebuilt from the database."""
 
 
 class AskTellStudies:
-    """Ask-and-tell studies by id; threads may share them. A study whose file has changed gets a new one."""
+    """Thread-safe cache of ask-and-tell studies by id. A study whose file has changed gets a new one."""
 
     def __init__(self, open_store: Callable[[], Store]) -> None:
         self._open_store = open_store
@@ -24,7 +24,7 @@ class AskTellStudies:
         self._lock = threading.Lock()
 
     def of(self, study: Study) -> AskTellStudy:
-        """The study in ask-and-tell mode. Requests that need a new one wait for the one that makes it."""
+        """Return the study in ask-and-tell mode. Concurrent requests wait while the first one creates it."""
         with self._lock:
             making = self._making.setdefault(study.id, threading.Lock())
         with making:

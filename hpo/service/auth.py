@@ -1,6 +1,6 @@
 """Authentication by bearer tokens, each with scopes, an owner and an expiry.
 
-A secret is ``lb_`` and 256 bits of :func:`secrets.token_urlsafe`. The database holds its SHA-256 alone. A slow,
+A secret is ``lb_`` and 256 bits of :func:`secrets.token_urlsafe`. The database holds only its SHA-256. A slow,
 salted hash (bcrypt, Argon2) protects passwords, which people choose and attackers guess; 256 random bits cannot be
 guessed or listed in advance, whatever the hash costs, and every request pays for it.
 """
@@ -21,12 +21,12 @@ from storage.records import NewToken, Study, Token
 from storage.store import Store
 
 SCOPES = ("read", "submit", "admin")
-"""Each scope may do what those before it may."""
+"""Each scope includes those before it."""
 PREFIX, SESSION_PREFIX = "lb_", "ls_"
 REMEMBERED_SECONDS = 1.0
-"""How long a token that was looked up is believed: a revocation in another process counts after that."""
+"""How long a looked-up token stays cached; a revocation in another process takes effect after that."""
 BUSY_SECONDS, MOST_TOGETHER = 2.0, 500
-"""A token that was asked with so recently is looked up along with another, so many at a time."""
+"""Tokens used within the last BUSY_SECONDS are looked up along with another one, at most MOST_TOGETHER per query."""
 TOUCH_SECONDS = 60.0
 _SECRET = re.compile(PREFIX + r"[A-Za-z0-9_-]{20,100}")
 _SESSION = re.compile(SESSION_PREFIX + r"[A-Za-z0-9_-]{20,100}")
@@ -47,24 +47,24 @@ class Principal:
         return any(each in self.scopes for each in SCOPES[SCOPES.index(scope) :])
 
     def owns(self, study: Study) -> bool:
-        """Whether the study may be changed: it is the token's owner's, or the token is an admin's."""
+        """Whether the token may change the study: it belongs to the study's owner or to an admin."""
         return self.allows("admin") or (bool(self.owner) and study.owner == self.owner)
 
 
 def new_secret() -> str:
-    """A fresh secret; it is shown once and stored nowhere."""
+    """Return a new secret; it is shown once and stored nowhere."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
 def digest_of(secret: str) -> str:
-    """The database's record of a secret."""
+    """Return the digest that the database stores for a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def create_token(
     store: Store, *, owner: str, scope: str, name: str = "", lifetime: timedelta | None = None
 ) -> tuple[str, Token]:
-    """A new token with its secret, which nobody can read again; RefusedError for a scope or owner that cannot be."""
+    """Create a token; return it with its secret, which cannot be read again. RefusedError for a bad scope or owner."""
     if scope not in SCOPES:
         raise RefusedError(422, f"scope must be one of {', '.join(SCOPES)}, but got {scope!r}")
     if not _OWNER.fullmatch(owner) or not owner.isprintable() or owner != owner.strip():
@@ -92,7 +92,7 @@ def create_token(
 
 
 def check_token(token: Token | None, digest: str, now: datetime) -> Principal:
-    """Whom a stored token stands for; RefusedError (401) for none, a revoked or an expired one."""
+    """Return the holder of a stored token; RefusedError (401) if it is missing, revoked or expired."""
     if token is None or not hmac.compare_digest(token.digest, digest):
         raise RefusedError(
             401, "this token is not known here", way_out="`hpo token create` makes one"
@@ -111,7 +111,7 @@ def check_token(token: Token | None, digest: str, now: datetime) -> Principal:
 
 
 def start_session(store: Store, who: Principal, lifetime: timedelta) -> tuple[str, timedelta]:
-    """A session of a browser, which stands for the token that logged in and ends with it; its secret and its length."""
+    """Start a browser session, which acts for the login's token and ends with it; return its secret and lifetime."""
     secret, now = SESSION_PREFIX + secrets.token_urlsafe(32), datetime.now(UTC)
     ends = min(now + lifetime, who.expires_at or now + lifetime)
     store.add_session(digest_of(secret), who.token_id, ends)
@@ -120,7 +120,7 @@ def start_session(store: Store, who: Principal, lifetime: timedelta) -> tuple[st
 
 @dataclass
 class _Known:
-    """A token that was looked up: whom it stands for, when that was read, and when it was last asked with (seconds)."""
+    """A cached token: its holder, when it was read from the database, and when it was last used (seconds)."""
 
     principal: Principal
     read_at: float
@@ -129,9 +129,9 @@ class _Known:
 
 
 class Tokens:
-    """Looks tokens up and remembers them for a second, so that a busy client costs no query per request.
+    """Looks tokens up and caches them for a second, so that a busy client costs no query per request.
 
-    Secrets that have just been asked for are looked up together: however many clients are busy, it is a query a second.
+    Recently used secrets are looked up together: one query a second, however many clients are busy.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Tokens:
         self._lock = threading.Lock()
 
     def remembered(self, secret: str) -> Principal | None:
-        """The holder of the secret, from the cache of recent look-ups."""
+        """Return the holder of the secret from the cache of recent look-ups, or None."""
         found, now = self._known.get(digest_of(secret)), time.monotonic()
         if found is None:
             return None
@@ -151,7 +151,7 @@ class Tokens:
         return found.principal
 
     def look_up(self, store: Store, secret: str, *, session: bool = False) -> Principal:
-        """The holder of the secret, of a token or of a session; RefusedError (401) where there is none."""
+        """Return the holder of the secret of a token or session; RefusedError (401) if there is none."""
         digest, began, now = digest_of(secret), time.monotonic(), datetime.now(UTC)
         if session:
             token = store.token_by_session(digest) if _SESSION.fullmatch(secret) else None
@@ -179,7 +179,7 @@ class Tokens:
         return principal
 
     def _busy(self, now: float) -> dict[str, float]:
-        """Tokens that were just asked with and are soon to be looked up again: when each was asked with, by digest."""
+        """Return when each recently used token that is soon due for another look-up was last used, by digest."""
         with self._lock:
             known = list(self._known.items())
         asked = {
@@ -209,7 +209,7 @@ class Tokens:
         self.forget()
 
     def forget(self) -> None:
-        """Look every token up anew, as after a revocation."""
+        """Clear the cache, as after a revocation."""
         with self._lock:
             self._known.clear()
 

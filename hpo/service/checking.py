@@ -1,8 +1,7 @@
-"""Checks of submitted studies, in processes of their own and within a time limit.
+"""Checks of submitted studies, in separate processes and within a time limit.
 
-Whatever a study file holds, reading it takes neither the server's interpreter nor more than the time that its
-configuration gives: a process that takes longer is ended, and another is started. The processes stay, so that a check
-costs no start.
+Whatever a study file holds, reading it blocks neither the server's interpreter nor takes longer than the configured
+time: a process that exceeds it is killed and replaced. The processes persist, so a check pays no startup cost.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ NICE = 5
 
 @dataclass(frozen=True)
 class CheckedStudy:
-    """The content of a study file that was checked, as the server needs it: its text, and what stands in it."""
+    """A checked study file as the server needs it: its text and its content."""
 
     text: str
     name: str
@@ -47,9 +46,9 @@ class CheckedStudy:
     def of(
         cls, text: str, config: ServerConfig, metrics: Mapping[str, Mapping[str, bool] | None]
     ) -> CheckedStudy:
-        """The study of a text from the network, read in this process; :class:`SpecError` lists every fault.
+        """Read the study of a text from the network in this process; :class:`SpecError` lists every fault.
 
-        KeyError with the workload where its ``metrics`` are not given.
+        KeyError names the workload if its ``metrics`` are not given.
         """
         spec = read_submission(text, config, metrics.__getitem__)
         return cls(
@@ -65,7 +64,7 @@ class CheckedStudy:
 
 
 class Checker:
-    """A few processes that check one text each at a time; use from at most as many threads."""
+    """A pool of processes, each checking one text at a time; use it from at most as many threads."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
@@ -76,9 +75,9 @@ class Checker:
         self._metrics: dict[str, Mapping[str, bool] | None] = {}
 
     def check(self, text: str) -> CheckedStudy:
-        """The study of a text from the network.
+        """Return the study of a text from the network.
 
-        :class:`SpecError` with every fault, RefusedError (422) where that takes too long to find out.
+        :class:`SpecError` lists every fault; RefusedError (422) if the check takes too long.
         """
         answer = self._answer(text)
         if "unknown" in answer:
@@ -117,7 +116,7 @@ class Checker:
                 self.close()
 
     def close(self) -> None:
-        """End the processes that check nothing; the others end when they have answered."""
+        """End the idle processes; the others end when they have answered."""
         self._closed, taken = True, []
         with suppress(queue.Empty):
             while True:
@@ -125,7 +124,7 @@ class Checker:
         for process in taken:
             if process is not None:
                 process.end()
-            self._free.put(None)  # for a check that comes late
+            self._free.put(None)  # for a check that arrives late
 
 
 class _Process:
@@ -151,7 +150,7 @@ class _Process:
         return self._process.poll() is None
 
     def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """The answer for a text; TimeoutError where it does not come in time, which ends the process."""
+        """Return the answer for a text; on TimeoutError the process is ended."""
         try:
             answer: dict[str, Any] = json.loads(self._exchange(json.dumps(question), seconds))
         except BaseException:
@@ -192,7 +191,7 @@ class _Process:
 
 
 def main() -> None:
-    """Answer until the server goes."""
+    """Answer until the server exits."""
     os.nice(NICE)
     config = ServerConfig.model_validate_json(sys.stdin.readline() or "{}")
     _answer({})

@@ -1,7 +1,7 @@
-"""Threads for what may take seconds: fits, forecasts, plans, figures with laws, checks of submissions.
+"""Threads for work that may take seconds: fits, forecasts, plans, figures with laws, checks of submissions.
 
-Requests that wait for one hold none of the threads that answer reads, nor their owner's share of those, and each owner
-has one at a time: more of one owner wait in that owner's queue, and another owner's begins at once.
+A request that waits for such work holds neither a thread that answers reads nor a part of its owner's share of them.
+Each owner has one computation at a time; further ones wait in that owner's queue, while another owner's starts at once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Found = TypeVar("Found")
 
 
 class Computations:
-    """A few threads of one server, for computations of one kind.
+    """A small pool of threads of one server for computations of one kind.
 
-    ``kind`` names them in a refusal; one that has a slot waits at most ``wait_seconds`` for a thread.
+    ``kind`` names them in a refusal; a computation that has a slot waits at most ``wait_seconds`` for a thread.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Computations:
         self._limiter: CapacityLimiter | None = None
 
     async def run(self, who: Principal, slot: RequestSlot, work: Callable[[], Found]) -> Found:
-        """The result of ``work``, for a request that steps aside until it is there.
+        """Return the result of ``work`` for a request that gives up its slot meanwhile.
 
-        RefusedError (429) where too many of the owner wait, and (503) where no thread is free in time.
+        RefusedError (429) if too many of the owner's wait, (503) if no thread becomes free in time.
         """
-        self._limiter = self._limiter or CapacityLimiter(self._threads)  # of the loop that runs
+        self._limiter = self._limiter or CapacityLimiter(self._threads)  # bound to the running loop
         try:
             async with slot.aside(), self._queue.slot(who.owner), self._thread():
                 return await run_sync(work, limiter=self._limiter)

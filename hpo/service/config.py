@@ -1,8 +1,8 @@
 """ServerConfig: what a server may do, from a YAML file, the environment and the command line.
 
-The later wins: defaults, file, environment, command line. Variables are the names of the top-level keys in capitals
-behind ``HPO_SERVE_`` (``HPO_SERVE_PORT=80``; lists are separated by commas); the storage is ``HPO_STORAGE``, as for
-every command.
+Later sources override earlier ones: defaults, file, environment, command line. Variables are ``HPO_SERVE_`` and the
+name of a top-level key in capitals (``HPO_SERVE_PORT=80``; lists are separated by commas); the storage is
+``HPO_STORAGE``, as for every command.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _ConfigSection(BaseModel):
 
 
 class Limits(_ConfigSection):
-    """The limits of one request, one token and one owner; None stands for no limit."""
+    """The limits of one request, one token and one owner; None means no limit."""
 
     body_bytes: int = Field(2_500_000, ge=1_000, description="Largest request body, in bytes.")
     body_seconds: float = Field(
@@ -109,7 +109,7 @@ class Limits(_ConfigSection):
 
 
 class ServerConfig(_ConfigSection):
-    """One server: where it listens, what it stores, and what studies from the network may name."""
+    """Configuration of one server: where it listens, what it stores, and what submitted studies may name."""
 
     storage: str = "sqlite:///hpo.db"
     host: str = "127.0.0.1"
@@ -185,14 +185,14 @@ class ServerConfig(_ConfigSection):
 
     @property
     def scheme(self) -> str:
-        """http, or https where there is a certificate."""
+        """https if there is a certificate, else http."""
         return "https" if self.tls_certificate else "http"
 
 
 def load_config(
     path: str | Path | None = None, environment: Mapping[str, str] | None = None, **given: Any
 ) -> ServerConfig:
-    """The configuration of a YAML file, over which go the environment and what is ``given`` (None is not).
+    """Read the configuration from a YAML file; the environment and the ``given`` values that are not None override it.
 
     Raises :class:`SpecError` with every fault and its line.
     """
@@ -249,7 +249,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
             "HPO_STORAGE" if name == "storage" else f"{ENVIRONMENT_PREFIX}{name.upper()}"
         )
         if text is None and name == "plugins":
-            text = environment.get(TAKEN)  # as all other commands read it
+            text = environment.get(TAKEN)  # as for all other commands
         if text is not None and name != "limits":
             is_list = name in (
                 "workloads",

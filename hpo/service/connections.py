@@ -1,9 +1,9 @@
-"""Limits that uvicorn leaves to a proxy: on the head of a request, on who does not take his answer, on connections.
+"""Limits that uvicorn leaves to a proxy: on request heads, on clients that do not read, and on connections.
 
-A head must arrive within a time, counted from the connection or from the first byte of a later request, and have at
-most so many bytes. A client must read some of its answer within a time, which is short where many connections
-of one address take nothing: each holds a slot of its owner. Few requests may be sent ahead of the answers that are
-taken. One address may have so many connections open. Bodies have their bounds in :mod:`hpo.service.middleware`.
+The head of a request is limited in size and in time, counted from the connection or from the first byte of a later
+request. A client must read some of its response within a timeout, which is short when many connections of one address
+read nothing, as each holds a slot of its owner. The number of pipelined requests and the number of open connections
+per address are limited. :mod:`hpo.service.middleware` limits bodies.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ TOO_SLOW = b"the head of a request must arrive sooner\n"
 TOO_LONG = b"the head of a request must be shorter\n"
 TOO_FAR_AHEAD = b"fewer requests may be sent before their answers are taken\n"
 PIPELINED = 32
-"""Requests of one connection that wait for the answers before theirs: browsers and libraries send none ahead."""
+"""Most pipelined requests waiting on one connection; browsers and libraries do not pipeline."""
 
 IDLE_CONNECTIONS = 4
-"""Connections of one address that may take nothing of their answers for as long as the configuration says."""
+"""Connections of one address that may leave their responses unread for the whole configured timeout."""
 
 CROWDED_SECONDS = 1.0
-"""For how long more of them may."""
+"""Timeout in seconds for the connections beyond IDLE_CONNECTIONS."""
 
 FRAMING = 4
-"""Bytes on the line for each byte of the largest body, at most: no client sends chunks of one byte."""
+"""Most bytes on the wire per byte of the largest body: no client sends chunks of one byte."""
 
 
 def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyncio.Protocol]:
-    """uvicorn's protocol with these limits; ``trusted`` addresses, those of proxies, may open any number."""
+    """Return uvicorn's protocol with these limits; ``trusted`` proxies may open any number of connections."""
     opened: Counter[str] = Counter()
     stuck: Counter[str] = Counter()
 
@@ -46,10 +46,10 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
         _refused = False
         _late: asyncio.TimerHandle | None = None
         _stuck: asyncio.TimerHandle | None = None
-        # of an answer that is not taken: bytes that are left, since when none was
+        # of a response that the client does not read: bytes left, and since when nothing was read
         _left = 0
         _since = 0.0
-        # of the message that is being received: its number on this connection, its bytes after the first read
+        # of the message being received: its number on this connection, its bytes after the first read
         _message = _received = _head = 0
         _in_head = _ended = False
 
@@ -89,7 +89,7 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
 
         def on_header(self, name: bytes, value: bytes) -> None:
             if self._in_head:
-                # what follows a body in chunks (RFC 9112, section 7.1.2) is no part of the head
+                # trailers after a chunked body (RFC 9112, section 7.1.2) are not part of the head
                 self._count_head(len(name) + len(value) + len(": \r\n"))
                 super().on_header(name, value)
 
@@ -97,14 +97,14 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
             self._in_head = False
             if len(self.pipeline) >= PIPELINED:
                 self._end(503, TOO_FAR_AHEAD)
-            if not self._ended:  # else the rest of what was read is dropped
+            if not self._ended:  # else drop the rest of the data
                 super().on_headers_complete()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
             if (
                 self.pipeline
-            ):  # uvicorn reads on after every answer, however many requests wait for theirs
+            ):  # uvicorn resumes reading after every response, however many requests are waiting
                 self.flow.pause_reading()
 
         def pause_writing(self) -> None:
@@ -126,20 +126,20 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
             super().connection_lost(exc)
 
         def _count(self, received: int) -> None:
-            """Refuse a message that is longer than its head, or its head and its body, may be."""
+            """Refuse a message whose head, or head and body, exceed the limit."""
             self._received += received
             most = limits.head_bytes + (0 if self._in_head else FRAMING * limits.body_bytes)
             if self._received > most:
                 self._end(431, TOO_LONG)
 
         def _count_head(self, received: int) -> None:
-            """Count a head that came with a single read, perhaps beside others."""
+            """Count the bytes of a head that arrived in a single read, perhaps together with others."""
             self._head += received
             if self._head > limits.head_bytes:
                 self._end(431, TOO_LONG)
 
         def _end(self, status: int, words: bytes) -> None:
-            """Say why, and close; at once where the answers before are not taken."""
+            """Send the reason and close; close at once if earlier responses are unread."""
             if self._ended or self.transport.is_closing():
                 return
             self._ended = True
@@ -157,7 +157,7 @@ def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyn
                 self._late = None
 
         def _watch(self) -> None:
-            """End the connection when nothing of its answers is taken for too long."""
+            """End the connection if the client reads nothing for too long."""
             if self._stuck is None:
                 stuck[self._address] += 1
                 self._left, self._since = 0, asyncio.get_running_loop().time()

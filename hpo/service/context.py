@@ -1,4 +1,4 @@
-"""The state that all requests of one server share, and the arguments of routes: who calls, and which study is meant."""
+"""The state shared by all requests of one server, and the dependencies of routes: the caller and the study."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from storage.store import Store
 
 COOKIE = "hpo_session"
 SLASH = "\ue000"
-"""Stands for a slash within a segment of a path, as in the name of a study; no name holds this character."""
+"""Replaces an encoded slash within a path segment, such as in the name of a study; no name holds this character."""
 BIGGEST_ID = 2**63 - 1
 COUNT_SECONDS, MOST_COUNTED = 60.0, 10_000
 MOST_WAITING = 200
-"""Requests of one owner, or of one address without a token, that may wait for a slot."""
+"""Most requests of one owner, or of one address without a token, that may wait for a slot."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\s:/@\[\]]+))(?::[0-9]{1,5})?")
 
@@ -54,9 +54,9 @@ cookie = APIKeyCookie(
 
 
 class Context:
-    """The configuration and the state of one server. The store opens when it is first needed, and again until it does.
+    """The configuration and the state of one server. The store is opened on first use, and retried until it opens.
 
-    A server may so start before its database.
+    So a server may start before its database.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -67,7 +67,7 @@ class Context:
         self.computed = RateLimit(per_minute / 60, per_minute)
         self.computations = Computations()
         self._stored: dict[str, tuple[int, float]] = {}
-        self.strangers = RateLimit(10, 100)  # requests of one address whose token is not known
+        self.strangers = RateLimit(10, 100)  # requests with unknown tokens, per address
         self.fair_queue = FairQueue(config.threads, config.limits.requests_at_once, MOST_WAITING)
         self.hosts = allowed_hosts(config)
         self._suspects: CapacityLimiter | None = None
@@ -85,12 +85,12 @@ class Context:
 
     @property
     def suspects(self) -> CapacityLimiter:
-        """One thread that looks up tokens for addresses that have guessed too often."""
+        """A single thread that looks up tokens for addresses that have guessed too often."""
         self._suspects = self._suspects or CapacityLimiter(1)
         return self._suspects
 
     def open_store(self) -> Store:
-        """The store; StoreUnavailable where it cannot be opened, which is tried once a second."""
+        """Return the store; StoreUnavailable if it cannot be opened, which is tried once a second."""
         if self._store is not None:
             return self._store
         with self._lock:
@@ -105,7 +105,7 @@ class Context:
             return self._store
 
     def check_stored(self, owner: str, more: int = 0) -> None:
-        """RefusedError (429) for an owner who stores too much already; else ``more`` bytes count as stored."""
+        """Raise RefusedError (429) if the owner stores too much already; else count ``more`` bytes as stored."""
         most = self.config.limits.stored_bytes
         if most is None:
             return
@@ -120,7 +120,7 @@ class Context:
         self._stored[owner] = stored + more, self._stored[owner][1]
 
     def _stored_bytes(self, owner: str) -> int:
-        """The usage of an owner's studies; counted once a minute, as that reads the numbers of their points."""
+        """Return the bytes that an owner's studies take; counted once a minute, as that reads their point counts."""
         counted = self._stored.get(owner)
         if counted is None or time.monotonic() - counted[1] > COUNT_SECONDS:
             if len(self._stored) > MOST_COUNTED:
@@ -130,7 +130,7 @@ class Context:
         return counted[0]
 
     def check_computation(self, who: Principal) -> None:
-        """RefusedError (429) for an owner who asked for more forecasts and plans than one may in a minute."""
+        """Raise RefusedError (429) if the owner exceeds the forecasts and plans allowed per minute."""
         wait = self.computed.wait(who.owner)
         if wait > 0:
             raise RefusedError(
@@ -142,7 +142,7 @@ class Context:
             )
 
     def close(self) -> None:
-        """Give back the connections, and end the processes that check submissions."""
+        """Close the connections and end the processes that check submissions."""
         self._checker.close()
         fit_process.close()
         if self._store is not None:
@@ -150,17 +150,17 @@ class Context:
             self._store = None
 
     async def checked(self, who: Principal, slot: RequestSlot, text: str) -> CheckedStudy:
-        """The study of a text from the network; SpecError with its faults, RefusedError where that takes too long."""
+        """Return the study of a text from the network; SpecError lists its faults, RefusedError on a timeout."""
         return await self._checks.run(who, slot, lambda: self._checker.check(text))
 
     def check_readable(self, who: Principal, study: Study) -> Study:
-        """The study, or RefusedError (404) where reading is private and it is another's."""
+        """Return the study; RefusedError (404) if reading is private and the study is someone else's."""
         if self.config.shared_reading or who.owns(study):
             return study
         raise not_found(study.name)
 
     def check_changeable(self, who: Principal, study: Study) -> Study:
-        """The study, or RefusedError where it is another's."""
+        """Return the study; RefusedError if it is someone else's."""
         if who.owns(self.check_readable(who, study)):
             return study
         raise RefusedError(
@@ -171,7 +171,7 @@ class Context:
         )
 
     def read_study(self, who: Principal, name: str) -> Study:
-        """The study of that name, if it may be read; a name that no study can have costs no query."""
+        """Return the study of that name if the caller may read it; an invalid name costs no query."""
         try:
             rules.check_name(name)
         except ValueError:
@@ -183,11 +183,11 @@ class Context:
                 raise
             raise not_found(
                 name
-            ) from None  # the storage's message offers the names of other studies
+            ) from None  # the storage's message suggests the names of other studies
 
 
 def not_found(name: str) -> RefusedError:
-    """A study that does not exist, or that the caller may not see."""
+    """Return the error for a study that does not exist or that the caller may not see."""
     return RefusedError(
         404,
         f"there is no study {name[: rules.MAX_NAME_CHARACTERS]!r}",
@@ -196,18 +196,18 @@ def not_found(name: str) -> RefusedError:
 
 
 def context_of(request: Request) -> Context:
-    """The server's context."""
+    """Return the server's context."""
     context: Context = request.app.state.context
     return context
 
 
 async def _shared(request: Request) -> Context:
-    """The server's context, for a route; like each dependency asynchronous, as others are called in a thread."""
+    """Return the server's context for a route; async like every dependency, as FastAPI runs others in a thread."""
     return context_of(request)
 
 
 async def _own_slot(request: Request) -> RequestSlot:
-    """The slot of the request."""
+    """Return the slot of the request."""
     slot: RequestSlot = request.state.slot
     return slot
 
@@ -218,12 +218,12 @@ async def _study_name(
         Path(description="The study's name, percent-encoded; a slash is %2F.", examples=["digits"]),
     ],
 ) -> str:
-    """The name in the path, as the study has it."""
+    """Return the study's name from the path, with its slashes restored."""
     return name.replace(SLASH, "/")
 
 
 def requires_scope(scope: str) -> Callable[..., Coroutine[Any, Any, Principal]]:
-    """A dependency: the principal of a token that has the scope; RefusedError 401, 403 or 429 otherwise."""
+    """Return a dependency that gives the principal of a token with the scope; RefusedError 401, 403 or 429 if not."""
 
     async def principal(
         request: Request,
@@ -244,7 +244,7 @@ def requires_scope(scope: str) -> Callable[..., Coroutine[Any, Any, Principal]]:
 
 async def _authenticate(request: Request, secret: str | None, session: str | None) -> Principal:
     context, known = context_of(request), getattr(request.state, "principal", None)
-    if known is not None:  # before its body was read
+    if known is not None:  # looked up before the body was read
         return known  # type: ignore[no-any-return]
     by_session = secret is None and session is not None
     if by_session:
@@ -274,10 +274,10 @@ async def _authenticate(request: Request, secret: str | None, session: str | Non
 
 
 async def look_up(request: Request, secret: str, *, session: bool = False) -> Principal:
-    """Who holds a secret that was not looked up a moment ago.
+    """Return the holder of a secret that is not in the cache.
 
-    Addresses that guess tokens are refused after a while, but a valid token is accepted from there too: it is
-    looked up first, then by a thread that all such addresses share.
+    Addresses that guess tokens are refused after a while, but a valid token is still accepted from them: it is
+    looked up first, by a thread that all such addresses share.
     """
     context = context_of(request)
     address = request.client.host if request.client else ""
@@ -300,16 +300,16 @@ async def look_up(request: Request, secret: str, *, session: bool = False) -> Pr
 
 
 async def authenticate_early(request: Request) -> None:
-    """Find out who asks before the body is read; RefusedError 401, 403 or 429."""
+    """Authenticate the caller before the body is read; RefusedError 401, 403 or 429."""
     kind, _, secret = request.headers.get("authorization", "").partition(" ")
     bearing = secret if kind.lower() == "bearer" and secret else None
     await _authenticate(request, bearing, request.cookies.get(COOKIE))
 
 
 def allowed_hosts(config: ServerConfig) -> frozenset[str] | None:
-    """The names by which a server may be asked, without port; None for any.
+    """Return the host names that requests may use, without port; None for any.
 
-    A page from elsewhere whose name was made to stand for this machine (DNS rebinding) asks by that name.
+    This blocks DNS rebinding, where a foreign page's host name is made to resolve to this machine.
     """
     if config.hosts:
         return frozenset(name.lower() for name in (*config.hosts, *LOCAL_HOSTS))
@@ -317,13 +317,13 @@ def allowed_hosts(config: ServerConfig) -> frozenset[str] | None:
 
 
 def host_name(header: str) -> str:
-    """The name in a Host header, without port, in small letters; "" for what is no name with or without a port."""
+    """Return the name in a Host header in lower case, without port; "" if the header is malformed."""
     found = _HOST.fullmatch(header.strip().lower())
     return "" if found is None else found["address"] or found["name"]
 
 
 def check_own_page(request: Request) -> None:
-    """Refuse a changing request that another site makes a browser send along with the cookie."""
+    """Refuse a state-changing request that another site makes a browser send with the cookie (CSRF)."""
     if request.method in ("GET", "HEAD"):
         return
     origin, host = request.headers.get("origin"), request.headers.get("host", "")
@@ -341,7 +341,7 @@ def check_own_page(request: Request) -> None:
 Reader = Annotated[Principal, Depends(requires_scope("read"))]
 Submitter = Annotated[Principal, Depends(requires_scope("submit"))]
 READS, ADMINS = Depends(requires_scope("read")), Depends(requires_scope("admin"))
-"""For routes that need the scope and do not ask who has it."""
+"""For routes that need the scope but not the caller."""
 StudyName = Annotated[str, Depends(_study_name)]
 Shared = Annotated[Context, Depends(_shared)]
 OwnSlot = Annotated[RequestSlot, Depends(_own_slot)]

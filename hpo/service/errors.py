@@ -1,7 +1,7 @@
-"""Every error as the server tells it: one status, one JSON shape.
+"""Error responses of the server: one status, one JSON shape.
 
-``{"error": {"kind": "...", "message": "...", "way_out": "...", "faults": [{"message", "line", "key"}]}}``, the last two
-where there is something to say.
+``{"error": {"kind": "...", "message": "...", "way_out": "...", "faults": [{"message", "line", "key"}]}}``; the last two
+are omitted if empty.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage.errors import Conflict, DamagedRow, InvalidRecord, NotFound, StoreE
 from trainers.errors import TrainerError
 
 RETRY_SECONDS = 2
-"""When to come back after a 503: a database that restarts is back within seconds."""
+"""Seconds to wait after a 503: a database that restarts is back within seconds."""
 
 
 def error_reply(
@@ -33,7 +33,7 @@ def error_reply(
     faults: Sequence[Mapping[str, Any]] = (),
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """The response of an error, in the one shape."""
+    """Return the response for an error, in the common shape."""
     body: dict[str, Any] = {"kind": kind or KINDS.get(status, "error"), "message": message}
     if way_out:
         body["way_out"] = way_out
@@ -43,7 +43,7 @@ def error_reply(
 
 
 def install(app: FastAPI) -> None:
-    """Answer the errors of the service, the storage, the trainers and the framework in the one shape."""
+    """Register handlers that answer errors of the service, storage, trainers and framework in the common shape."""
     app.add_exception_handler(HpoError, _hpo_error_reply)
     app.add_exception_handler(StoreError, _hpo_error_reply)
     app.add_exception_handler(TrainerError, _hpo_error_reply)
@@ -52,7 +52,7 @@ def install(app: FastAPI) -> None:
 
 
 def told_error(error: Exception) -> Response:
-    """The response for an error of the service, the storage or the trainers."""
+    """Return the response for an error of the service, the storage or the trainers."""
     if isinstance(error, RefusedError):
         headers = (
             {}
@@ -73,7 +73,7 @@ def told_error(error: Exception) -> Response:
     for kind, status, name in _STATUSES:
         if isinstance(error, kind):
             return error_reply(status, str(error), kind=name)
-    # where the database is concerns the operator of the server: the log has it
+    # the address of the database goes to the log, for the operator, and not to the client
     return error_reply(
         503,
         "the server cannot do this at the moment: its database or its disk does not answer",
@@ -128,5 +128,5 @@ async def _of_framework(_: Request, error: Exception) -> Response:
 
 
 def _key(location: Sequence[Any]) -> str:
-    """``spec`` of ("body", "spec"), ``limit`` of ("query", "limit"); a part may be a key that the client made up."""
+    """Return ``spec`` for ("body", "spec"), ``limit`` for ("query", "limit"); a part may be any key the client sent."""
     return ".".join(str(part)[:100] for part in location[1:]) or str(location[0])

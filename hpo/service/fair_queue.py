@@ -30,8 +30,8 @@ class _Owner:
 class FairQueue:
     """A fair queue of requests, for one event loop: each owner has an equal share of the threads.
 
-    ``threads`` is how many requests can be worked on at one time, ``most`` how many of one owner even where nobody
-    else asks, ``queue`` how many of one owner may wait.
+    ``threads`` is the most requests in progress at a time, ``most`` the most of one owner even if no other owner sends
+    any, ``queue`` the most of one owner that may wait.
     """
 
     def __init__(self, threads: int, most: int, queue: int) -> None:
@@ -40,12 +40,12 @@ class FairQueue:
 
     @property
     def share(self) -> int:
-        """Requests that one owner may have in progress now."""
+        """Number of requests that one owner may have in progress now."""
         return max(1, min(self._most, self._threads // (len(self._owners) + 1)))
 
     @asynccontextmanager
     async def slot(self, owner: Hashable) -> AsyncIterator[RequestSlot]:
-        """The slot of a request, once the owner's share allows it; asyncio.QueueFull where too many wait."""
+        """Hold a slot for a request once the owner's share allows it; asyncio.QueueFull if too many wait."""
         waiter = self._owners.get(owner)
         if waiter is not None and len(waiter.waiting) >= self._queue:
             raise asyncio.QueueFull
@@ -57,7 +57,7 @@ class FairQueue:
             slot.end()
 
     async def begin(self, owner: Hashable, *, first: bool = False) -> None:
-        """Count a request as in progress when the share allows; ``first`` is before the owner's others that wait."""
+        """Count a request as in progress once the share allows; ``first`` puts it ahead of the owner's waiting ones."""
         waiter = self._owners.setdefault(owner, _Owner())
         if waiter.in_progress < self.share and (first or not waiter.waiting):
             waiter.in_progress += 1
@@ -67,14 +67,14 @@ class FairQueue:
         try:
             await slot
         except asyncio.CancelledError:
-            if not slot.cancelled():  # it had been given, and is handed on
+            if not slot.cancelled():  # the slot was granted already: pass it on
                 self.end(owner)
             elif slot in waiter.waiting:
                 waiter.waiting.remove(slot)
             raise
 
     def end(self, owner: Hashable) -> None:
-        """Count a request as ended, and let those begin that may now: one of each owner after the other."""
+        """Count a request as ended, and start the requests that now may, taking owners in turn."""
         ended = self._owners[owner]
         ended.in_progress -= 1
         if not ended.in_progress and not ended.waiting:
@@ -91,16 +91,16 @@ class FairQueue:
 
 
 class RequestSlot:
-    """One request in progress; it ends once, with the request or before."""
+    """The slot of one request in progress; it is released once, with the request or earlier."""
 
     def __init__(self, queue: FairQueue, owner: Hashable) -> None:
         self._queue, self._owner, self._ended = queue, owner, False
 
     @asynccontextmanager
     async def aside(self) -> AsyncIterator[None]:
-        """Give it back for as long as the context lasts, and have it again before the owner's other requests.
+        """Release the slot within the context, and take it again ahead of the owner's other requests.
 
-        It stays given back where the context fails: a refusal needs no thread.
+        It stays released if the context raises: a refusal needs no thread.
         """
         self.end()
         yield
@@ -108,7 +108,7 @@ class RequestSlot:
         self._ended = False
 
     def end(self) -> None:
-        """Give it back."""
+        """Release the slot."""
         if not self._ended:
             self._ended = True
             self._queue.end(self._owner)

@@ -1,6 +1,6 @@
-"""Fits and forecasts in processes of their own, so that the server goes on answering: they hold the interpreter.
+"""Fits and forecasts in separate processes, as they hold the interpreter lock and would block the server.
 
-A few processes stay, and take one computation after the other: a reader who asks for many waits, and slows nobody
+A few persistent processes take one computation after the other: a reader who asks for many waits, and slows nobody
 else. They end with the server.
 """
 
@@ -32,7 +32,7 @@ Found = TypeVar("Found")
 
 
 class _Pool:
-    """The processes; started when they are first needed, and anew when one was killed."""
+    """The processes; started on first use, and restarted when one was killed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ class _Pool:
         self._ready: Future[int] | None = None
 
     def run(self, work: Callable[..., Found], *arguments: Any) -> Found:
-        """The result of ``work``; where its process dies, this one does the work."""
+        """Return the result of ``work``; if its process dies, this process does the work."""
         try:
             return self._started().submit(work, *arguments).result()
         except (BrokenProcessPool, RuntimeError) as error:
@@ -50,7 +50,7 @@ class _Pool:
 
     @property
     def warm(self) -> bool:
-        """Whether the processes have started; they are, if they had not."""
+        """Whether the processes have started; starts them if not."""
         self._started()
         return self._ready is not None and self._ready.done() and not self._ready.cancelled()
 
@@ -79,16 +79,16 @@ close = _pool.close
 
 
 def fit(result: StudyResult, left_out: Collection[int]) -> Posterior:
-    """The laws of a study, as :func:`hpo.runs.study_forecast.fit_posterior` fits them; EvidenceError as there."""
+    """Fit the laws of a study as :func:`hpo.runs.study_forecast.fit_posterior` does, with the same EvidenceError."""
     return _pool.run(_fit, result, tuple(left_out))
 
 
 def forecast(
     result: StudyResult, batch: int, posterior: Posterior, budgets: Sequence[float]
 ) -> StudyForecast:
-    """The forecast of :func:`hpo.runs.study_forecast.forecast`; EvidenceError as there.
+    """Make the forecast of :func:`hpo.runs.study_forecast.forecast`, with the same EvidenceError.
 
-    It takes a fraction of a second, while a process takes seconds to start: until one has, it is made in this process.
+    It takes a fraction of a second, but a process takes seconds to start: until one has, it runs in this process.
     """
     made = (
         _pool.run(_forecast, result, batch, posterior, tuple(budgets))
@@ -101,7 +101,7 @@ def forecast(
 
 
 def designs(result: StudyResult, made: StudyForecast) -> Designs:
-    """What :func:`hpo.runs.designs.designs` finds; EvidenceError as there. Where it is made is as of a forecast."""
+    """Return what :func:`hpo.runs.designs.designs` finds, with the same EvidenceError; runs where a forecast would."""
     plain = dataclasses.replace(made, source=None)
     return (
         _pool.run(_designs, result, plain) if _pool.warm else study_designs.designs(result, plain)
@@ -132,4 +132,4 @@ def _forecast(
     result: StudyResult, batch: int, posterior: Posterior, budgets: Sequence[float]
 ) -> StudyForecast:
     made = study_forecast.forecast(result, batch, posterior, budgets=budgets)
-    return dataclasses.replace(made, posterior=None, source=None)  # the server has them
+    return dataclasses.replace(made, posterior=None, source=None)  # the server has them already

@@ -1,8 +1,8 @@
-"""A cache of forecasts: laws are fitted once for the trials that a study has, then remembered.
+"""A cache of forecasts: laws are fitted once for the trials that a study has, then cached.
 
-A fit takes seconds of a processor. So everyone who asks for the same study meanwhile gets its result. The laws on a
-study's page are kept in the database too, as they were answered: after a restart of the server they are there without a
-fit, and without the cost of making a forecast of one.
+A fit takes seconds of processor time, so everyone who asks for the same study meanwhile shares its result. The answer
+with the laws on a study's page is stored in the database too: after a restart of the server it needs neither a fit nor
+a forecast.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from hpo.runs.api import Posterior
 
 FORM = 2
-"""Counts up with every change of what is kept of an answer."""
+"""Version of the stored answers; raise it with every change of their content."""
 LARGEST = 2_000_000
-"""Characters of an answer that is kept."""
+"""Longest answer that is stored, in characters."""
 MOST_STUDIES = 16
-MOST_FORECASTS = 256  # of one state of one study
+MOST_FORECASTS = 256  # per state of a study
 
 
 @dataclass
 class Fitted:
     """A study, the laws fitted to it, and the forecasts that were made from them.
 
-    For a batch size that was launched the laws are fitted without those launches: a forecast is compared with them.
+    For a batch size that was launched, the laws are fitted without those launches: a forecast is compared with them.
     """
 
     result: StudyResult
@@ -52,7 +52,7 @@ class Fitted:
 
 
 class ForecastCache:
-    """Remembers the fits of the studies that were last asked for."""
+    """Caches the fits of the most recently requested studies."""
 
     def __init__(self) -> None:
         self._fitted: OrderedDict[Hashable, Fitted] = OrderedDict()
@@ -61,7 +61,7 @@ class ForecastCache:
     def remembered(
         self, store: Store, study: Study, batches: Sequence[int], budgets: Sequence[float]
     ) -> list[StudyForecast] | None:
-        """The forecasts if all of them are cached, else None; cheap."""
+        """Return the forecasts if all of them are cached, else None; cheap."""
         with self._lock:
             fitted = self._fitted.get(_state(store, study))
         found = [fitted.made.get((batch, *budgets)) for batch in batches] if fitted else []
@@ -70,7 +70,7 @@ class ForecastCache:
     def make(
         self, store: Store, study: Study, batches: Sequence[int], budgets: Sequence[float] = ()
     ) -> list[StudyForecast]:
-        """The forecasts at these batch sizes; EvidenceError where the trials allow none. May take seconds."""
+        """Return the forecasts at these batch sizes; EvidenceError if the trials allow none. May take seconds."""
         fitted = self.fitted(store, study)
         forecasts = []
         for batch in batches:
@@ -84,7 +84,7 @@ class ForecastCache:
         return forecasts
 
     def designs(self, store: Store, study: Study) -> Designs:
-        """What its trainings buy at the batch of its full scale, which it names; EvidenceError. May take seconds."""
+        """Return what the study's trainings buy at its full-scale batch; may raise EvidenceError and take seconds."""
         batch = study_facts(study.spec).full_scale_batch
         assert batch is not None
         (made,) = self.make(store, study, [batch])
@@ -97,10 +97,10 @@ class ForecastCache:
         what: str,
         make: Callable[[], bytes | None] = lambda: None,
     ) -> bytes | None:
-        """An answer, JSON, that was kept in the database for the study as it is now; else as ``make`` makes it.
+        """Return the JSON answer stored in the database for the study as it is now, or the result of ``make``.
 
-        Results are kept. ``what`` names the answer among those of a study. A database that does not keep it costs
-        the next reader the making, and nothing else.
+        Results are stored; ``what`` names the answer among those of a study. If storing fails, the next reader
+        computes it again.
         """
         text = f"{FORM} {version('largebatch')} {what} {_state(store, study)}"
         key = hashlib.sha256(text.encode()).hexdigest()
@@ -114,7 +114,7 @@ class ForecastCache:
         return made
 
     def fitted(self, store: Store, study: Study) -> Fitted:
-        """The study with what was fitted to it."""
+        """Return the study with the laws fitted to it."""
         state = _state(store, study)
         with self._lock:
             found = self._fitted.get(state)
@@ -130,7 +130,7 @@ class ForecastCache:
         return made
 
     def laws(self, store: Store, study: Study) -> tuple[StudyResult, Posterior]:
-        """A study and its laws, without what was launched at its full-scale batch; EvidenceError. May take seconds."""
+        """Return a study and its laws fitted without its full-scale launches; may raise EvidenceError, take seconds."""
         fitted = self.fitted(store, study)
         batch = study_facts(study.spec).full_scale_batch or 0
         return fitted.result, _posterior(store, fitted, batch)
@@ -154,7 +154,7 @@ def _posterior(store: Store, fitted: Fitted, batch: int) -> Posterior:
 
 
 def _state(store: Store, study: Study) -> Hashable:
-    """The inputs of a forecast: the study's file, its finished trials, and the outcomes of earlier plans."""
+    """Return the inputs of a forecast: the study's file, its finished trials, and the outcomes of earlier plans."""
     finished = tuple(
         sorted(
             (batch, str(state), count)

@@ -1,8 +1,8 @@
 """Live: events of the database for every open stream, from one reader per server.
 
-While anyone listens, a task reads the database every ``POLL_SECONDS``: new events by their number, and how far each
-study that is listened to has come. So a worker anywhere is seen, and a hundred open pages cost what one costs. A
-listener that is too slow is dropped; it comes back with the number of the last event that it saw and misses nothing.
+While anyone listens, a task reads the database every ``POLL_SECONDS``: new events by their number, and the progress of
+each study with listeners. So workers on all machines are seen, and a hundred open pages cost as much as one. A listener
+that is too slow is dropped; it reconnects with the number of the last event that it saw and misses nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUEUE = 2_000
 
 @dataclass(frozen=True)
 class Message:
-    """One server-sent event; ``owner`` is that of its study, None where it is about none."""
+    """One server-sent event; ``owner`` is that of its study, None if it concerns no study."""
 
     kind: str
     data: bytes
@@ -42,7 +42,7 @@ class Message:
     ends: bool = False
 
     def encoded(self) -> bytes:
-        """The lines of the event stream; JSON holds no line break."""
+        """Return the lines of the event stream; JSON holds no line break."""
         number = b"" if self.event_id is None else b"id: %d\n" % self.event_id
         return b"%sevent: %s\ndata: %s\n\n" % (number, self.kind.encode(), self.data)
 
@@ -58,7 +58,7 @@ class Listener:
     queue: asyncio.Queue[Message | None] = field(default_factory=lambda: asyncio.Queue(QUEUE))
 
     def put(self, message: Message | None) -> None:
-        """Hand on a message; one who cannot keep up is dropped."""
+        """Queue a message; a listener that cannot keep up is dropped."""
         if message is not None and self.study is not None and message.study_id != self.study.id:
             return
         try:
@@ -67,7 +67,7 @@ class Listener:
             self.drop()
 
     def drop(self) -> None:
-        """End the stream, whatever it waits for."""
+        """End the stream, even while it waits."""
         while not self.queue.empty():
             self.queue.get_nowait()
         self.dropped = True
@@ -75,7 +75,7 @@ class Listener:
 
 
 class Live:
-    """The reader of one server, and those who listen to it."""
+    """The reader of one server and its listeners."""
 
     def __init__(self, open_store: Callable[[], Store]) -> None:
         self._open_store = open_store
@@ -85,18 +85,18 @@ class Live:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._limiter: CapacityLimiter | None = None
         self._joining = asyncio.Lock()
-        self._last = 0  # the newest event that was handed on
+        self._last = 0  # the newest event sent to listeners
         self._positions: dict[int, Position] = {}
-        self._ended: set[int] = set()  # tokens of listeners that were revoked, or are over
+        self._ended: set[int] = set()  # tokens of listeners that were revoked or have expired
         self.closed = False
 
     @property
     def streams(self) -> int:
-        """How many streams are open, or granted and about to open."""
+        """Number of streams that are open, or granted and about to open."""
         return self._open.total()
 
     def streams_of(self, token_id: int) -> int:
-        """How many of them a token has."""
+        """Return how many of them a token has."""
         return self._open[token_id]
 
     def opened(self, token_id: int) -> None:
@@ -104,17 +104,17 @@ class Live:
         self._open[token_id] += 1
 
     def ended(self, token_id: int) -> None:
-        """Count a stream no more."""
+        """Stop counting a stream."""
         self._open[token_id] -= 1
         if self._open[token_id] <= 0:
             del self._open[token_id]
 
     @contextlib.asynccontextmanager
     async def listen(self, study: Study | None, token_id: int) -> AsyncIterator[Listener]:
-        """Join, before reading what was stored so far, so that nothing falls between; StoreUnavailable."""
+        """Join before reading the events stored so far, so that none is missed; may raise StoreUnavailable."""
         self._loop = asyncio.get_running_loop()
         async with self._joining:
-            if not self._listeners:  # nobody listened: the reader begins at what is newest now
+            if not self._listeners:  # no listener before: the reader starts at the newest event
                 self._last, self._positions = (
                     await run_sync(lambda: self._open_store().last_event_id()),
                     {},
@@ -129,14 +129,14 @@ class Live:
             self._listeners.discard(listener)
 
     def standing(self, study: Study | None) -> list[Message]:
-        """The present state of the study, or of every study that runs: the first message of a new stream."""
+        """Return the present state of the study, or of every running study: the first messages of a new stream."""
         store = self._open_store()
         names = running_studies(store).values() if study is None else [study.name]
         found = (read_progress(store, name, None) for name in names)
         return [progress_message(progress) for progress in found if progress is not None]
 
     def owners(self, events: Collection[Event]) -> dict[int | None, str | None]:
-        """The owner of the study of each event, by the id of the study."""
+        """Return the owner of each event's study, by study id."""
         store = self._open_store()
         return {
             study_id: self._owner(store, event)
@@ -144,7 +144,7 @@ class Live:
         }
 
     def close(self) -> None:
-        """End every stream, as the server stops; from any thread, or a signal handler."""
+        """End every stream when the server stops; safe in any thread and in signal handlers."""
         self.closed = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end_all)
@@ -154,7 +154,7 @@ class Live:
             listener.put(None)
 
     async def _read(self) -> None:
-        # a loop of its own limiter: a busy server must not keep the reader waiting for a thread
+        # a separate limiter: a busy server must not keep the reader waiting for a thread
         self._limiter = self._limiter or CapacityLimiter(1)
         failed = False
         while self._listeners and not self.closed:
@@ -168,9 +168,7 @@ class Live:
                     self._poll, list(studies.values()), everything, limiter=self._limiter
                 )
                 failed = False
-            except (
-                StoreError
-            ) as error:  # the database restarts: its clients stay, and go on when it is back
+            except StoreError as error:  # while the database restarts, clients stay connected
                 if not failed:
                     LOG.warning("events are late: %s", error)
                 messages, failed = [], True
@@ -220,12 +218,12 @@ class Live:
 
 
 def event_message(event: Event, owner: str | None) -> Message:
-    """A stored event as it is sent."""
+    """Return a stored event as a message."""
     return Message("log", json_bytes(event_values(event)), owner, event.study_id, event.id)
 
 
 def event_values(event: Event) -> dict[str, Any]:
-    """A stored event as plain values."""
+    """Return a stored event as plain values."""
     return {
         "id": event.id,
         "study": event.study_name or None,
@@ -237,7 +235,7 @@ def event_values(event: Event) -> dict[str, Any]:
 
 
 def progress_message(progress: StudyProgress) -> Message:
-    """How far a study has come, as it is sent."""
+    """Return the progress of a study as a message."""
     position = progress.position
     return Message(
         "progress",

@@ -16,10 +16,10 @@ LOG = logging.getLogger("hpo.service")
 
 
 class JsonLines(logging.Formatter):
-    """``{"at", "level", "logger", "message", ...}``: what was handed to ``extra={"fields": ...}`` stands beside."""
+    """``{"at", "level", "logger", "message", ...}``, with the values of ``extra={"fields": ...}`` as further keys."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line of JSON, in ASCII."""
+        """Return one line of ASCII JSON."""
         line: dict[str, Any] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -33,10 +33,10 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """``12:34:56 message``; a traceback follows on lines of its own."""
+    """``12:34:56 message``; a traceback follows on separate lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line of text, control characters escaped."""
+        """Return one line of text, control characters escaped."""
         message = "".join(c if c.isprintable() else repr(c)[1:-1] for c in record.getMessage())
         request = getattr(record, "fields", {}).get("request_id")
         line = f"{datetime.fromtimestamp(record.created):%H:%M:%S} {message}{f' [{request}]' if request else ''}"
@@ -44,7 +44,7 @@ class TextLines(logging.Formatter):
 
 
 def set_up(form: str) -> None:
-    """Write the logs of the server, and uvicorn's warnings, to stderr in the form ``text`` or ``json``."""
+    """Log the server's messages and uvicorn's warnings to stderr in the form ``text`` or ``json``."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines())
     for name, level in (("hpo.service", logging.INFO), ("uvicorn", logging.WARNING)):

@@ -1,4 +1,4 @@
-"""Prometheus metrics at /metrics: requests as they were answered, and the queue as the database has it."""
+"""Prometheus metrics at /metrics: the requests this server answered, and the queue in the database."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from prometheus_client.exposition import generate_latest
 from storage.records import StudyState, Totals
 from storage.store import Store
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a time series more for each, which nothing reads
+disable_created_metrics()  # type: ignore[no-untyped-call]  # one more time series per metric, which nothing reads
 COUNTED_SECONDS = 10.0
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
 
 
 class Metrics:
-    """The numbers of one server; every server of a database tells the same of the queue."""
+    """The metrics of one server; all servers of a database report the same queue."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -59,7 +59,7 @@ class Metrics:
         )
 
     def text(self, store: Store) -> bytes:
-        """The page in Prometheus' text format; StoreUnavailable where the database does not answer."""
+        """Return the page in Prometheus' text format; StoreUnavailable if the database does not answer."""
         totals = self._counted(store)
         for state in StudyState:
             self._studies.labels(str(state)).set(totals.studies.get(state, 0))
@@ -76,7 +76,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def _counted(self, store: Store) -> Totals:
-        """The totals, counted anew once in ten seconds at most: millions of points take a while."""
+        """Return the totals, recounted at most every ten seconds: millions of points take a while."""
         with self._lock:
             if self._totals is None or time.monotonic() - self._totals[0] > COUNTED_SECONDS:
                 self._totals = time.monotonic(), store.totals()

@@ -1,4 +1,4 @@
-"""Middleware for every request: an identity, a bound on its body, its slot, headers, a line in the log, a count."""
+"""Middleware for every request: authentication, body limit, slot, headers, log line, metrics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RequestMiddleware:
         self._proxy_told = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let one request pass, or refuse it."""
+        """Pass one request on, or refuse it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -76,10 +76,10 @@ class RequestMiddleware:
             self._tell(scope, passing)
 
     async def _answer(self, scope: Scope, receive: Receive, passing: _Passing) -> None:
-        """Have the request answered when its owner has a slot free.
+        """Answer the request once its owner has a free slot.
 
-        A stream gives its slot back when it begins, and so does an answer to somebody who is not known: others who
-        come from the address need not wait until it is taken.
+        A stream releases its slot when it begins, and so does an answer to an unauthenticated caller: others at
+        the same address need not wait until it is read.
         """
         who = scope["state"].get("principal")
         client = scope["client"][0] if scope.get("client") else ""
@@ -99,7 +99,7 @@ class RequestMiddleware:
             await refusal(scope, receive, passing.send)
 
     def _look_for_proxy(self, headers: Headers) -> None:
-        """Say once where requests are handed on by a proxy that the configuration does not name."""
+        """Log once that requests come through a proxy that the configuration does not name."""
         if self._proxy_told or self.context.config.trusted_proxies:
             return
         if "x-forwarded-proto" in headers or "x-forwarded-for" in headers:
@@ -110,9 +110,9 @@ class RequestMiddleware:
             )
 
     def _host(self, headers: Headers) -> Response | None:
-        """The refusal of a request by a name that is not this server's."""
+        """Return the refusal of a request for a host name that is not this server's, else None."""
         allowed, names = self.context.hosts, headers.getlist("host")
-        host = ", ".join(names)  # more than one is refused, as RFC 9112 says in section 3.2
+        host = ", ".join(names)  # more than one is refused: RFC 9112, section 3.2
         if allowed is None or (len(names) == 1 and host_name(host) in allowed):
             return None
         return error_reply(
@@ -124,9 +124,9 @@ class RequestMiddleware:
         )
 
     async def _who(self, scope: Scope, headers: Headers, receive: Receive) -> Response | None:
-        """Find out who asks, before a body is read; the refusal of somebody who is not known.
+        """Authenticate the caller before the body is read; return the refusal of an unknown caller, else None.
 
-        Pages answer that themselves, and a login has its token in the body.
+        Pages handle this themselves, and a login has its token in the body.
         """
         of_api = scope["path"].startswith(_API)
         if scope["path"] in _OPEN or not (of_api or _has_body(scope, headers)):
@@ -142,7 +142,7 @@ class RequestMiddleware:
     async def _body(
         self, scope: Scope, headers: Headers, receive: Receive
     ) -> tuple[Response | None, bytes | None]:
-        """The whole body, or the response that refuses it."""
+        """Return the whole body, or the response that refuses it."""
         limits, length = self.context.config.limits, headers.get("content-length", "")
         most = min(limits.body_bytes, _OPEN.get(scope["path"], limits.body_bytes))
         too_large = _refuse(413, f"a request body must have at most {most:,} bytes")
@@ -194,9 +194,9 @@ class RequestMiddleware:
 
 
 TAKEN_AT_ONCE = 65_536
-"""Bytes of an answer that the server's buffer takes, whatever the client does."""
+"""Bytes of a response that fit in the server's buffer even if the client reads nothing."""
 _OPEN = {"/login": 10_000, "/logout": 10_000}
-"""Addresses that need no token, with the most bytes of their bodies."""
+"""Paths that need no token, with the most bytes of their bodies."""
 _API = "/api/"
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _HEADERS = {
@@ -211,7 +211,7 @@ _API_HEADERS = {
 
 
 class _Passing:
-    """One request on its way: adds the headers that every response has, and remembers the status."""
+    """Wraps ``send`` for one request: adds the headers common to all responses, and records the status."""
 
     def __init__(self, scope: Scope, send: Send, request_id: str) -> None:
         self.began = time.perf_counter()
@@ -233,7 +233,7 @@ class _Passing:
             if self.is_stream or self.begins_early:
                 self.on_begin()
         elif len(message.get("body", b"")) > TAKEN_AT_ONCE and not message.get("more_body"):
-            # the server waits with the next message, and so with the end of the slot, until this one is taken
+            # the server delays the next message, and so the end of the slot, until the client has read this one
             await self._send({**message, "more_body": True})
             message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
@@ -247,11 +247,11 @@ def _has_body(scope: Scope, headers: Headers) -> bool:
 def _refuse(status: int, message: str) -> Response:
     return error_reply(
         status, message, headers={"Connection": "close"}
-    )  # what follows of the body is not read
+    )  # the rest of the body is not read
 
 
 async def _read(receive: Receive, most: int) -> bytes | None:
-    """The body; None for one of more than ``most`` bytes, of which no more is read."""
+    """Return the body; None if it has more than ``most`` bytes, at which reading stops."""
     body = bytearray()
     while True:
         message = await receive()
@@ -263,9 +263,9 @@ async def _read(receive: Receive, most: int) -> bytes | None:
 
 
 def _path(scope: Scope, before: str) -> str:
-    """The path with every encoded slash kept apart from those that separate its segments, without ``before``.
+    """Return the path without the prefix ``before``, its encoded slashes kept distinct from the separators.
 
-    A proxy may hand on the whole path or take off what stands before it.
+    A proxy may forward the whole path or strip the prefix.
     """
     raw = scope.get("raw_path")
     if raw is None or not _ENCODED_SLASH.search(raw):

@@ -1,6 +1,6 @@
-"""How far a study has come: its state, its trials by state, and the points of those that run.
+"""Progress of a study: its state, its trials by state, and the points of running trials.
 
-Four small statements, whatever the size of the study: only running trials are looked at one by one.
+It takes four small statements, whatever the size of the study: only running trials are read one by one.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Position:
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing more comes unless somebody resumes it."""
+        """Whether nothing more happens unless somebody resumes the study."""
         return self.state in AT_REST
 
 
 @dataclass(frozen=True)
 class StudyProgress:
-    """A position, with the newest point of each running trial and the trials that ended since the position before."""
+    """A position, the newest point of each running trial, and the trials that ended since the previous position."""
 
     study_id: int
     position: Position
@@ -52,7 +52,7 @@ class StudyProgress:
     changed: tuple[Mapping[str, Any], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; ``points`` counts the convergence points of each running trial, by its number."""
+        """Return plain values; ``points`` counts the convergence points of each running trial, by its number."""
         position = self.position
         return {
             "study": position.name,
@@ -66,7 +66,7 @@ class StudyProgress:
 
 
 def running_studies(store: Store) -> dict[int, str]:
-    """The studies that run now, by id."""
+    """Return the names of the running studies, by id."""
     return {
         each.study.id: each.study.name
         for each in store.page_studies(state=StudyState.RUNNING, limit=200)
@@ -74,7 +74,7 @@ def running_studies(store: Store) -> dict[int, str]:
 
 
 def read_progress(store: Store, name: str, before: Position | None) -> StudyProgress | None:
-    """How far the study has come; None where it is gone."""
+    """Return the progress of the study; None if it no longer exists."""
     try:
         study = store.study(name)
     except NotFound:
@@ -102,7 +102,7 @@ def read_progress(store: Store, name: str, before: Position | None) -> StudyProg
 
 
 def _trials(store: Store, study_id: int) -> tuple[dict[str, int], dict[int, Trial]]:
-    """How many trials stand where, and those that run, by id, of one moment: they are read anew where they disagree."""
+    """Return the trials per state and the running trials by id, at one moment: both are reread if they disagree."""
     for _ in range(3):
         running = {trial.id: trial for trial in store.trials(study_id, states=[TrialState.RUNNING])}
         states: Counter[str] = Counter()
@@ -116,7 +116,7 @@ def _trials(store: Store, study_id: int) -> tuple[dict[str, int], dict[int, Tria
 def _changed(
     store: Store, study: Study, before: Position | None, position: Position
 ) -> tuple[Mapping[str, Any], ...]:
-    """The trials that ended since ``before``, at most ``MOST_CHANGED``; none without a position before."""
+    """Return the trials that ended since ``before``, at most ``MOST_CHANGED``; none without a previous position."""
     if before is None:
         return ()
     ended = sum(_ended(position.trials).values()) - sum(_ended(before.trials).values())

@@ -1,4 +1,4 @@
-"""A token bucket for each caller, in this process."""
+"""A token bucket per caller, in this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOST_CALLERS = 10_000
 
 
 class RateLimit:
-    """``rate`` calls per second over a longer time, ``burst`` of them at once; see :meth:`wait`."""
+    """Allows ``rate`` calls per second on average, ``burst`` of them at once; see :meth:`wait`."""
 
     def __init__(
         self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic
@@ -18,7 +18,7 @@ class RateLimit:
         self._left: dict[Hashable, tuple[float, float]] = {}
 
     def wait(self, caller: Hashable) -> float:
-        """0 where the caller may go on, which counts as a call; else the seconds until it may."""
+        """Return 0 and count a call if the caller may proceed, else the seconds until it may."""
         left = self.left(caller)
         if left < 1:
             return (1 - left) / self.rate
@@ -32,6 +32,6 @@ class RateLimit:
         return 0.0
 
     def left(self, caller: Hashable) -> float:
-        """How many calls the caller may make now."""
+        """Return how many calls the caller may make now."""
         left, since = self._left.get(caller, (float(self.burst), 0.0))
         return min(float(self.burst), left + (self._clock() - since) * self.rate)

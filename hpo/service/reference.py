@@ -1,4 +1,4 @@
-"""/docs: the API for a reader, made of its OpenAPI document; it loads nothing from elsewhere."""
+"""/docs: the API reference for readers, built from its OpenAPI document; it loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _example(document: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 
 
 def _value(document: Mapping[str, Any], schema: Mapping[str, Any], depth: int) -> Any:
-    """An example of what the schema describes: its own where it has one, else the names of types."""
+    """Return an example for the schema: its own if it has one, else the names of types."""
     schema = _resolved(document, schema)
     if schema.get("examples"):
         return schema["examples"][0]

@@ -1,4 +1,4 @@
-"""RefusedError: a request that is answered with an error; it needs no web framework."""
+"""RefusedError: a request that is answered with an error; independent of the web framework."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ KINDS = {
     500: "internal",
     503: "unavailable",
 }
-"""Name of an error in an answer, by its status."""
+"""Name of an error in a response, by HTTP status."""
 
 
 class RefusedError(HpoError):
-    """A request that is answered with ``status``; ``retry_after`` seconds later it may succeed."""
+    """A request that is answered with ``status``; it may succeed ``retry_after`` seconds later."""
 
     exit_code = 2
 

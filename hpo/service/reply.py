@@ -1,4 +1,4 @@
-"""JSON responses, written by the one writer of JSON: what was not measured is null."""
+"""JSON responses, written by the project's JSON writer: unmeasured values are null."""
 
 from __future__ import annotations
 

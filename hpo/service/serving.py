@@ -1,4 +1,4 @@
-"""Runs the application: its socket, its login link, its worker, and an orderly end."""
+"""Runs the application: its socket, login link, worker and orderly shutdown."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GRACE_SECONDS = 10
 
 
 class ServeError(HpoError):
-    """A server that cannot listen as asked."""
+    """The server cannot listen on its address."""
 
     exit_code = 2
 
@@ -51,19 +51,19 @@ def serve(
     extra_routers: Sequence[APIRouter] = (),
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Answer requests until SIGTERM or Ctrl-C. ``tell`` gets the lines that a person reads.
+    """Serve until SIGTERM or Ctrl-C. ``tell`` is called with the lines for the user.
 
-    With ``link`` the address comes with a token of the user who starts it, as Jupyter's does. Raises
-    :class:`ServeError` where the port is taken.
+    With ``link`` the printed address contains a token of the user who starts the server, as Jupyter's does. Raises
+    :class:`ServeError` if the port is taken.
     """
     logs.set_up(config.log_format)
-    os.environ[TAKEN] = ",".join(config.plugins)  # what is started from now on inherits it
+    os.environ[TAKEN] = ",".join(config.plugins)  # processes started from now on inherit it
     sock = listening_socket(config)
     port = sock.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
     address = f"{config.scheme}://{'127.0.0.1' if config.host in ('0.0.0.0', '::') else host}:{port}{config.path}"
     app = create_app(config, extra_routers)
-    # by the environment: everybody on the machine reads command lines, and a database's URL has its password
+    # by the environment: any user of the machine can read command lines, and a database URL contains its password
     storage = {"HPO_STORAGE": config.storage}
     child = WorkerProcess(worker_command(config), storage) if worker else None
     try:
@@ -96,7 +96,7 @@ def serve(
         if child is not None:
             child.start()
         gc.collect()
-        gc.freeze()  # what was imported stays, and need not be looked through again and again
+        gc.freeze()  # imported objects stay, and need not be scanned in every collection
         _Server(_uvicorn(config, app), app.state.context.live.close).run(sockets=[sock])
     finally:
         if child is not None:
@@ -105,7 +105,7 @@ def serve(
 
 
 def listening_socket(config: ServerConfig) -> socket.socket:
-    """The socket of the server; ServeError where its address cannot be had."""
+    """Return the socket of the server; ServeError if it cannot bind to its address."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -121,12 +121,12 @@ def listening_socket(config: ServerConfig) -> socket.socket:
 
 
 def secret_file(folder: Path) -> Path:
-    """Where the token of the login link is kept, readable by its user alone."""
+    """Return the file with the token of the login link, readable only by its user."""
     return folder / "login-token"
 
 
 def login_secret(store: Store, folder: Path) -> str:
-    """The secret of the login link: that of before while it counts, so that open pages stay logged in; else new."""
+    """Return the secret of the login link: the previous one if still valid, so open pages stay logged in; else new."""
     file = secret_file(folder)
     try:
         secret = file.read_text(encoding="utf-8").strip()
@@ -157,7 +157,7 @@ def user_name() -> str:
 
 
 def worker_command(config: ServerConfig) -> list[str]:
-    """The worker of this server, in the interpreter of this process."""
+    """Return the command of this server's worker, which runs under this process's interpreter."""
     limits = config.limits
     memory = ["--memory", str(limits.study_memory_bytes)] if limits.study_memory_bytes else []
     folders = [part for folder in config.data_folders for part in ("--data-folder", str(folder))]
@@ -204,14 +204,14 @@ def _uvicorn(config: ServerConfig, app: Any) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """Ends the event streams when the server is to stop; otherwise it would wait for their clients to disconnect."""
+    """Ends the event streams on shutdown; otherwise it would wait for their clients to disconnect."""
 
     def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]) -> None:
         super().__init__(config)
         self._end_streams = end_streams
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        # uvicorn's own would raise the signal again when all is over, and end the process before its worker
+        # uvicorn's handler would raise the signal again after shutdown, and end the process before its worker
         self._end_streams()
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True

@@ -1,4 +1,4 @@
-"""Facts from a study's file, read once for each file: lists of studies and pages need them again and again."""
+"""Facts from a study's file, parsed once per file, as study lists and pages need them repeatedly."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hpo.study.spec import parse_study
 
 @dataclass(frozen=True)
 class StudyFacts:
-    """The trials that a study's file asks for, its rungs, and the run that it is for.
+    """The trials that a study's file asks for, its rungs, and its full-scale run.
 
-    ``sizes`` are those of its ladder beside the batch, ``full_point`` those of the full scale. All are empty where an
-    older release wrote the file in another form.
+    ``sizes`` are those of its ladder besides the batch, ``full_point`` those of the full scale. All are empty if an
+    older release wrote the file in another format.
     """
 
     budget_trials: int | None = None
@@ -28,17 +28,17 @@ class StudyFacts:
 
     @property
     def full_scale_batch(self) -> int | None:
-        """The global batch size that the study is for; None where its file names none."""
+        """The full-scale global batch size; None if the study's file names none."""
         return None if self.full_scale is None else int(self.full_scale["global_batch_size"])
 
     def sizes_of(self, settings: Mapping[str, Any]) -> dict[str, int]:
-        """The sizes of model and training that a trial with these settings has; empty where the batch alone grows."""
+        """Return the model and training sizes of a trial with these settings; empty if only the batch grows."""
         return named_sizes(point_in(self.full_point, settings))
 
 
 @functools.lru_cache(maxsize=1024)
 def study_facts(text: str) -> StudyFacts:
-    """The facts of a stored study's file."""
+    """Return the facts of a stored study's file."""
     try:
         spec = parse_study(text)
     except SpecError:

@@ -1,7 +1,7 @@
-"""Rules for a study from the network: workloads that the server allows, data in its folders, machines it knows.
+"""Rules for submitted studies: workloads that the server allows, data in its folders, machines it knows.
 
-The text is read by ``hpo.study.spec``, which bounds its size, depth and aliases and imports nothing. These checks need
-the server's configuration. A worker checks the data again when it runs the study (:func:`faults_of_data`), as links may
+``hpo.study.spec`` parses the text; it bounds its size, depth and aliases, and imports nothing. The checks here need the
+server's configuration. A worker checks the data again when it runs the study (:func:`faults_of_data`), as links may
 have changed since.
 """
 
@@ -34,7 +34,7 @@ METRICS_SECONDS = 60.0
 MOST_PATHS = 100
 LONGEST_NAME = 200
 LONGEST_PATH = 4096
-"""Characters of a path: Linux opens none that is longer, and following its links takes minutes."""
+"""Longest path in characters: Linux opens no longer one, and resolving its links could take minutes."""
 
 
 def read_submission(
@@ -42,7 +42,7 @@ def read_submission(
     config: ServerConfig,
     metrics_of: Callable[[str], Mapping[str, bool] | None] | None = None,
 ) -> StudySpec:
-    """The study of a text from the network; :class:`SpecError` lists every fault.
+    """Read the study of a text from the network; :class:`SpecError` lists every fault.
 
     ``metrics_of`` gives the metrics of an allowed workload, as :func:`workload_metrics` does.
     """
@@ -113,7 +113,7 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
 
 
 def _faults_of_size(spec: StudySpec, limits: Limits) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """A fault for each number that asks for more than a study may have, before anything is run for it."""
+    """Yield a fault for each number above the limits of a study, before anything is run for it."""
     budget, data = spec.budget, spec.data
     evaluations = math.ceil(budget.epochs_per_trial * budget.evaluations_per_epoch)
     asked: list[tuple[tuple[str | int, ...], float, float, str]] = [
@@ -146,7 +146,7 @@ def _faults_of_size(spec: StudySpec, limits: Limits) -> Iterator[tuple[tuple[str
 
 
 def _described(spec: StudySpec) -> WorkloadDescription | None:
-    """The description of the study's workload; None for a class by its place, and where a plug-in has a fault."""
+    """Return the description of the study's workload; None for a class given by import path or a faulty plug-in."""
     with contextlib.suppress(PluginError):
         return WORKLOADS.get(spec.workload)
     return None
@@ -156,7 +156,7 @@ def faults_of_data(
     data: Mapping[str, Any],
     folders: Sequence[Path],
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """A fault for each path of a study's ``data`` section that does not lie in one of ``folders``, links followed."""
+    """Yield a fault for each path in a study's ``data`` section that is outside ``folders``, with links resolved."""
     roots = [folder.resolve() for folder in folders]
     for number, (location, text) in enumerate(_paths(data, ("data",))):
         if number >= MOST_PATHS:
@@ -185,7 +185,7 @@ def faults_of_data(
 
 
 def fault_of_machine(name: str) -> str | None:
-    """The fault of a machine's name from the network: only those that come with the service may be named, no file."""
+    """Return the fault of a machine's name from the network: it must be a shipped machine, not a file."""
     names = machine_names()
     if name in names:
         return None
@@ -204,7 +204,7 @@ def machine_names() -> list[str]:
 
 
 def known_machine(name: str) -> Any:
-    """A machine by its shipped name; :class:`PlanError` for any other."""
+    """Return a machine by its shipped name; :class:`PlanError` for any other name."""
     fault = fault_of_machine(name)
     if fault:
         raise PlanError(fault)
@@ -213,9 +213,9 @@ def known_machine(name: str) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def workload_metrics(workload: str) -> dict[str, bool] | None:
-    """The metrics of an allowed workload; None where they cannot be told here, as without torch.
+    """Return the metrics of an allowed workload; None if they cannot be determined here, such as without torch.
 
-    Asked of a process of its own: neither torch nor the code of a workload is loaded into the server.
+    A separate process reads them: neither torch nor the code of a workload is loaded into the server.
     """
     program = (
         "import json, sys; from trainers.workloads import metrics_of; "

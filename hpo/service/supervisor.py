@@ -1,4 +1,4 @@
-"""The worker inside a server: `hpo worker` as a child process, started again when it dies."""
+"""The worker of a server: `hpo worker` as a child process, restarted when it dies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRACE_SECONDS = 30.0
 
 
 class WorkerProcess:
-    """Keeps one worker running until :meth:`stop`. One that dies at once is waited for longer and longer."""
+    """Keeps one worker running until :meth:`stop`. If it dies at once, restarts are delayed longer and longer."""
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
         self.command, self._variables = tuple(command), dict(variables or {})
@@ -30,7 +30,7 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The number of the running process."""
+        """The process id of the running worker."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
@@ -56,14 +56,14 @@ class WorkerProcess:
         wait = 1.0
         while not self._stopping.is_set():
             began = time.monotonic()
-            # a session of its own: Ctrl-C reaches the server alone, which then stops its worker in order
+            # a separate session: Ctrl-C reaches only the server, which then stops its worker cleanly
             self._process = subprocess.Popen(
                 self.command,
                 env={**os.environ, **self._variables},
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr.fileno(),
                 start_new_session=True,
-                # the server may be killed; one system call, that the noqa allows
+                # stops the worker if the server is killed; a single system call is safe here despite PLW1509
                 preexec_fn=lambda: ask_for_signal(signal.SIGTERM),  # noqa: PLW1509
             )
             self.starts += 1
@@ -84,7 +84,7 @@ class WorkerProcess:
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
     try:
         if number == signal.SIGKILL:
-            os.killpg(process.pid, number)  # with the trials that it left behind
+            os.killpg(process.pid, number)  # including the trials that it left behind
         else:
             process.send_signal(number)
     except ProcessLookupError:

@@ -1,10 +1,10 @@
 """A worker: takes studies from the queue of a database and runs them, one after the other.
 
 Any number of workers share a queue, on any machine that reaches the database. A worker holds its study by a lease
-that a thread renews; one that dies or loses its machine stops renewing, and another worker takes the study over when
-the lease has ended, from what the database holds: finished trials stay, trials in flight start again, from their
-checkpoint where the workers share a folder. One that only lost its lease (a machine that slept, a clock that jumped)
-finds that out with its next write, which the database refuses, and gives up without harm.
+that a thread renews. If it dies, the lease expires and another worker takes the study over from the database: finished
+trials stay, and running trials restart, from their checkpoint if the workers share a folder. A worker that only lost
+its lease (the machine slept, the clock jumped) learns this when the database refuses its next write, and gives up
+without harm.
 """
 
 from __future__ import annotations
@@ -46,32 +46,32 @@ from trainers.errors import TrainerError
 LOG = logging.getLogger("hpo.service.worker")
 
 BEAT_SECONDS = 5.0
-"""Seconds between two signs of life in the table of workers."""
+"""Seconds between two heartbeats in the table of workers."""
 
 LOG_SECONDS = 10.0
-"""Seconds between two lines of the log that count trials."""
+"""Seconds between two log lines that count trials."""
 
 TRACKER_GRACE_SECONDS = 5.0
-"""How long a tracker may write on when its study is over: the next one waits for it."""
+"""Seconds for which a tracker may go on writing after its study; the next study waits for it."""
 
 EMPTY_LOOKS = 3
-"""A worker that drains the queue ends when it has found nothing so often: others may have held a row for a moment."""
+"""A draining worker ends after finding nothing this many times: others may have locked a row for a moment."""
 
 LONGEST_DRAIN_PAUSE = 0.25
-"""Seconds at most between two such looks."""
+"""Most seconds between two such attempts."""
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """How a worker works.
+    """Options of a worker.
 
-    ``name`` is that of one process and no other; ``host:pid`` where empty. ``cores`` is what Ray may use of this
-    machine, all if None; ``ray_address`` is a cluster to use instead. ``per_owner`` is the most studies of one user
-    that run at a time, over all workers that say so. A study whose workers died ``max_attempts`` times fails.
-    ``once`` ends after one study, ``drain`` when the queue is empty. Where ``data_folders`` are given, a study whose
-    data lies elsewhere fails: links may have changed since the server looked. A study may take ``memory_bytes`` of
-    memory, 90 % of what there is if None, and ``disk_bytes`` of the folder, 100 GB if None. ``trackers`` are those that
-    studies may name; others are told in the study's events, and nothing is written to them.
+    ``name`` is unique to the process; ``host:pid`` if empty. ``cores`` limits the cores of this machine that Ray uses,
+    all if None; ``ray_address`` is a cluster to use instead. ``per_owner`` is the most studies of one user that run at
+    a time, over all workers with this option. A study whose workers died ``max_attempts`` times fails. ``once`` ends
+    after one study, ``drain`` when the queue is empty. If ``data_folders`` are given, a study with data elsewhere
+    fails: links may have changed since the server checked. A study may use ``memory_bytes`` of memory, 90 % of the
+    machine's if None, and ``disk_bytes`` of the folder, 100 GB if None. ``trackers`` are those that studies may name;
+    others are mentioned in the study's events, and nothing is written to them.
     """
 
     storage: str
@@ -93,7 +93,7 @@ class WorkerOptions:
 
 
 class Worker:
-    """Works until :meth:`stop`, or as ``once`` and ``drain`` say; call :meth:`run` once."""
+    """Runs studies until :meth:`stop`, or as ``once`` and ``drain`` say; call :meth:`run` once."""
 
     def __init__(self, options: WorkerOptions) -> None:
         self._options, self.name = options, options.name or process_name()
@@ -102,11 +102,11 @@ class Worker:
         self._empty = 0
 
     def stop(self) -> None:
-        """Leave the queue; the study in hand goes back into it. Returns at once; safe in a signal handler."""
+        """Stop, and put the current study back into the queue. Returns at once; safe in a signal handler."""
         self._stopping.set()
 
     def run(self) -> int:
-        """Work; returns how many studies were taken. Raises StorageUnavailableError where there is no database."""
+        """Run studies; return how many were taken. Raises StorageUnavailableError if there is no database."""
         taken, options = 0, self._options
         with (
             open_store(options.storage) as store,
@@ -147,7 +147,7 @@ class Worker:
         return lease
 
     def _work(self, store: Store, lease: Lease) -> None:
-        """Run one study; whatever happens to it, the worker goes on."""
+        """Run one study; the worker continues whatever its outcome."""
         name = lease.study.name
         with HeldLease(
             store,
@@ -178,7 +178,7 @@ class Worker:
             LOG.info("%s: %s%s", name, state, f": {message}" if message else "")
 
     def _run(self, held: HeldLease) -> tuple[StudyState, str]:
-        """The state in which the study was left, and what is said of it."""
+        """Return the state in which the study was left, and a message about it."""
         options, study = self._options, held.study
         if study.attempts > options.max_attempts:
             return self._fail(
@@ -190,7 +190,7 @@ class Worker:
             spec = stored_spec(study)
         except HpoError as error:
             return self._fail(held, str(error))
-        data = workload_data(spec) if spec.search_path else spec.data  # the path that is opened
+        data = workload_data(spec) if spec.search_path else spec.data  # the path that gets opened
         faults = list(faults_of_data(data, options.data_folders)) if options.data_folders else []
         if faults:
             return self._fail(held, "; ".join(message for _, message in faults))
@@ -235,13 +235,13 @@ class Worker:
 
 
 class _Log(Progress):
-    """Writes what a run says into the worker's log, and now and then how many trials have ended."""
+    """Writes the messages of a run to the worker's log, and every few seconds how many trials have ended."""
 
     def __init__(self, study: str) -> None:
         self._study, self._counted_at = study, time.monotonic()
 
     def message(self, text: str) -> None:
-        """One line."""
+        """Log one line."""
         LOG.info("%s: %s", self._study, text)
 
     def sweep(
@@ -250,7 +250,7 @@ class _Log(Progress):
         trials: Sequence[Trial],
         running: Mapping[int, Mapping[str, Any]],  # noqa: ARG002
     ) -> None:
-        """A line every few seconds."""
+        """Log a line every few seconds."""
         if time.monotonic() - self._counted_at >= LOG_SECONDS:
             self._counted_at = time.monotonic()
             ended = sum(trial.state.finished for trial in trials)
@@ -258,7 +258,7 @@ class _Log(Progress):
 
 
 class _Presence(PeriodicThread):
-    """Shows the worker in the table of workers, from a thread of its own."""
+    """Shows the worker in the table of workers, from a separate thread."""
 
     def __init__(self, store: Store, name: str, cores: int | None) -> None:
         super().__init__("sign of life", BEAT_SECONDS, at_once=True)
@@ -273,11 +273,11 @@ class _Presence(PeriodicThread):
         )
 
     def works_on(self, study_id: int | None) -> None:
-        """Say what the worker works on; shown with the next beat."""
+        """Set the study that the worker runs; shown with the next heartbeat."""
         self._beating = dataclasses.replace(self._beating, study_id=study_id)
 
     def tick(self) -> None:
-        """One sign of life."""
+        """Send one heartbeat."""
         try:
             self._store.beat(self._beating)
         except StoreError as error:
@@ -285,7 +285,7 @@ class _Presence(PeriodicThread):
 
 
 def _accelerators() -> int:
-    """Accelerators that a process here may use, found without loading a library for it."""
+    """Count the accelerators that a process may use here, without loading a library for it."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([each for each in visible.split(",") if each.strip() not in ("", "-1")])

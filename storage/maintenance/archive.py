@@ -1,9 +1,9 @@
 """A whole database as one portable file, which restores into SQLite and PostgreSQL alike.
 
-The file is a zip: ``manifest.json`` with the revision of the schema and the columns and rows of every table, and one
-member a table in the text form of PostgreSQL's COPY (:mod:`storage.maintenance.copy_text`). The manifest is written
-last, into a file that takes its name when it is complete: an archive that is there is whole. Reading and writing go
-by blocks, so that a table may be larger than the memory.
+The file is a zip: ``manifest.json`` with the revision of the schema and the columns and row counts of every table, and
+one member per table in the text format of PostgreSQL's COPY (:mod:`storage.maintenance.copy_text`). The manifest is
+written last, and the file is renamed when it is complete, so an existing archive is complete. Reading and writing use
+blocks, so a table may be larger than the memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMAT = "largebatch archive"
 VERSION = 1
 _MANIFEST = "manifest.json"
 _BLOCK = 1 << 20
-# what reading a member of a damaged zip may raise
+# exceptions on reading a member of a damaged zip
 _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -57,7 +57,7 @@ class ArchivedTable:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The content of an archive: its tables, parents before children, at a revision of the schema."""
+    """The content of an archive: its tables, parents before children, and the schema revision."""
 
     schema: str
     made_at: str
@@ -65,14 +65,14 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        """Rows of all tables."""
+        """Number of rows of all tables."""
         return sum(table.rows for table in self.tables)
 
 
 def write_archive(database: Database, path: Path) -> Manifest:
-    """Write all tables as they are at one moment, while others go on writing.
+    """Write a consistent snapshot of all tables, while others continue to write.
 
-    Raises :class:`StoreUnavailable` where the database holds none of our tables, or the file cannot be written.
+    Raises :class:`StoreUnavailable` if the database holds none of our tables, or the file cannot be written.
     """
     partial = path.with_name(f"{path.name}.partial")
     try:
@@ -104,7 +104,7 @@ def write_archive(database: Database, path: Path) -> Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The content of an archive; :class:`InvalidRecord` for a file that is none, or was cut off."""
+    """Return the content of an archive; :class:`InvalidRecord` for a file that is not an archive or is truncated."""
     try:
         with zipfile.ZipFile(path) as file:
             plain = json.loads(file.read(_MANIFEST))
@@ -136,7 +136,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def _check_manifest(schema: object, tables: Sequence[ArchivedTable]) -> None:
-    """ValueError for what :func:`write_archive` never writes."""
+    """Raise ValueError for anything that :func:`write_archive` never writes."""
     if not isinstance(schema, str) or not re.fullmatch(r"\d{4}", schema) or schema < "0001":
         raise ValueError(f"its schema must be four digits from 0001, but is {schema!r}")
     if len({table.name for table in tables}) < len(tables):
@@ -147,10 +147,10 @@ def _check_manifest(schema: object, tables: Sequence[ArchivedTable]) -> None:
 
 
 def load_archive(database: Database, path: Path, *, replace: bool = False) -> Manifest:
-    """Fill a database from an archive, all or nothing, and bring it to the present schema.
+    """Fill a database from an archive, all or nothing, and upgrade it to the present schema.
 
-    Raises :class:`Conflict` where rows are there already, unless they are to be replaced; :class:`SchemaTooNew`
-    for the archive of a newer release, :class:`InvalidRecord` for a damaged one.
+    Raises :class:`Conflict` if rows exist already, unless ``replace``; :class:`SchemaTooNew` for the archive of a
+    newer release, :class:`InvalidRecord` for a damaged one.
     """
     manifest = read_manifest(path)
     if manifest.schema > migrations.HEAD:
@@ -176,7 +176,7 @@ def load_archive(database: Database, path: Path, *, replace: bool = False) -> Ma
 
 
 def broken_references(connection: Connection) -> list[str]:
-    """Rows that point to rows that are not there, one line for each table; PostgreSQL never lets that happen."""
+    """Return rows that reference missing rows, one line for each table; PostgreSQL never lets that happen."""
     if connection.dialect.name != "sqlite":
         return []
     found = Counter(
@@ -283,7 +283,7 @@ def _into_postgresql(connection: Connection, table: ArchivedTable, blocks: Itera
                 f"{table.name} cannot be restored: {str(error).splitlines()[0]}"
             ) from error
         rows = int(cursor.rowcount)
-    if "id" in table.columns:  # else the next row that is added would take a number that is taken
+    if "id" in table.columns:  # else the next inserted row would get an id that is taken
         connection.execute(
             text(
                 f"SELECT setval(pg_get_serial_sequence('{table.name}', 'id'), max(id)) "
@@ -302,7 +302,7 @@ def _names(columns: Sequence[str] | dict[str, Kind]) -> str:
 
 
 def _make_room(connection: Connection, url: str, *, replace: bool) -> None:
-    """Drop our tables, which are empty or may be replaced; the archive may be of an earlier schema than they."""
+    """Drop our tables, which must be empty or replaceable; the archive may have an earlier schema."""
     tables = _tables(connection)
     for table in tables:
         if not replace and connection.execute(text(f"SELECT 1 FROM {table} LIMIT 1")).first():

@@ -32,7 +32,7 @@ _REPAIR = "restore a backup: hpo db restore FILE"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: how it stands, and what to do where it does not stand well."""
+    """The result of one check: its status, and the remedy if there is a problem."""
 
     name: str
     level: Level
@@ -41,9 +41,9 @@ class Finding:
 
 
 def check_database(database: Database, folder: Path | None = None) -> list[Finding]:
-    """Look at the whole database; ``folder`` is where checkpoints of trials in flight are kept, if that is here.
+    """Check the whole database; ``folder`` holds the checkpoints of running trials, if it is on this machine.
 
-    Changes nothing. Where the schema is not the present one, only that and the file are looked at.
+    It changes nothing. If the schema is not the present one, only the schema and the file are checked.
     """
     with database.read() as connection:
         found = [_integrity(connection), _references(connection), *_schema(connection)]
@@ -65,7 +65,7 @@ def _integrity(connection: Connection) -> Finding:
         if said != ["ok"]:
             return Finding("integrity", "fail", "; ".join(said), _REPAIR)
         return Finding("integrity", "ok", "every page and index of the file is sound")
-    for table in metadata.sorted_tables:  # reads every row; a page that is damaged raises
+    for table in metadata.sorted_tables:  # reads every row; a damaged page raises
         connection.exec_driver_sql(
             f"SELECT count(*) FROM (SELECT t.*::text FROM {table.name} t) whole"
         )
@@ -112,7 +112,7 @@ def _schema(connection: Connection) -> Iterator[Finding]:
 
 
 def _kinds(connection: Connection) -> Finding:
-    """Whether every value is of its column's kind; PostgreSQL stores no other."""
+    """Check whether every value has its column's type; PostgreSQL enforces it."""
     odd: list[str] = []
     if connection.dialect.name == "sqlite":
         for table in metadata.sorted_tables:
@@ -145,7 +145,7 @@ def _stored_as(kind: TypeEngine[Any]) -> tuple[str, ...]:
 
 
 def _sums(connection: Connection) -> Finding:
-    """Whether every study file and every trial that has ended is as it was written."""
+    """Check whether every study file and every ended trial is unchanged since it was written."""
     names, changed = {}, []
     for study in checksums.of_studies(connection):
         names[study.id] = study.name
@@ -172,7 +172,7 @@ def _sums(connection: Connection) -> Finding:
 
 
 def _numbers(connection: Connection) -> Finding:
-    """Whether trials are missing: those of a study are numbered from 0."""
+    """Check whether trials are missing: those of a study are numbered from 0."""
     counted = (
         select(studies.c.name, func.count(), func.max(trials.c.number))
         .join(trials, trials.c.study_id == studies.c.id)
@@ -223,7 +223,7 @@ def _curves(connection: Connection) -> Finding:
 
 
 def _repetitions(connection: Connection) -> Finding:
-    """Trainings of a study with the same settings, batch size and seed, which are refused; races once stored them."""
+    """Find trainings of a study with equal settings, batch size and seed; now refused, but races once stored them."""
     one = (studies.c.name, trials.c.study_id, trials.c.global_batch_size, trials.c.seed)
     alike = (
         select(*one)
@@ -319,7 +319,7 @@ def _folders(connection: Connection, folder: Path | None) -> Iterator[Finding]:
 
 
 def orphan_checkpoints(connection: Connection, folder: Path) -> list[Path]:
-    """Files under ``folder/checkpoints/STUDY/`` whose study is gone, or whose trial has ended."""
+    """Return files under ``folder/checkpoints/STUDY/`` whose study no longer exists or whose trial has ended."""
     files = [
         path
         for path in sorted(folder.glob("checkpoints/*/*"))

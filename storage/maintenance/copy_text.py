@@ -1,6 +1,6 @@
-r"""Rows as PostgreSQL's COPY writes them in its text form, so that both databases read and write the same files.
+r"""Rows in the text format of PostgreSQL's COPY, so that both databases read and write the same files.
 
-One line a row, fields separated by tabs, ``\N`` for NULL, backslash escapes in text, ``t`` and ``f``, times in UTC
+One line per row, fields separated by tabs, ``\N`` for NULL, backslash escapes in text, ``t`` and ``f``, times in UTC
 with ``+00``, every digit of a number (PostgreSQL's manual, "COPY", File Formats, Text Format).
 """
 
@@ -39,12 +39,12 @@ _TO_WRITE, _TO_READ = re.compile(r"[\\\b\f\n\r\t\v]"), re.compile(r"\\.", re.DOT
 
 
 def kind_of(column_type: TypeEngine[Any]) -> Kind:
-    """How values of a column are written."""
+    """Return how values of a column are written."""
     return next((kind for found, kind in _KINDS if isinstance(column_type, found)), "text")
 
 
 def write_rows(rows: Iterator[Sequence[Any]], kinds: Sequence[Kind]) -> Iterator[bytes]:
-    """Rows of raw SQLite values as lines."""
+    """Convert rows of raw SQLite values to lines."""
     writers = [_WRITERS[kind] for kind in kinds]
     for row in rows:
         fields = (
@@ -57,7 +57,7 @@ def write_rows(rows: Iterator[Sequence[Any]], kinds: Sequence[Kind]) -> Iterator
 def read_rows(
     lines: Iterator[bytes], kinds: Sequence[Kind], where: str
 ) -> Iterator[tuple[Any, ...]]:
-    """Lines as rows of raw SQLite values; :class:`InvalidRecord` names the line that is none, after ``where``."""
+    """Convert lines to rows of raw SQLite values; :class:`InvalidRecord` names a malformed line, after ``where``."""
     readers = [_READERS[kind] for kind in kinds]
     for number, line in enumerate(lines, 1):
         try:

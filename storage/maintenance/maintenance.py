@@ -1,6 +1,6 @@
-"""The care of a database: upgrade, check, vacuum, backup, restore, prune; each takes the URL and closes after itself.
+"""Maintenance of a database: upgrade, check, vacuum, backup, restore, prune; each opens the URL and closes it.
 
-Errors are those of :mod:`storage.errors`. A backup may be taken, and old curves removed, while others work.
+Errors are those of :mod:`storage.errors`. Backups and pruning are safe while others use the database.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from storage.schema.tables import metadata
 SQLITE_SIGNATURE = b"SQLite format 3\x00"
 _SQLITE_SUFFIXES = (".db", ".sqlite", ".sqlite3")
 TIMEOUT_SECONDS = 30
-_PAGES = 1024  # copied at a time: writers get in between
+_PAGES = 1024  # copied at a time, so that writers can proceed in between
 
 
 @dataclass(frozen=True)
 class Backup:
-    """A backup that was written or read: what it is (``sqlite`` or ``archive``), its schema and size."""
+    """A backup that was written or read: its kind (``sqlite`` or ``archive``), schema and size."""
 
     path: Path
     form: str
@@ -41,7 +41,7 @@ class Backup:
 
 
 def upgrade(url: str) -> tuple[str | None, str]:
-    """Create the tables, or bring them up to date; the schema before (None for none) and after."""
+    """Create or upgrade the tables; return the schema before (None for none) and after."""
     with opened(url) as database:
         with database.read() as connection:
             before = migrations.revision(connection)
@@ -51,7 +51,7 @@ def upgrade(url: str) -> tuple[str | None, str]:
 
 
 def is_ours(url: str) -> bool:
-    """Whether a database holds our tables; False where there is none yet. Other programs use the same table names."""
+    """Whether a database holds our tables; False if it does not exist. Other programs use the same table names."""
     try:
         with opened(url, create=False) as database, database.read() as connection:
             return migrations.revision(connection) is not None
@@ -60,16 +60,16 @@ def is_ours(url: str) -> bool:
 
 
 def check(url: str, folder: Path | None = None) -> list[Finding]:
-    """Look at everything and change nothing; see :func:`storage.maintenance.checks.check_database`."""
+    """Check everything and change nothing; see :func:`storage.maintenance.checks.check_database`."""
     with _existing(url) as database:
         return check_database(database, folder)
 
 
 def vacuum(url: str) -> tuple[int, int]:
-    """Give unused space back and refresh the planner's statistics; bytes of the database before and after.
+    """Free unused space and refresh the planner's statistics; return the database's bytes before and after.
 
     SQLite's file becomes smaller; others cannot write meanwhile, and the disk needs room for a copy. PostgreSQL keeps
-    the space for new rows of its tables, and nobody waits.
+    the space for new rows of its tables, and does not block others.
     """
     with _existing(url) as database:
         before = _size(database)
@@ -78,7 +78,7 @@ def vacuum(url: str) -> tuple[int, int]:
             if database.file is not None:
                 driver = (
                     free.connection.cursor()
-                )  # not in a transaction: SQLAlchemy would begin one
+                )  # outside a transaction: SQLAlchemy would begin one
                 for statement in ("VACUUM", "ANALYZE", "PRAGMA wal_checkpoint(TRUNCATE)"):
                     driver.execute(statement)
             else:
@@ -89,10 +89,10 @@ def vacuum(url: str) -> tuple[int, int]:
 
 
 def backup(url: str, path: Path) -> Backup:
-    """Copy the database as it is at one moment, while others go on working.
+    """Copy a consistent snapshot of the database, while others use it.
 
     A file named ``.db`` or ``.sqlite`` is a copy by SQLite's online backup; any other name an archive that restores
-    into SQLite and PostgreSQL alike. An existing file is not overwritten: :class:`Conflict`.
+    into SQLite and PostgreSQL alike. Raises :class:`Conflict` if the file exists.
     """
     if path.exists():
         raise Conflict(
@@ -106,9 +106,9 @@ def backup(url: str, path: Path) -> Backup:
 
 
 def restore(url: str, path: Path, *, replace: bool = False) -> Backup:
-    """Fill an empty database from a backup of either form, and bring it to the present schema.
+    """Fill an empty database from a backup of either kind, and upgrade it to the present schema.
 
-    All or nothing; :class:`Conflict` where rows are there and are not to be replaced.
+    All or nothing; :class:`Conflict` if rows exist, unless ``replace``.
     """
     with opened(url) as database:
         if _is_sqlite_file(path):
@@ -120,7 +120,7 @@ def restore(url: str, path: Path, *, replace: bool = False) -> Backup:
 def prune(
     url: str, older_than: timedelta, *, keep_best: bool, dry_run: bool, folder: Path | None = None
 ) -> Pruned:
-    """Remove what is old and no evidence, files of trials too: see :mod:`storage.maintenance.retention`."""
+    """Remove old data that is not evidence, including files of trials: see :mod:`storage.maintenance.retention`."""
     with _existing(url) as database:
         with database.translated():
             migrations.upgrade(database.engine)
@@ -149,9 +149,7 @@ def _copy_sqlite(database: Database, path: Path) -> Backup:
         partial.touch(mode=0o600)  # it holds all that the database does
         with closing(sqlite3.connect(source)) as live, closing(sqlite3.connect(partial)) as copy:
             live.backup(copy, pages=_PAGES, sleep=0.001)
-            copy.execute(
-                "PRAGMA journal_mode = DELETE"
-            )  # one file, without -wal and -shm beside it
+            copy.execute("PRAGMA journal_mode = DELETE")  # a single file, without -wal and -shm
             schema = _schema_of(copy)
         partial.replace(path)
     except (sqlite3.Error, OSError) as error:
@@ -166,7 +164,7 @@ def _copy_sqlite(database: Database, path: Path) -> Backup:
 
 
 def _restore_sqlite(database: Database, path: Path, *, replace: bool) -> Backup:
-    """Restore through a copy, as opening the backup itself would write to it, and an archive: one way in for all."""
+    """Restore through a copy, as opening the backup would write to it, and an archive, so there is only one import."""
     with TemporaryDirectory() as folder:
         copied, archive = Path(folder, "copy.db"), Path(folder, "archive.zip")
         try:
@@ -199,7 +197,7 @@ def _is_sqlite_file(path: Path) -> bool:
 
 @contextmanager
 def opened(url: str, *, create: bool = True) -> Iterator[Database]:
-    """A database without an upgrade of its schema."""
+    """Open a database without upgrading its schema."""
     database = Database(url, timeout_seconds=TIMEOUT_SECONDS, create=create)
     try:
         yield database
@@ -209,7 +207,7 @@ def opened(url: str, *, create: bool = True) -> Iterator[Database]:
 
 @contextmanager
 def _existing(url: str) -> Iterator[Database]:
-    """A database that holds our tables: a wrong path must not become a new file."""
+    """Open a database that must hold our tables: a wrong path must not create a new file."""
     with opened(url, create=False) as database:
         with database.read() as connection:
             found = migrations.revision(connection)

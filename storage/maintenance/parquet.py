@@ -1,7 +1,7 @@
 """A study as Parquet files, for pandas, polars, DuckDB and Spark.
 
-``trials.parquet`` has a row a trial, each setting in a column of its own; ``convergence.parquet`` a row a point, by
-trial and step, in row groups of whole trials. Columns carry their unit in the field's metadata (``unit``), the files
+``trials.parquet`` has one row per trial and one column per setting; ``convergence.parquet`` has one row per point, by
+trial and step, in row groups of whole trials. Columns have their unit in the field's metadata (``unit``), the files
 the study's name, target and specification.
 """
 
@@ -57,7 +57,7 @@ _RESULTS = tuple(
 
 @dataclass(frozen=True)
 class ParquetExport:
-    """The files that were written, and their rows."""
+    """The files that were written, and their row counts."""
 
     trials: Path
     convergence: Path
@@ -66,10 +66,10 @@ class ParquetExport:
 
 
 def write_parquet(store: Store, name: str, directory: Path) -> ParquetExport:
-    """Write a study's trials and points into ``directory``; files take their names when they are complete.
+    """Write a study's trials and points into ``directory``; files are renamed when they are complete.
 
-    Raises :class:`NotFound` without the study, :class:`StoreError` where pyarrow is missing or the folder cannot be
-    written.
+    Raises :class:`NotFound` without the study, :class:`StoreError` if pyarrow is missing or the folder is not
+    writable.
     """
     try:
         import pyarrow  # noqa: F401
@@ -172,7 +172,7 @@ def _fields(table: str, names: Sequence[str] | Mapping[str, Any]) -> list[pyarro
 
 
 def _own_fields(trials: Sequence[Trial]) -> list[pyarrow.Field]:
-    """A column for each setting of users' own, of the type of its values; of text where they have several."""
+    """Return a column for each user-defined setting, of the type of its values, or text if they have several types."""
     import pyarrow as pa
 
     found: dict[str, set[type]] = {}

@@ -1,4 +1,4 @@
-"""Whether a database can be opened, and its schema, without reading its contents: for `hpo doctor`."""
+"""Checks for `hpo doctor` whether a database can be opened, and its schema, without reading its contents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_OFFSET_SECONDS = 5.0
 
 
 def probe(url: str) -> list[Finding]:
-    """Whether a database can be read and written, is of the present schema, and has the right time; changes nothing."""
+    """Check whether a database is readable and writable, has the present schema and the right time; changes nothing."""
     try:
         with opened(url) as database:
             file = database.file
@@ -61,7 +61,7 @@ def probe(url: str) -> list[Finding]:
 
 
 def _clock(database: Database) -> Finding:
-    """How far the clock of this machine is from that of the database, by which leases run out."""
+    """Check the offset between this machine's clock and the database's, by which leases expire."""
     if database.file is not None:
         return Finding(
             "clock",

@@ -1,8 +1,8 @@
-"""Retention: removes old curves that nobody looks at any more, never a result.
+"""Retention: removes old unused curves, never a result.
 
-Of a curve that is removed the last point stays. Trials, forecasts, plans and outcomes stay, so that a forecast can
-still be made, and its calibration told; what is lost is the picture of the training, and the gradient noise scale
-along it. ``keep_best`` spares the curve of the best trial of every rung.
+The last point of a removed curve stays. Trials, forecasts, plans and outcomes stay, so that forecasts and their
+calibration remain possible; only the course of the training and its gradient noise scale are lost.
+``keep_best`` keeps the curve of the best trial of every rung.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENDED = (StudyState.FINISHED, StudyState.FAILED, StudyState.CANCELLED)
 
 @dataclass(frozen=True)
 class Pruned:
-    """How many rows (``checkpoints``: files) were removed, or would be; ``trials`` are those that lost their curve."""
+    """The number of rows (``checkpoints``: files) removed, or to be removed; ``trials`` are those that lost a curve."""
 
     points: int
     trials: int
@@ -37,16 +37,16 @@ class Pruned:
 def prune_database(
     database: Database, before: datetime, *, keep_best: bool, dry_run: bool, checkpoints: int = 0
 ) -> Pruned:
-    """Remove what is older than ``before``, all or nothing; a dry run counts it.
+    """Remove data older than ``before``, all or nothing; a dry run only counts it.
 
-    These are curves of ended studies that were not touched since, events, workers that were not seen since, and
-    tokens that are not valid since.
+    These are curves of ended studies not changed since then, events, workers not seen since then, and tokens invalid
+    since then.
     """
     with database.read() if dry_run else database.write() as connection:
         curves = _curves(before, keep_best)
         affected = select(convergence.c.trial_id).distinct().where(curves)
         thinned = list(connection.execute(affected).scalars())
-        # a trial that is damaged keeps the sum that says so
+        # a damaged trial keeps the checksum that shows it
         sound = [
             each.id
             for each in ([] if dry_run else checksums.of_trials(connection, thinned))
@@ -65,7 +65,7 @@ def prune_database(
 
 
 def _curves(before: datetime, keep_best: bool) -> ColumnElement[bool]:
-    """The points of old trials, except for the last of each."""
+    """Select the points of old trials, except for the last of each."""
     old = (
         select(trials.c.id)
         .join(studies, studies.c.id == trials.c.study_id)
@@ -96,7 +96,7 @@ _AGES: dict[str, tuple[str, ...]] = {
     "tokens": ("expires_at", "revoked_at"),
     "workers": ("seen_at",),
 }
-"""The columns that tell when a row became old: any of them."""
+"""The time columns by which a row counts as old, if any of them is."""
 
 
 def _remove(connection: Connection, name: str, before: datetime, *, dry_run: bool) -> int:

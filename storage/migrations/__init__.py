@@ -1,7 +1,7 @@
-"""The history of the schema, and the way from any point of it to the present one.
+"""The history of the schema, and the upgrade from any revision to the present one.
 
-The revision is kept in a table of our own, not in Alembic's ``alembic_version``: Optuna and MLflow keep
-theirs there, and a server's database may be shared with them.
+The revision is stored in our own table, not in Alembic's ``alembic_version``: Optuna and MLflow use
+that one, and a server's database may be shared with them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from storage.errors import SchemaTooNew, StoreUnavailable
 from storage.schema import tables
 
 VERSION_TABLE = "largebatch_schema"
-HEAD = "0012"  # the newest revision; a test holds it to the files in versions/
-_LOCK_KEY = 0x6C617262  # any number, as long as every process that upgrades takes the same
+HEAD = "0012"  # the newest revision; a test compares it with the files in versions/
+_LOCK_KEY = 0x6C617262  # an arbitrary number, the same for every process that upgrades
 
 
 def upgrade(engine: Engine, *, create: bool = True) -> None:
-    """Create the tables or bring them up to date, in one transaction; does nothing where they are.
+    """Create or upgrade the tables in one transaction; do nothing if they are up to date.
 
-    Raises :class:`SchemaTooNew` for a revision unknown here, :class:`StoreUnavailable` where another program
+    Raises :class:`SchemaTooNew` for a revision unknown here, :class:`StoreUnavailable` if another program
     uses our table names, and without ``create`` for a database without our tables.
     """
     with engine.begin() as connection:
@@ -54,7 +54,7 @@ def upgrade(engine: Engine, *, create: bool = True) -> None:
 
 @contextmanager
 def changing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that may change the schema, one process at a time; SQLite's foreign keys are off in it."""
+    """Open a transaction that may change the schema, one process at a time, with SQLite's foreign keys off."""
     locking = engine.execution_options(sqlite_begin="IMMEDIATE")
     with locking.connect() as connection, _foreign_keys_off(connection), connection.begin():
         _lock(connection)
@@ -62,7 +62,7 @@ def changing(engine: Engine) -> Iterator[Connection]:
 
 
 def revision(connection: Connection) -> str | None:
-    """The schema's revision, or None in a database without our tables."""
+    """Return the schema's revision, or None in a database without our tables."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     found: str | None = connection.execute(
@@ -72,7 +72,7 @@ def revision(connection: Connection) -> str | None:
 
 
 def differences(connection: Connection) -> list[str]:
-    """How the tables that are there differ from those of this release, one line each; none for a sound database."""
+    """Return how the existing tables differ from this release's, one line each; empty for a sound database."""
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
@@ -93,9 +93,9 @@ def differences(connection: Connection) -> list[str]:
 
 
 def bring_to(connection: Connection, to: str = HEAD) -> None:
-    """Create the tables as of a revision, or bring them up to it, in the transaction of :func:`changing`.
+    """Create the tables as of a revision, or upgrade them to it, in the transaction of :func:`changing`.
 
-    A new database gets the present tables at once, not revision by revision: tests hold the two to the same.
+    A new database gets the present tables at once, not revision by revision: tests verify that both are equal.
     """
     url, found = connection.engine.url.render_as_string(), revision(connection)
     if found is None:
@@ -103,7 +103,7 @@ def bring_to(connection: Connection, to: str = HEAD) -> None:
         if to == HEAD:
             _create_tables(connection)
             return
-    # Alembic takes a tenth of a second to import, and most databases that are opened are up to date.
+    # Alembic takes a tenth of a second to import, and most opened databases are up to date.
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -119,7 +119,7 @@ def bring_to(connection: Connection, to: str = HEAD) -> None:
 
 
 def _create_tables(connection: Connection) -> None:
-    """The tables of this release in a database without any, and its revision as Alembic writes it."""
+    """Create the tables of this release in an empty database, and write its revision as Alembic does."""
     for statement in _statements(connection.dialect):
         connection.exec_driver_sql(statement)
     number = Column("version_num", String(32), nullable=False)
@@ -134,7 +134,7 @@ def _create_tables(connection: Connection) -> None:
 
 
 def _statements(dialect: Dialect) -> list[str]:
-    """The statements that make the tables in such a database; compiled once, which takes longer than to run them."""
+    """Return the statements that create the tables; compiled once, as compiling takes longer than running them."""
     if dialect.name not in _made:
         made: list[str] = []
 
@@ -161,14 +161,14 @@ def _refuse_foreign_tables(connection: Connection, url: str) -> None:
 
 
 def _lock(connection: Connection) -> None:
-    """One process upgrades at a time; SQLite's BEGIN IMMEDIATE has seen to that already."""
+    """Let only one process upgrade at a time; SQLite's BEGIN IMMEDIATE already ensures it."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
 
 
 @contextmanager
 def _foreign_keys_off(connection: Connection) -> Iterator[None]:
-    """SQLite changes a table by copying and dropping it, and the drop would cascade into its children."""
+    """Disable foreign keys: SQLite alters a table by copying and dropping it, and the drop would cascade."""
     if connection.dialect.name != "sqlite":
         yield
         return

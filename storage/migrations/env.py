@@ -1,4 +1,4 @@
-"""Alembic's environment: revisions run on the connection that ``storage.migrations.upgrade`` hands over."""
+"""Alembic's environment: revisions run on the connection that ``storage.migrations.upgrade`` passes."""
 
 from __future__ import annotations
 

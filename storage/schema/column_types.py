@@ -12,18 +12,18 @@ from sqlalchemy.types import TypeDecorator
 
 
 class Number(TypeDecorator[float]):
-    """A double in which NaN is NULL: SQLite knows no NaN, and PostgreSQL sorts it above every number."""
+    """A double in which NaN is NULL: SQLite has no NaN, and PostgreSQL sorts it above every number."""
 
     impl = Double
     cache_ok = True
 
     def process_bind_param(self, value: float | None, dialect: Dialect) -> float | None:  # noqa: ARG002
-        """NaN to None; infinity stays."""
+        """Convert NaN to None; infinity stays."""
         return None if isinstance(value, float) and isnan(value) else value
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A timezone-aware time, stored and returned as UTC; SQLite's own type would drop the zone."""
+    """A timezone-aware time, stored and returned in UTC; SQLite's own type would drop the zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -35,23 +35,23 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.astimezone(UTC) if value is not None else None
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """Back with its zone."""
+        """Restore the time zone."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def plain_text(text: str) -> str:
-    r"""Text with unprintable characters as escapes, an escape character as ``\x1b``; line breaks and tabs stay."""
+    r"""Escape unprintable characters, such as ``\x1b``; line breaks and tabs stay."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 class PlainText(TypeDecorator[str]):
-    """Text in which what cannot be printed stands as its escape, line breaks and tabs apart.
+    """Text with unprintable characters escaped, except line breaks and tabs.
 
-    The reason why a training ended comes from its client, and terminals obey the control characters in it.
+    The reason why a training ended comes from its client, and terminals would execute control characters in it.
     """
 
     impl = Text
@@ -63,17 +63,17 @@ class PlainText(TypeDecorator[str]):
 
 
 class Measures(TypeDecorator[Mapping[str, float]]):
-    """Numbers by name as a JSON object: ``{"top5": 0.93}``; None where there are none."""
+    """Numbers by name as a JSON object: ``{"top5": 0.93}``; None if there are none."""
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: Mapping[str, float] | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        """Convert to text; nothing stays None."""
+        """Convert to text; None stays None, and an empty mapping becomes None."""
         return json.dumps(dict(sorted(value.items())), allow_nan=False) if value else None
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> dict[str, float] | None:  # noqa: ARG002
-        """Back to numbers; ValueError for what is none."""
+        """Convert back to numbers; ValueError for anything else."""
         if value is None:
             return None
         found = json.loads(value)
@@ -93,7 +93,7 @@ class FloatList(TypeDecorator[Sequence[float]]):
         return ",".join(repr(float(number)) for number in value) if value is not None else None
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> list[float] | None:  # noqa: ARG002
-        """Back to a list of floats."""
+        """Convert back to a list of floats."""
         if value is None:
             return None
         return [float(number) for number in value.split(",")] if value else []

@@ -1,4 +1,4 @@
-"""The basis of every table: the metadata with its naming rules, and the usual kinds of columns."""
+"""Shared by all tables: the metadata with its naming conventions, and the common column types."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _SINGULAR = {
 
 
 def identity() -> Column[int]:
-    """The number of a row."""
+    """Return a primary key column."""
     return Column("id", Integer, primary_key=True)
 
 
 def parent(
     table: str, *, nullable: bool = False, primary_key: bool = False, on_delete: str = "CASCADE"
 ) -> Column[int]:
-    """The row of another table to which this one belongs, and with which it goes."""
+    """Return a foreign key to the row of another table that owns this one; deleting it cascades."""
     return Column(
         f"{_SINGULAR[table]}_id",
         ForeignKey(f"{table}.id", ondelete=on_delete),
@@ -48,7 +48,7 @@ def parent(
 
 
 def one_of(kind: type[StrEnum], rule: str) -> Enum:
-    """One of the values of an enumeration, as text; the database refuses any other."""
+    """Return the type of an enumeration's values, stored as text; the database refuses any other."""
     return Enum(
         kind,
         values_callable=lambda members: [member.value for member in members],
@@ -61,7 +61,7 @@ def one_of(kind: type[StrEnum], rule: str) -> Enum:
 
 
 def number(name: str, *, nullable: bool = False, earlier: str | None = None) -> Column[float]:
-    """A double; NaN is NULL. ``earlier`` is that of rows older than the column."""
+    """Return a double column; NaN is NULL. ``earlier`` is the value for rows older than the column."""
     return Column(
         name,
         Number,
@@ -71,7 +71,7 @@ def number(name: str, *, nullable: bool = False, earlier: str | None = None) -> 
 
 
 def whole(name: str, *, nullable: bool = False, earlier: str | None = None) -> Column[int]:
-    """A whole number; ``earlier`` is that of rows older than the column."""
+    """Return an integer column; ``earlier`` is the value for rows older than the column."""
     return Column(
         name,
         Integer,
@@ -81,7 +81,7 @@ def whole(name: str, *, nullable: bool = False, earlier: str | None = None) -> C
 
 
 def text(name: str, *, earlier: str | None = None) -> Column[str]:
-    """Text; ``earlier`` is that of rows older than the column."""
+    """Return a text column; ``earlier`` is the value for rows older than the column."""
     return Column(
         name,
         Text,
@@ -91,15 +91,15 @@ def text(name: str, *, earlier: str | None = None) -> Column[str]:
 
 
 def told(name: str) -> Column[str]:
-    """Text for people to read, from a client: control characters are escaped."""
+    """Return a column for readable text from a client, with control characters escaped."""
     return Column(name, PlainText, nullable=False)
 
 
 def time(name: str, *, nullable: bool = False) -> Column[Any]:
-    """A time in UTC."""
+    """Return a column for a time in UTC."""
     return Column(name, UtcDateTime, nullable=nullable)
 
 
 def rule(name: str, condition: str) -> CheckConstraint:
-    """A rule that the database enforces."""
+    """Return a CHECK constraint."""
     return CheckConstraint(condition, name=name)

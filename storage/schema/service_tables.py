@@ -1,4 +1,4 @@
-"""The tables of the service: its events, its tokens, its workers, and the speeds it has seen.
+"""The tables of the service: events, tokens, workers and measured throughputs.
 
 A change here needs a revision in ``storage/migrations/versions``; a test compares the two.
 """
@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text
 
 from storage.schema.columns import identity, metadata, number, parent, rule, text, time, told, whole
 
-# Readers ask for what came after the last id they have seen, so that no id may come twice: AUTOINCREMENT.
+# Readers ask for rows after the last id they have seen, so an id must not be reused: AUTOINCREMENT.
 events = Table(
     "events",
     metadata,
@@ -84,7 +84,7 @@ throughputs = Table(
     rule("samples_per_second_positive", "samples_per_second > 0"),
 )
 
-# Who runs a plan with a seed now, so that nobody else does. The row goes with the run.
+# Which process runs a plan with a seed now, so that no other does. The row is deleted with the run.
 plan_runs = Table(
     "plan_runs",
     metadata,
@@ -94,7 +94,7 @@ plan_runs = Table(
     time("expires_at"),
 )
 
-# Laws that were fitted to a study's evidence, of which the fingerprint is: plain numbers, as text.
+# Laws fitted to a study's evidence, identified by its fingerprint: plain numbers, as text.
 fits = Table(
     "fits",
     metadata,
@@ -104,7 +104,7 @@ fits = Table(
     time("made_at"),
 )
 
-# What a browser's cookie stands for: the token that it logged in with, for a while.
+# Browser sessions: each cookie maps to the token that logged in, until it expires.
 sessions = Table(
     "sessions",
     metadata,

@@ -1,4 +1,4 @@
-"""The type of every setting's column, and what trainings of earlier schemas did."""
+"""The type of every setting's column, and the values that trainings of earlier schemas used."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ SETTING_TYPES: dict[str, TypeEngine[Any]] = {
     "epoch_quorum": Number(),
 }
 OWN_SETTINGS = "own_settings"
-"""The column of the settings that only a user's workload knows: a JSON object, by name."""
+"""The column of the settings specific to a user's workload: a JSON object by name."""
 OPTIONAL_SETTINGS = frozenset(
     {
         "momentum_form",
@@ -84,7 +84,7 @@ OPTIONAL_SETTINGS = frozenset(
     }
 )
 
-# What trainings of an earlier schema did, in SQL, for each setting that came later and may not be NULL.
+# The value used by trainings of an earlier schema, in SQL, for each later setting that may not be NULL.
 EARLIER_VALUES = {
     "beta1": "0.9",
     "beta2": "0.999",
@@ -123,7 +123,7 @@ EARLIER_VALUES = {
 
 
 def setting_columns() -> list[Column[Any]]:
-    """The columns of complete settings, for one table."""
+    """Return the columns of complete settings, for one table."""
     return [
         Column(name, kind, nullable=name in OPTIONAL_SETTINGS, server_default=_earlier(name, kind))
         for name, kind in SETTING_TYPES.items()

@@ -1,4 +1,4 @@
-"""Settings as columns: one setting, one column, in ``trials`` and in ``plans``; those of users' own as JSON in one."""
+"""Settings as columns: one column per setting, in ``trials`` and in ``plans``; user-defined ones as JSON in one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from storage.schema.setting_types import OPTIONAL_SETTINGS, OWN_SETTINGS, SETTIN
 
 
 def to_columns(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Column values of complete settings; an unknown or missing setting raises :class:`InvalidRecord`.
+    """Return column values of complete settings; an unknown or missing setting raises :class:`InvalidRecord`.
 
-    Users' own settings stand together under ``own``.
+    User-defined settings are grouped under ``own``.
     """
     own = settings.get("own", {})
     for name in settings:
@@ -37,29 +37,29 @@ def to_columns(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_of(text: str) -> dict[str, Any]:
-    """The settings of users' own, from their column."""
+    """Return the user-defined settings from their column."""
     own: dict[str, Any] = json.loads(text)
     return own
 
 
 class SplitRows:
-    """Rows of ``trials`` or ``plans``, each as its settings and all its other columns by name.
+    """Splits rows of ``trials`` or ``plans`` into their settings and all other columns by name.
 
-    ``columns`` are the names of a row's columns in their order. A page has a hundred rows of some eighty columns: where
-    each column goes is found once.
+    ``columns`` are the names of a row's columns in order. As a page has a hundred rows of some eighty columns, the
+    place of each column is computed once.
     """
 
     def __init__(self, columns: Iterable[str]) -> None:
         places = {name: place for place, name in enumerate(columns)}
         self._own = places.pop(OWN_SETTINGS)
-        places.pop("checksum", None)  # `hpo db check` alone reads it
+        places.pop("checksum", None)  # only `hpo db check` reads it
         self._settings = tuple(SETTING_TYPES)
         self._other = tuple(name for name in places if name not in SETTING_TYPES)
         self._get_settings = itemgetter(*(places[name] for name in self._settings))
         self._get_other = itemgetter(*(places[name] for name in self._other))
 
     def split(self, row: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The settings of a row, users' own among them, and its other columns."""
+        """Return the settings of a row, including user-defined ones, and its other columns."""
         settings = dict(zip(self._settings, self._get_settings(row), strict=True))
         own = own_of(row[self._own])
         return {**settings, **own} if own else settings, dict(

@@ -1,4 +1,4 @@
-"""The tables of research: real columns, foreign keys that cascade from the study down, rules that are enforced.
+"""The tables of studies: typed columns, foreign keys that cascade from the study down, enforced rules.
 
 A change here needs a revision in ``storage/migrations/versions``; a test compares the two.
 """
@@ -144,7 +144,7 @@ trials = Table(
     rule("later_figures", rule_of(each for each in END_FIGURES if each.name in LATER)),
 )
 
-# Who trains a trial that was asked for; a row stays when its trial has ended, so that its end may be sent twice.
+# The holder of an asked trial; a row stays when its trial has ended, so that the end may be sent twice.
 trial_leases = Table(
     "trial_leases",
     metadata,
@@ -157,7 +157,7 @@ trial_leases = Table(
     Index(None, "key"),
 )
 
-# Clustered by trial and step, so that a training lies on neighbouring pages. NULL is NaN, which SQLite lacks.
+# Clustered by trial and step, so that a training is on neighbouring pages. NULL is NaN, which SQLite lacks.
 convergence = Table(
     "convergence",
     metadata,
@@ -289,7 +289,7 @@ outcomes = Table(
     rule("figures", rule_of(OUTCOME_FIGURES)),
 )
 
-# Rows of earlier schemas that break a rule of the present one, as JSON: they were mended or removed.
+# Rows of earlier schemas that break a rule of the present one, as JSON: they were corrected or removed.
 quarantine = Table(
     "quarantine",
     metadata,
@@ -299,7 +299,7 @@ quarantine = Table(
     text("reason"),
 )
 
-# Sample pictures of an outcome's model, as JSON: a table of its own, so that reading outcomes does not read it.
+# Sample images of an outcome's model, as JSON: a separate table, so that reading outcomes does not read them.
 exhibits = Table(
     "exhibits",
     metadata,

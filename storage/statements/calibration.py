@@ -1,4 +1,4 @@
-"""Calibration: every launched plan beside what its runs did."""
+"""Calibration: every launched plan beside the results of its runs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _TELLING = (TrialState.REACHED, TrialState.CENSORED, TrialState.DIVERGED)
 
 
 def rows(connection: Connection, study_id: int | None) -> list[CalibrationRow]:
-    """One row for each plan with outcomes, oldest first; none for imported ones: nothing was forecast for them."""
+    """Return one row for each plan with outcomes, oldest first, except imported ones, which have no forecast."""
     return list(_rows(connection, study_id))
 
 
 def is_inside(
     low: float | None, high: float | None, runs: Sequence[tuple[TrialState, float | None, float]]
 ) -> bool | None:
-    """Whether the mean epochs to target of the runs lie in [low, high]; None where that is not known.
+    """Whether the mean epochs to target of the runs lie in [low, high]; None if unknown.
 
     ``runs`` holds the state, the epochs to target and the epochs run of each. Crashed and pruned runs say
     nothing. A diverged run never reaches the target, so no finite interval holds the mean. A censored run
-    needs more epochs than it had, so that the mean is known from below only.
+    needs more epochs than it had, so only a lower bound of the mean is known.
     """
     telling = [run for run in runs if run[0] in _TELLING]
     if low is None or high is None or not telling:
@@ -93,7 +93,7 @@ def _of_plans(found: Sequence[Row[*tuple[Any, ...]]]) -> Iterator[CalibrationRow
 
 def _row(runs: Sequence[Row[*tuple[Any, ...]]]) -> CalibrationRow:
     plan = runs[0]
-    # an interval without width is a fixed budget of training, and no forecast of the epochs
+    # an interval of zero width is a fixed budget of training, not a forecast of the epochs
     fixed = plan.epochs_low is not None and plan.epochs_low == plan.epochs_high
     low, high = (None, None) if fixed else (plan.epochs_low, plan.epochs_high)
     reached = [run for run in runs if run.state is TrialState.REACHED]

@@ -1,12 +1,12 @@
-"""Checksums over what no longer changes: each trial that has ended, with its settings, points and end; each study file.
+"""Checksums of immutable data: each ended trial, with its settings, points and end; each study file.
 
-BLAKE2b (RFC 7693), 8 bytes as a signed integer, over the values as the database gives them back, so that SQLite,
-PostgreSQL and an archive of either have the same. They are written in the transaction that wrote the values, and tell
-damage by a disk or a hand, not by an enemy, who would write another sum too. A column that holds nothing, or what
-earlier releases did, counts as absent: a later release may add columns, and the sums stay.
+They are BLAKE2b (RFC 7693), 8 bytes as a signed integer, over the values as the database returns them, so that SQLite,
+PostgreSQL and an archive of either have the same. They are written in the transaction that wrote the values, and detect
+accidental damage, not an attacker, who would change the checksum too. A column that is empty, or holds the default of
+earlier releases, counts as absent: a later release may add columns without changing the checksums.
 
-Rows are read as they are, without the types of the present tables: a migration sums them before later columns are
-there, and a damaged value is summed like any other.
+Rows are read raw, without the types of the present tables: a migration computes checksums before later columns exist,
+and a damaged value is included like any other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from storage.schema.setting_types import EARLIER_VALUES, OWN_SETTINGS
 _CHUNK = 500  # trials whose points are read at a time
 _NO_PART = frozenset(
     {"checksum", "started_at", "finished_at"}
-)  # times differ between the databases' own forms
+)  # the databases format times differently
 _OF_A_STUDY = ("workload", "metric", "threshold", "higher_is_better", "spec")
 _POINT = (
     "step, samples, epochs, seconds, train_loss, loss, metric, learning_rate, global_batch_size, "
@@ -39,8 +39,8 @@ _EARLIER = {
 
 @dataclass(frozen=True)
 class Summed:
-    """A row and the sum that it must have: the ``id``, the ``number`` of a trial or the ``name`` of a study, its state,
-    and what is ``stored``. ``found`` is None where its values cannot be read as numbers.
+    """A row with its checksums: the ``id``, the ``number`` of a trial or the ``name`` of a study, its state, and the
+    ``stored`` checksum. ``found`` is the computed one, None if its values cannot be read as numbers.
     """
 
     id: int
@@ -52,17 +52,17 @@ class Summed:
 
 
 def write_of_trials(connection: Connection, ids: Sequence[int]) -> None:
-    """Sum trials that have ended; their points and their end are there."""
+    """Write the checksums of ended trials, whose points and end must be stored."""
     _write(connection, "trials", of_trials(connection, ids))
 
 
 def write_of_study(connection: Connection, study_id: int) -> None:
-    """Sum a study's file, and what was read from it."""
+    """Write the checksum of a study's file and the values read from it."""
     _write(connection, "studies", of_studies(connection, study_id))
 
 
 def write_all(connection: Connection) -> None:
-    """Sum everything that is there, as a database that had no sums is upgraded."""
+    """Write all checksums, when a database without them is upgraded."""
     _write(connection, "studies", of_studies(connection))
     ended = "SELECT id FROM trials WHERE state NOT IN ('queued', 'running') ORDER BY id"
     ids = [int(row[0]) for row in connection.exec_driver_sql(ended)]
@@ -71,7 +71,7 @@ def write_all(connection: Connection) -> None:
 
 
 def of_studies(connection: Connection, study_id: int | None = None) -> Iterator[Summed]:
-    """The sums of one study or of all."""
+    """Yield the checksums of one study or of all."""
     which = "" if study_id is None else f" WHERE id = {int(study_id)}"
     names = f"id, name, state, checksum, {', '.join(_OF_A_STUDY)}"
     for row in connection.exec_driver_sql(f"SELECT {names} FROM studies{which}").mappings():
@@ -82,7 +82,7 @@ def of_studies(connection: Connection, study_id: int | None = None) -> Iterator[
 
 
 def of_trials(connection: Connection, ids: Sequence[int]) -> Iterator[Summed]:
-    """The sums of some trials, :data:`_CHUNK` at a time, by id."""
+    """Yield the checksums of some trials, :data:`_CHUNK` at a time, by id."""
     for first in range(0, len(ids), _CHUNK):
         listed = ", ".join(str(int(each)) for each in sorted(ids[first : first + _CHUNK]))
         curves = _curves(connection, listed)
@@ -101,7 +101,7 @@ def of_trials(connection: Connection, ids: Sequence[int]) -> Iterator[Summed]:
 
 
 def _curves(connection: Connection, listed: str) -> dict[int, bytes | None]:
-    """The points of each trial as bytes; None where one of them is no number."""
+    """Return the points of each trial as bytes; None if one of them is not a number."""
     points: Any = connection.exec_driver_sql(
         f"SELECT trial_id, {_POINT} FROM convergence WHERE trial_id IN ({listed}) ORDER BY trial_id, step"
     ).cursor
@@ -110,17 +110,17 @@ def _curves(connection: Connection, listed: str) -> dict[int, bytes | None]:
         try:
             numbers = (
                 np.array(list(rows), dtype="<f8") + 0.0
-            )  # without the sign of 0, which SQLite drops
+            )  # normalizes -0.0 to 0.0, as SQLite drops the sign
         except (TypeError, ValueError):
             curves[trial_id] = None
             continue
-        numbers[np.isnan(numbers)] = np.nan  # of all bit patterns one
+        numbers[np.isnan(numbers)] = np.nan  # a single bit pattern for NaN
         curves[trial_id] = numbers.tobytes()
     return curves
 
 
 def _lines(values: Mapping[str, Any]) -> bytes:
-    """The values that count, by name."""
+    """Return the included values, by name."""
     return b"".join(
         f"{name}={_text(value)}\n".encode("utf-8", "surrogateescape")
         for name, value in sorted(values.items())

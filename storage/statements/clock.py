@@ -1,6 +1,6 @@
-"""The clock that counts: the database's own, so that machines whose clocks differ agree on leases.
+"""The authoritative clock: the database's own, so that machines whose clocks differ agree on leases.
 
-PostgreSQL: the server's clock at the begin of the transaction. SQLite has no server, and the file is used from one
+PostgreSQL: the server's clock at the beginning of the transaction. SQLite has no server, and the file is used from one
 host: the clock of that host.
 """
 
@@ -14,7 +14,7 @@ from storage.database import CLOCK, Clock
 
 
 def now(connection: Connection) -> datetime:
-    """The time, in UTC."""
+    """Return the time, in UTC."""
     clock: Clock | None = connection.get_execution_options().get(CLOCK)
     if clock is not None:
         return clock()

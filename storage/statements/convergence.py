@@ -1,7 +1,7 @@
 """Convergence points, written and read in bulk.
 
-Both ways go past SQLAlchemy's handling of single rows, to the driver: on SQLite by one prepared statement for all
-rows, on PostgreSQL as bytes (``storage.statements.copy_points``), into it from some hundred points on.
+Both bypass SQLAlchemy's handling of single rows and use the driver: on SQLite one prepared statement for all
+rows, on PostgreSQL bytes (``storage.statements.copy_points``), for writing only from some hundred points on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DTYPE = np.dtype(
         for column in convergence.c
     ]
 )
-_COPY_FROM = 200  # points; below, the statements that COPY needs take longer than the rows
+_COPY_FROM = 200  # points; for fewer, the statements that COPY needs take longer than the rows
 
 
 def _replacing(new: Any) -> Any:
@@ -43,7 +43,7 @@ _SQLITE_UPSERT = str(_replacing(sqlite.insert(convergence)).compile(dialect=sqli
 
 
 def upsert(connection: Connection, points: Mapping[int, Sequence[ConvergencePoint]]) -> None:
-    """Write points by trial; a point at a step that is there replaces it."""
+    """Write points by trial, replacing those at the same step."""
     rows = list(_rows(points))
     if connection.dialect.name == "postgresql" and len(rows) >= _COPY_FROM:
         upsert_columns(connection, Convergence(*zip(*rows, strict=True)))  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def upsert(connection: Connection, points: Mapping[int, Sequence[ConvergencePoin
 
 
 def upsert_columns(connection: Connection, points: Convergence) -> None:
-    """Write points in columns; a point at a step that is there, or comes earlier in the columns, is replaced."""
+    """Write points in columns; stored points and earlier ones in the columns at the same step are replaced."""
     table = _table(points)
     trials.check_exist(connection, np.unique(table["trial_id"]).tolist())
     if connection.dialect.name == "postgresql" and len(table) >= _COPY_FROM:
@@ -113,7 +113,7 @@ def _read_part(connection: Connection, trial_ids: Sequence[int]) -> Any:
 
 
 def _is_sound(row: tuple[Any, ...]) -> bool:
-    """Whether a row holds numbers; one that does not is named in the log."""
+    """Whether a row holds numbers; if not, log it."""
     try:
         np.array([row], dtype=_DTYPE)
     except damage.CAUSES as error:
@@ -133,7 +133,7 @@ def _write(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
 
 
 def _rows(points: Mapping[int, Sequence[ConvergencePoint]]) -> Iterator[tuple[Any, ...]]:
-    """Tuples in the order of the columns; NaN is left to the driver, as SQLite makes it NULL by itself."""
+    """Yield tuples in column order; NaN is left to the driver, as SQLite converts it to NULL by itself."""
     get = attrgetter(*_COLUMNS[1:])
     for trial_id, of_trial in points.items():
         for point in of_trial:
@@ -141,7 +141,7 @@ def _rows(points: Mapping[int, Sequence[ConvergencePoint]]) -> Iterator[tuple[An
 
 
 def _table(points: Convergence) -> Any:
-    """The columns as one array of rows; None is NaN. Raises for a value that is no number, or of another length."""
+    """Return the columns as an array of rows; None is NaN. Raise for non-numeric values or unequal lengths."""
     columns = {}
     for name in _COLUMNS:
         try:
@@ -162,7 +162,7 @@ def _table(points: Convergence) -> Any:
 
 
 def _last_of_each_step(table: Any) -> Any:
-    """Rows by trial and step, of equal ones the last: PostgreSQL does not change a row twice in one statement."""
+    """Return the last row for each trial and step: PostgreSQL cannot change a row twice in one statement."""
     order = np.lexsort((table["step"], table["trial_id"]))
     table = table[order]
     same = (table["trial_id"][1:] == table["trial_id"][:-1]) & (

@@ -1,8 +1,8 @@
-"""Convergence points into PostgreSQL and out of it as bytes that numpy lays out: no value passes through Python.
+"""Transfers convergence points to and from PostgreSQL as bytes laid out by numpy, without Python objects per value.
 
-In: by binary COPY into a temporary table of the session, and from there upserted. Out: each column in one value, the
-bytes of its numbers. Every number has its fixed place, and NULL would have none: what is NULL in the table travels as
-NaN.
+Writing: binary COPY into a temporary table of the session, then an upsert from there. Reading: each column in one
+value, the bytes of its numbers. Every number has a fixed position, which NULL lacks: NULL in the table is transferred
+as NaN.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from storage.schema.tables import convergence
 _DIALECT: Any = postgresql.dialect()  # type: ignore[no-untyped-call]
 _HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)  # signature, flags, length of the extension
 _TRAILER = b"\xff\xff"
-_ROWS = 50_000  # laid out at a time: 6.6 MB
+_ROWS = 50_000  # per block: 6.6 MB
 _NAMES = tuple(column.name for column in convergence.c)
 _NUMBERS = frozenset(column.name for column in convergence.c if isinstance(column.type, Number))
 _TYPES = {column.name: column.type.compile(_DIALECT) for column in convergence.c}
@@ -68,7 +68,7 @@ _READ = (
 
 
 def upsert(connection: Connection, table: Any) -> None:
-    """Write rows, a structured array of shape (points,) with the names of the table's columns; none comes twice."""
+    """Write rows, a structured array of shape (points,) with the table's column names and without duplicates."""
     connection.exec_driver_sql(_CREATE)
     driver: Any = connection.connection.cursor()
     with driver, driver.copy(_COPY) as copy:
@@ -80,10 +80,10 @@ def upsert(connection: Connection, table: Any) -> None:
 
 
 def read(connection: Connection, trial_ids: Sequence[int]) -> dict[str, Any]:
-    """The columns of some trials' points, each of shape (points,), by trial and step; integers are int64.
+    """Return the columns of some trials' points, each of shape (points,), by trial and step; integers are int64.
 
-    Each column comes as the bytes of its numbers, one after the other: the driver has eleven values to handle,
-    whatever the number of points. PostgreSQL takes 1 GB in a value, 134 million points.
+    Each column is one value with the bytes of its numbers: the driver handles eleven values, whatever the number of
+    points. PostgreSQL allows 1 GB per value, 134 million points.
     """
     driver: Any = connection.connection.cursor(binary=True)
     with driver:

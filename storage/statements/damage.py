@@ -1,7 +1,7 @@
-"""Reading rows of which one may be damaged: by a bad sector, or by a hand below the store.
+"""Reading rows that may be damaged: by a bad sector, or by edits that bypassed the store.
 
-A read of many rows takes them at once, as it always did. Where that fails, it takes them one by one, leaves out the
-one that is no record, and names it in the log; a read of one row says what is the matter. `hpo db check` names all.
+A read of many rows converts them at once. If that fails, it converts them one by one, leaves out invalid rows, and
+logs them; a read of one row raises an error with the reason. `hpo db check` lists all.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ CAUSES = (LookupError, ValueError, TypeError, ArithmeticError, DamagedRow)
 
 
 _KINDS = ((Text, str), (Boolean, bool), (Integer, int), (DateTime, datetime))
-_sound: set[tuple[Any, ...]] = set()  # a table, names of columns and kinds of values that agree
+_sound: set[tuple[Any, ...]] = (
+    set()
+)  # combinations of table, column names and value types that agree
 
 
 def check_kinds(table: Table, rows: Sequence[Row[Any]]) -> None:
-    """Raise ValueError where a value is not of its column's kind, which SQLite does not ask for.
+    """Raise ValueError if a value does not have its column's type, which SQLite does not enforce.
 
     Columns that are not the table's may hold anything.
     """
@@ -45,7 +47,7 @@ def check_kinds(table: Table, rows: Sequence[Row[Any]]) -> None:
 
 def _check_kind(name: str, kind: TypeEngine[Any], value: object) -> None:
     if isinstance(kind, (FloatList, Measures)) or isinstance(value, Enum):
-        return  # made, or refused, by the type of the column
+        return  # converted or refused by the column's type
     plain = kind.impl_instance if isinstance(kind, TypeDecorator) else kind
     wanted: Any = next((each for of, each in _KINDS if isinstance(plain, of)), (float, int))
     if not isinstance(value, wanted):
@@ -54,7 +56,7 @@ def _check_kind(name: str, kind: TypeEngine[Any], value: object) -> None:
 
 @contextmanager
 def named(what: str) -> Iterator[None]:
-    """Turn what a damaged row raises into :class:`DamagedRow`."""
+    """Convert the error of a damaged row to :class:`DamagedRow`."""
     try:
         yield
     except CAUSES as error:
@@ -62,7 +64,7 @@ def named(what: str) -> Iterator[None]:
 
 
 def left_out(what: str, cause: object) -> None:
-    """Say in the log what was left out."""
+    """Log what was left out."""
     _log.error("left out: %s", DamagedRow(what, cause))
 
 
@@ -72,9 +74,9 @@ def sound(
     table: Table,
     made: Callable[[Sequence[Any]], list[_Record]],
 ) -> list[_Record]:
-    """The records that ``made`` makes of a statement's rows, without those that are damaged.
+    """Return the records that ``made`` creates from a statement's rows, without damaged ones.
 
-    ``table`` is that of which the rows are, each found again by its id.
+    ``table`` is the table of the rows, in which each is found again by its id.
     """
 
     try:

@@ -1,4 +1,4 @@
-"""Fitted laws of studies, and answers made of them: statements on one connection.
+"""Fitted laws of studies, and answers made from them: statements on one connection.
 
 The contract is in ``storage.store``.
 """
@@ -12,11 +12,11 @@ from storage.schema.tables import fits
 from storage.statements import clock, studies
 
 MOST_OF_A_STUDY = 24
-"""Older ones go: fits for each outcome that was left out, a forecast, and figures for each setting of a study."""
+"""Older ones are deleted. A study needs fits for each left-out outcome, a forecast, and figures for each setting."""
 
 
 def keep(connection: Connection, study_id: int, fingerprint: str, content: str) -> None:
-    """Store a fit, in place of one with the same fingerprint."""
+    """Store a fit, replacing one with the same fingerprint."""
     studies.by_id(connection, study_id)
     now = clock.now(connection)
     new = insert_into(connection, fits).values(
@@ -40,7 +40,7 @@ def keep(connection: Connection, study_id: int, fingerprint: str, content: str) 
 
 
 def find(connection: Connection, study_id: int, fingerprint: str) -> str | None:
-    """A stored fit; None where there is none of that fingerprint."""
+    """Return a stored fit; None if there is none with that fingerprint."""
     statement = select(fits.c.content).where(
         fits.c.study_id == study_id, fits.c.fingerprint == fingerprint
     )

@@ -1,7 +1,7 @@
-"""Pages of studies and of trials, and what a study has used: statements on one connection.
+"""Pages of studies and of trials, and the usage of a study: statements on one connection.
 
-The contract is in ``storage.store``. A page goes on after the last row of the one before, not after a number of
-rows, so that what is added meanwhile shifts nothing.
+The contract is in ``storage.store``. A page continues after the last row of the previous one (keyset pagination), not
+after a number of rows, so that rows added meanwhile shift nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def of_studies(
     after: int | None,
     limit: int,
 ) -> list[StudySummary]:
-    """Studies with a summary of their trials, newest first; their files, up to a megabyte each, are left out."""
+    """Return studies with a summary of their trials, newest first, without their files of up to a megabyte each."""
     given = {
         "owner": owner,
         "state": None if state is None else StudyState(state),
@@ -82,7 +82,7 @@ def _summaries(rows: Sequence[Row[Any]]) -> list[StudySummary]:
 def _sound_summaries(
     connection: Connection, page: Select[Any], given: Mapping[str, Any]
 ) -> list[StudySummary]:
-    """Read the page row by row: each study whose own row is damaged is left out."""
+    """Read the page row by row, leaving out studies whose own row is damaged."""
     found: list[StudySummary] = []
     ids = page.with_only_columns(page.selected_columns["id"])
     for study_id in dict.fromkeys(connection.execute(ids, given).scalars()):
@@ -96,7 +96,7 @@ def _sound_summaries(
 
 @functools.cache
 def _page_of_studies(given: frozenset[str]) -> Select[Any]:
-    """The statement for what is given; to put it together takes longer than to execute it."""
+    """Return the statement for the given filters; cached, as building it takes longer than executing it."""
     short = [
         literal("").label("spec") if column.name == "spec" else column
         for column in study_statements.COLUMNS
@@ -133,7 +133,7 @@ def _page_of_studies(given: frozenset[str]) -> Select[Any]:
 
 
 def _escaped(text: str) -> str:
-    """The text as a pattern that LIKE matches letter by letter."""
+    """Escape the text for a literal match with LIKE."""
     return re.sub(f"[%_{_ESCAPE}]", rf"{_ESCAPE}\g<0>", text)
 
 
@@ -148,14 +148,14 @@ def of_trials(
     order: str,
     descending: bool,
 ) -> list[Trial]:
-    """Trials in any order; what has no value comes last."""
+    """Return trials in any order, those without a value last."""
     if order not in ORDERS:
         raise InvalidRecord(
             f"trials cannot be ordered by {order!r}; {nearest(order, ORDERS, 'orders')}"
         )
     key = trials.c[order]
-    # Only ids are sorted: a trial has some eighty columns. Within a study they rise with the numbers, and lie in every
-    # index of SQLite.
+    # Only ids are sorted: a trial has some eighty columns. Within a study they increase with the numbers, and are part
+    # of every index of SQLite.
     wanted = select(trials.c.id).where(trials.c.study_id == study_id)
     if states is not None:
         wanted = wanted.where(trials.c.state.in_([TrialState(state) for state in states]))
@@ -170,7 +170,7 @@ def of_trials(
 
 
 def usage(connection: Connection, study_id: int) -> Usage:
-    """The usage so far by the trials of a study and the launches of its plans; one statement."""
+    """Return the usage so far by the trials of a study and the launches of its plans, in one statement."""
     used = connection.execute(_usage(), {"study": study_id}).first()
     if used is None:
         raise study_statements.no_study(study_id)
@@ -207,9 +207,9 @@ def _usage() -> Select[Any]:
 
 
 def _sum(amount: ColumnElement[Any], most: float) -> ColumnElement[Any]:
-    """The sum of what is sound, as a double: it overflows in neither database, and one damaged row spoils no other.
+    """Return the sum of the valid values, as a double: it overflows in neither database, and ignores damaged rows.
 
-    Whole numbers are exact up to 2^53.
+    Integers are exact up to 2^53.
     """
     return func.sum(cast(_sound(amount, most), Double))
 
@@ -219,7 +219,7 @@ def _sound(amount: ColumnElement[Any], most: float) -> ColumnElement[Any]:
 
 
 def _so_far(name: str) -> ColumnElement[Any]:
-    """``samples`` or ``seconds`` of a trial, from its last point while it has not ended."""
+    """Return ``samples`` or ``seconds`` of a trial, from its last point while it has not ended."""
     last = (
         select(convergence.c[name])
         .where(convergence.c.trial_id == trials.c.id)
@@ -234,7 +234,7 @@ def _so_far(name: str) -> ColumnElement[Any]:
 def _comes_after(
     connection: Connection, study_id: int, number: int, key: ColumnElement[Any], descending: bool
 ) -> ColumnElement[bool]:
-    """Behind the trial of that number."""
+    """Return the condition for rows after the trial of that number."""
     last = connection.execute(
         select(trials.c.id, key.label("key")).where(
             trials.c.study_id == study_id, trials.c.number == number

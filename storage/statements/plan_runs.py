@@ -19,7 +19,7 @@ def take(
     seconds: float,
     instead_of: str | None,
 ) -> str | None:
-    """Take the run, or take it longer; None where that is done, else who has it."""
+    """Take or renew the run; return None on success, else its holder."""
     plans.by_id(connection, plan_id)
     now = clock.now(connection)
     new = insert_into(connection, plan_runs).values(
@@ -39,7 +39,7 @@ def take(
 
 
 def release(connection: Connection, plan_id: int, seed: int, holder: str) -> None:
-    """Give the run back; nothing where somebody else has it."""
+    """Release the run; do nothing if another process holds it."""
     connection.execute(delete(plan_runs).where(_is(plan_id, seed), plan_runs.c.holder == holder))
 
 

@@ -16,7 +16,7 @@ from storage.statements import clock, damage, studies
 
 
 def add(connection: Connection, new: NewPlan) -> StoredPlan:
-    """Store a plan of a study, with the forecast that it follows where there is one."""
+    """Store a plan of a study, with its forecast if it has one."""
     studies.lock(connection, new.study_id)
     if new.forecast_id is not None:
         _check_forecast(connection, new.forecast_id, new.study_id)
@@ -44,13 +44,13 @@ def by_id(connection: Connection, plan_id: int) -> StoredPlan:
 
 
 def of_study(connection: Connection, study_id: int) -> list[StoredPlan]:
-    """The plans of a study, oldest first; one that is damaged is left out."""
+    """Return the plans of a study, oldest first; damaged ones are left out."""
     statement = select(plans).where(plans.c.study_id == study_id).order_by(plans.c.id)
     return damage.sound(connection, statement, plans, lambda rows: [*map(_plan, rows)])
 
 
 def add_outcome(connection: Connection, new: NewOutcome) -> Outcome:
-    """Store what a launch of a plan did."""
+    """Store the outcome of a launch of a plan."""
     by_id(connection, new.plan_id)
     values = {field.name: getattr(new, field.name) for field in fields(new)}
     statement = (
@@ -60,7 +60,7 @@ def add_outcome(connection: Connection, new: NewOutcome) -> Outcome:
 
 
 def outcomes_of(connection: Connection, plan_id: int) -> list[Outcome]:
-    """The outcomes of a plan, oldest first; one that is damaged is left out."""
+    """Return the outcomes of a plan, oldest first; damaged ones are left out."""
     by_id(connection, plan_id)
     statement = select(outcomes).where(outcomes.c.plan_id == plan_id).order_by(outcomes.c.id)
     return damage.sound(connection, statement, outcomes, lambda rows: [*map(_outcome, rows)])

@@ -1,18 +1,18 @@
 """The queue of studies and the leases on them: statements on one connection; the contract is in ``storage.store``.
 
 A study in the queue is claimed by one worker at a time, under a lease that the worker renews. The lease's generation
-guards the results, not the time: every claim raises it, every write under a lease first checks, in its own transaction
-and with the study's row locked, that the generation is still its own, and a worker that was taken over gets
-:class:`LeaseLost` instead of a write (a fencing token). The time only says when a silent worker's study may be given to
-another. So a clock that jumps can cost the work of a worker since its last write, and never lets two workers write one
-study:
+guards the results, not the time: every claim increments it; every write under a lease first checks, in its own
+transaction and with the study's row locked, that the generation is still its own; and a worker that was replaced gets
+:class:`LeaseLost` instead of a write (a fencing token). The time only decides when a silent worker's study may be given
+to another. So a clock that jumps can cost the work of a worker since its last write, but never lets two workers write
+one study:
 
 - forward: leases seem to have expired. A worker that renews before another claims keeps its study; otherwise it is
-  fenced off, and the study goes on from what is stored.
-- backward: leases seem to last longer than they were given for. A claim shortens such a lease to its full length
+  fenced off, and the study continues from the stored state.
+- backward: leases seem to last longer than granted. A claim shortens such a lease to its full length
   from now, so that the study of a dead worker waits for one lease at most.
 
-Whose clock: ``storage.statements.clock``.
+The clock is that of ``storage.statements.clock``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from storage.statements import clock, trials
 from storage.statements.studies import COLUMNS, to_study
 
 OWN_PRIORITY = 10
-"""Priorities up to this one put an owner's own studies in order; higher ones count among all."""
+"""Priorities up to this one order the studies of one owner; higher ones rank among all owners."""
 _LEASED = and_(studies.c.state == StudyState.RUNNING, studies.c.lease_worker.is_not(None))
 _FREE: dict[str, Any] = {
     "lease_worker": None,
@@ -42,7 +42,7 @@ _FREE: dict[str, Any] = {
 
 
 def has_work(connection: Connection) -> bool:
-    """Whether a claim may find a study, or a lease to put right; takes no lock."""
+    """Whether a claim may find a study, or a lease to correct; takes no lock."""
     now = clock.now(connection)
     waiting = (
         connection.execute(select(studies.c.id).where(_claimable(now)).limit(1)).first() is not None
@@ -53,15 +53,15 @@ def has_work(connection: Connection) -> bool:
 
 
 def has_abandoned(connection: Connection) -> bool:
-    """Whether a study was to be cancelled whose worker is silent; takes no lock."""
+    """Whether a study with a cancellation request has a silent worker; takes no lock."""
     abandoned = select(studies.c.id).where(_abandoned(clock.now(connection))).limit(1)
     return connection.execute(abandoned).first() is not None
 
 
 def settle(connection: Connection) -> list[int]:
-    """Put right what no worker will: a study that was cancelled after its worker died, a lease from the future.
+    """Correct what no worker will: a study that was cancelled after its worker died, a lease from the future.
 
-    Returns the ids of the studies that were cancelled.
+    Return the ids of the studies that were cancelled.
     """
     now = clock.now(connection)
     found = connection.execute(
@@ -97,13 +97,13 @@ def claim(
     per_owner: int | None,
     passed_over: frozenset[str],
 ) -> Lease | str | None:
-    """The next study of the queue under a new lease, or None; the owner's name where that has enough running.
+    """Return the next study of the queue under a new lease, or None; the owner's name if it has enough running.
 
-    Owners take turns: first comes who has fewest studies running, then who was served longest ago. Of an owner's
-    studies the one of the highest priority goes first, then the oldest. A priority above ``OWN_PRIORITY``, which it
-    takes an administrator to give, goes before all others.
+    Owners take turns: first the one with the fewest running studies, then the one served longest ago. Among an owner's
+    studies the one with the highest priority goes first, then the oldest. A priority above ``OWN_PRIORITY``, which
+    only an administrator may give, goes before all others.
 
-    On PostgreSQL the row is locked by SKIP LOCKED, so that workers do not wait for one another; with ``per_owner``
+    On PostgreSQL the row is locked with SKIP LOCKED, so that workers do not wait for one another; with ``per_owner``
     they wait for those that claim for the same owner.
     """
     now = clock.now(connection)
@@ -151,7 +151,7 @@ def claim(
 def take(
     connection: Connection, study: Study, worker: str, lease_seconds: float, instead_of: str | None
 ) -> Lease | None:
-    """This very study, whose row is locked, under a new lease; None while another than ``instead_of`` works on it."""
+    """Lease this study, whose row is locked; None while a worker other than ``instead_of`` runs it."""
     now = clock.now(connection)
     if has_live_lease(study, now) and study.lease_worker != instead_of:
         return None
@@ -162,7 +162,7 @@ def take(
 
 
 def renew(connection: Connection, lease: Lease, lease_seconds: float) -> Lease:
-    """The lease, from now on, with the study as it stands."""
+    """Renew the lease from now on; return it with the study's present state."""
     expires_at = clock.now(connection) + timedelta(seconds=lease_seconds)
     row = connection.execute(
         update(studies)
@@ -176,7 +176,7 @@ def renew(connection: Connection, lease: Lease, lease_seconds: float) -> Lease:
 
 
 def release(connection: Connection, lease: Lease, state: StudyState, message: str) -> Study:
-    """Give the study back in a state; one that never was in the queue enters it where that state is ``queued``."""
+    """Release the study in a state; with ``queued``, a study that never was in the queue enters it."""
     now = clock.now(connection)
     values = {"state": state, "message": message, "updated_at": now, **_FREE}
     if state is StudyState.QUEUED:
@@ -190,19 +190,19 @@ def release(connection: Connection, lease: Lease, state: StudyState, message: st
 
 
 def check(connection: Connection, lease: Lease) -> None:
-    """Raise :class:`LeaseLost` unless the lease is still held, and keep it so until the transaction ends."""
+    """Raise :class:`LeaseLost` unless the lease is still held; lock it until the transaction ends."""
     held = select(studies.c.id).where(*_is(lease)).with_for_update(key_share=True)
     if connection.execute(held).first() is None:
         raise _lost(connection, lease)
 
 
 def end_lease(now: datetime) -> dict[str, Any]:
-    """Columns that take a study away from its holder."""
+    """Return the column values that take a study away from its holder."""
     return {**_FREE, "lease_generation": studies.c.lease_generation + 1, "updated_at": now}
 
 
 def has_live_lease(study: Study, now: datetime) -> bool:
-    """Whether a worker runs the study and is alive, as far as can be known."""
+    """Whether a worker runs the study and is alive, as far as known."""
     return (
         study.state is StudyState.RUNNING
         and study.lease_expires_at is not None
@@ -258,7 +258,7 @@ def _live(now: datetime) -> ColumnElement[bool]:
 
 
 def _running(connection: Connection, owner: str, now: datetime) -> int:
-    """How many studies of an owner are under a lease; holds back other claims for the owner until this one ends."""
+    """Count the leased studies of an owner; blocks other claims for the owner until this one ends."""
     if connection.dialect.name == "postgresql":
         connection.execute(
             text("SELECT pg_advisory_xact_lock(hashtext('largebatch owner'), hashtext(:owner))"),
@@ -282,20 +282,20 @@ def _leases(connection: Connection) -> Sequence[Row[*tuple[Any, ...]]]:
 
 
 def _latest(lease: Row[*tuple[Any, ...]], now: datetime) -> datetime:
-    """The last moment at which a lease that was just renewed would end."""
+    """Return the latest possible expiry of a lease renewed now."""
     end: datetime = now + timedelta(seconds=lease.lease_seconds)
     return end
 
 
 def _unlocked(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """The studies of a condition that nobody else is changing just now."""
+    """Return the condition for matching studies that are not locked by others."""
     return studies.c.id.in_(
         select(studies.c.id).where(condition).with_for_update(skip_locked=True, key_share=True)
     )
 
 
 def _is(lease: Lease) -> tuple[ColumnElement[bool], ...]:
-    """The study under this very lease; a study that was deleted may have left its id to another."""
+    """Return the condition for the study under this lease; the id alone could be that of a deleted study, reused."""
     return (
         studies.c.id == lease.study.id,
         studies.c.created_at == lease.study.created_at,

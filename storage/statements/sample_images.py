@@ -13,7 +13,7 @@ from storage.schema.tables import exhibits, outcomes
 from storage.statements import plans
 
 MAX_BYTES = 8_000_000
-"""The largest sample images that are stored, as JSON."""
+"""Largest stored sample images, in bytes of JSON."""
 
 
 def add(connection: Connection, outcome_id: int, images: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ def add(connection: Connection, digest: str, token_id: int, expires_at: datetime
 
 
 def token_of(connection: Connection, digest: str) -> Token | None:
-    """The token that a session stands for, be it valid or not; None where the session is unknown or over."""
+    """Return a session's token, valid or not; None if the session is unknown or has expired."""
     row = connection.execute(
         select(tokens)
         .select_from(sessions.join(tokens))
@@ -46,5 +46,5 @@ def token_of(connection: Connection, digest: str) -> Token | None:
 
 
 def remove(connection: Connection, digest: str) -> None:
-    """End a session; nothing where there is none."""
+    """End a session, if it exists."""
     connection.execute(delete(sessions).where(sessions.c.digest == digest))

@@ -17,7 +17,7 @@ COLUMNS = tuple(studies.c[field.name] for field in fields(Study))
 
 
 def create(connection: Connection, new: NewStudy) -> Study:
-    """A new study, or the one that is there with the same spec."""
+    """Create a study, or return the existing one with the same spec."""
     insert(connection, new)
     study = by_name(connection, new.name)
     if study.spec != new.spec:
@@ -29,7 +29,7 @@ def create(connection: Connection, new: NewStudy) -> Study:
 
 
 def insert(connection: Connection, new: NewStudy, **more: Any) -> bool:
-    """Add a queued study; False where its name or its key is taken."""
+    """Add a queued study; return False if its name or key is taken."""
     now = clock.now(connection)
     inserted = insert_into(connection, studies).values(
         **vars(new), state=StudyState.QUEUED, created_at=now, updated_at=now, message="", **more
@@ -89,7 +89,7 @@ def change(connection: Connection, study_id: int, **values: Any) -> Study:
 
 
 def lock(connection: Connection, study_id: int) -> Study:
-    """The study as it stands; others can neither change it nor add to it until the transaction ends."""
+    """Lock and return the study; others can neither change it nor add to it until the transaction ends."""
     statement = select(*COLUMNS).where(studies.c.id == study_id).with_for_update(key_share=True)
     row = connection.execute(statement).first()
     if row is None:
@@ -98,16 +98,16 @@ def lock(connection: Connection, study_id: int) -> Study:
 
 
 def remove(connection: Connection, study_id: int) -> None:
-    """Delete a study with everything that belongs to it."""
+    """Delete a study with all its data."""
     connection.execute(delete(studies).where(studies.c.id == study_id))
 
 
 def no_study(study_id: int) -> NotFound:
-    """The error for an id that no study has."""
+    """Return the error for an unknown study id."""
     return NotFound(f"there is no study with id {study_id}; Store.studies() lists them")
 
 
 def to_study(row: Row[Any]) -> Study:
-    """A study from a row that has all of :data:`COLUMNS`; ValueError for a damaged one."""
+    """Convert a row with all of :data:`COLUMNS` to a study; ValueError for a damaged one."""
     damage.check_kinds(studies, [row])
     return Study(**{column.name: getattr(row, column.name) for column in COLUMNS})

@@ -17,20 +17,20 @@ from storage.statements.queue import end_lease, has_live_lease
 
 
 def submit(connection: Connection, new: NewStudy) -> SubmittedStudy:
-    """Queue a new study, or find the one of the same submission."""
+    """Queue a new study, or return that of the same submission."""
     created = studies.insert(connection, new, queued_at=clock.now(connection))
     found = studies.by_name(connection, new.name) if created else _found(connection, new)
     return SubmittedStudy(study=found, created=created)
 
 
 def request_cancel(connection: Connection, study_id: int) -> Study:
-    """Ask the worker to stop, or cancel at once where there is none."""
+    """Ask the worker to stop, or cancel at once if there is none."""
     study, now = studies.lock(connection, study_id), clock.now(connection)
     if study.state in (StudyState.FINISHED, StudyState.CANCELLED):
         return study
     if has_live_lease(study, now):
         return studies.change(connection, study_id, cancel_requested=True)
-    trials.requeue(connection, study_id)  # those in flight when its worker died: nobody trains them
+    trials.requeue(connection, study_id)  # those running when its worker died: nobody trains them
     return studies.change(
         connection, study_id, **end_lease(now), state=StudyState.CANCELLED, message="cancelled"
     )
@@ -54,7 +54,7 @@ def requeue(connection: Connection, study_id: int) -> Study:
 
 
 def lock_resting(connection: Connection, study_id: int) -> Study:
-    """A study that nobody runs, as it stands until the transaction ends; :class:`Conflict` where somebody does."""
+    """Lock and return a study that nobody runs, until the transaction ends; :class:`Conflict` if it is running."""
     study = studies.lock(connection, study_id)
     _refuse_running(study, clock.now(connection))
     return study
@@ -67,7 +67,7 @@ def delete(connection: Connection, study_id: int) -> None:
 
 
 def delete_points(connection: Connection, study_id: int, most: int) -> bool:
-    """Delete some of the points of a study that nobody runs; False where there are none left."""
+    """Delete some of the points of a study that nobody runs; return False if none are left."""
     lock_resting(connection, study_id)
     key = (convergence.c.trial_id, convergence.c.step)
     some = select(*key).join(trials_table).where(trials_table.c.study_id == study_id).limit(most)
@@ -76,7 +76,7 @@ def delete_points(connection: Connection, study_id: int, most: int) -> bool:
 
 
 def rename(connection: Connection, study_id: int, name: str, spec: str) -> Study:
-    """Give a study that nobody runs another name; the key of its submission goes with the earlier one."""
+    """Rename a study that nobody runs; its idempotency key is dropped with the earlier name."""
     lock_resting(connection, study_id)
     taken = connection.execute(
         select(table.c.id).where(table.c.name == name, table.c.id != study_id)
@@ -89,7 +89,7 @@ def rename(connection: Connection, study_id: int, name: str, spec: str) -> Study
 def set_state(
     connection: Connection, study_id: int, state: StudyState, message: str, *, leased: bool
 ) -> None:
-    """Set where a study stands; who does so without a lease ends the lease of a worker that stopped responding."""
+    """Set a study's state; without a lease, this ends the lease of a worker that stopped responding."""
     if leased:
         studies.change(connection, study_id, state=state, message=message)
         return
@@ -103,7 +103,7 @@ def set_state(
 
 
 def _refuse_running(study: Study, now: datetime) -> None:
-    """A study that runs without a lease is run by a process of which nothing is known here: it counts as alive."""
+    """Refuse a running study; one without a lease is run by an unknown process, which counts as alive."""
     if study.state is StudyState.RUNNING and (
         study.lease_worker is None or has_live_lease(study, now)
     ):
@@ -111,7 +111,7 @@ def _refuse_running(study: Study, now: datetime) -> None:
 
 
 def _found(connection: Connection, new: NewStudy) -> Study:
-    """The study that took the name or the key, if it is the same submission."""
+    """Return the study that has the name or key, if it is from the same submission."""
     name, owner, key = new.name, new.owner, new.idempotency_key
     if key is not None:
         of_key = connection.execute(

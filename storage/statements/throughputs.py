@@ -35,7 +35,7 @@ def every(connection: Connection, machine: str | None, workload: str | None) -> 
 
 
 def keep_cost(connection: Connection, study_id: int, cost: WorkloadCost) -> None:
-    """Store what the workload of a study costs, in place of what was known before."""
+    """Store the cost of a study's workload, replacing an earlier one."""
     studies.lock(connection, study_id)
     values = asdict(cost)
     new = insert_into(connection, workload_costs).values(study_id=study_id, **values)
@@ -47,7 +47,7 @@ def keep_cost(connection: Connection, study_id: int, cost: WorkloadCost) -> None
 
 
 def cost(connection: Connection, study_id: int) -> WorkloadCost | None:
-    """The cost of a study's workload, where that is known."""
+    """Return the cost of a study's workload, None if unknown."""
     row = connection.execute(
         select(workload_costs).where(workload_costs.c.study_id == study_id)
     ).first()

@@ -38,13 +38,13 @@ def add(connection: Connection, new: NewToken) -> Token:
 
 
 def by_hashes(connection: Connection, digests: Collection[str]) -> dict[str, Token]:
-    """The tokens with these digests, be they valid or not; one that is damaged is left out."""
+    """Return the tokens with these digests, valid or not; damaged ones are left out."""
     wanted = select(tokens).where(tokens.c.digest.in_(sorted(digests)))
     return {token.digest: token for token in _sound(connection, wanted)}
 
 
 def every(connection: Connection, owner: str | None) -> list[Token]:
-    """Tokens, oldest first; one that is damaged is left out."""
+    """Return tokens, oldest first; damaged ones are left out."""
     statement = select(tokens).order_by(tokens.c.id)
     if owner is not None:
         statement = statement.where(tokens.c.owner == owner)
@@ -56,7 +56,7 @@ def _sound(connection: Connection, statement: Select[Any]) -> list[Token]:
 
 
 def valid(connection: Connection, token_ids: Collection[int]) -> set[int]:
-    """The tokens that count now."""
+    """Return the ids of the currently valid tokens."""
     now = clock.now(connection)
     wanted = select(tokens.c.id).where(
         tokens.c.id.in_(sorted(token_ids)),
@@ -67,7 +67,7 @@ def valid(connection: Connection, token_ids: Collection[int]) -> set[int]:
 
 
 def revoke(connection: Connection, token_id: int) -> None:
-    """End a token; the first time counts."""
+    """Revoke a token; only the first time is stored."""
     if connection.execute(select(tokens.c.id).where(tokens.c.id == token_id)).first() is None:
         raise NotFound(f"there is no token with id {token_id}; Store.tokens() lists them")
     connection.execute(
@@ -78,12 +78,12 @@ def revoke(connection: Connection, token_id: int) -> None:
 
 
 def is_stale(connection: Connection, token_id: int) -> bool:
-    """Whether the last use that is stored is some time ago."""
+    """Whether the stored last use is out of date."""
     wanted = select(tokens.c.last_used_at).where(tokens.c.id == token_id)
     try:
         row = connection.execute(wanted).first()
     except damage.CAUSES:
-        return True  # damaged: it is written anew
+        return True  # damaged: it is rewritten
     return row is not None and _is_past(row.last_used_at, clock.now(connection))
 
 
@@ -99,7 +99,7 @@ def _is_past(used_at: datetime | None, now: datetime) -> bool:
 
 
 def to_token(row: Row[Any]) -> Token:
-    """A token from a row of the table; ValueError for a damaged one."""
+    """Convert a row of the table to a token; ValueError for a damaged one."""
     damage.check_kinds(tokens, [row])
     values = row._asdict()
     return Token(**{**values, "scopes": frozenset(values["scopes"].split())})

@@ -1,10 +1,10 @@
 """Leases on single trials, for ask and tell; statements on one connection.
 
-A client that asks for a trial brings a key that nobody else knows, and every later write under it first checks, in its
-own transaction, that the key is still the trial's: a fencing token, as the generation of a study's lease is one
-(``storage.statements.queue``). The key of a new holder replaces the one before, so that two never write one trial; and
-a client that repeats a request, because the answer was lost, gets the same answer. The time only says when a silent
-holder's trial may be given to another. A holder that comes back before that goes on: its key is still the trial's.
+A client that asks for a trial provides a secret key, and every later write under it first checks, in its own
+transaction, that the key is still the trial's: a fencing token like the generation of a study's lease
+(``storage.statements.queue``). The key of a new holder replaces the previous one, so that two never write one trial; a
+client that repeats a request, because the answer was lost, gets the same answer. The time only decides when a silent
+holder's trial may be given to another. A holder that returns before that continues, as its key is still valid.
 
 A study is run by a worker under its own lease or by holders of trials, never by both: :func:`lease` refuses a study
 with a live lease, and a study with a live trial is not taken by a worker (:func:`any_live`). Every function here locks
@@ -43,10 +43,10 @@ def lease(
     holder: str,
     seconds: float,
 ) -> TrialLease | None:
-    """The queued trial of this number, or a new one, under a lease; the very trial that the key has already.
+    """Lease the queued trial of this number, or a new one; if the key already has a trial, return that one.
 
-    None where the trial is no longer queued, or where the study has another number of trials of the new one's purpose
-    than the ``known`` ones: the caller has to look again.
+    Return None if the trial is no longer queued, or if the study's number of trials of the new one's purpose differs
+    from ``known``: the caller must read again.
     """
     study, now = studies.lock(connection, study_id), clock.now(connection)
     again = of_key(connection, study_id, key)
@@ -79,7 +79,7 @@ def lease(
 
 
 def of_key(connection: Connection, study_id: int, key: str) -> TrialLease | None:
-    """The trial of the study that was asked for with this key; None where none was, or another has it now."""
+    """Return the study's trial that was asked for with this key; None if there is none or another key has it now."""
     row = connection.execute(
         select(table)
         .join(trials, trials.c.id == table.c.trial_id)
@@ -91,7 +91,7 @@ def of_key(connection: Connection, study_id: int, key: str) -> TrialLease | None
 def renew(
     connection: Connection, study_id: int, number: int, key: str, seconds: float
 ) -> TrialLease:
-    """The lease from now on; a trial that went back into the queue meanwhile is its holder's again."""
+    """Renew the lease from now on; a trial that went back into the queue meanwhile returns to its holder."""
     studies.lock(connection, study_id)
     held, now = _held(connection, study_id, number, key), clock.now(connection)
     if held.trial.state.finished:
@@ -108,7 +108,7 @@ def renew(
 def finish(
     connection: Connection, study_id: int, number: int, key: str, result: TrialResult
 ) -> tuple[Trial, bool]:
-    """The trial with its result, and whether this call wrote it: the same end may be sent twice."""
+    """Store the result; return the trial and whether this call wrote it, as the same end may be sent twice."""
     studies.lock(connection, study_id)
     held = _held(connection, study_id, number, key)
     if held.trial.state.finished:
@@ -118,7 +118,7 @@ def finish(
 
 
 def release(connection: Connection, study_id: int, number: int, key: str) -> Trial:
-    """The trial, back in its study's queue; one that has ended stays as it is."""
+    """Put the trial back into its study's queue; one that has ended stays as it is."""
     studies.lock(connection, study_id)
     held = _held(connection, study_id, number, key)
     if held.trial.state is TrialState.RUNNING:
@@ -127,9 +127,9 @@ def release(connection: Connection, study_id: int, number: int, key: str) -> Tri
 
 
 def expire(connection: Connection, study_id: int, most_vanished: int) -> list[Trial]:
-    """The trials whose holder stopped responding: back in the queue, or failed where that happened too often.
+    """Return trials whose holder stopped responding to the queue, or fail them if that happened too often.
 
-    A lease that ends later than a new one would, because a clock was put back, is shortened to its full length.
+    A lease that ends later than a new one would, because a clock was set back, is shortened to its full length.
     """
     studies.lock(connection, study_id)
     now, found = clock.now(connection), []
@@ -157,12 +157,12 @@ def expire(connection: Connection, study_id: int, most_vanished: int) -> list[Tr
 
 
 def running(connection: Connection, study_id: int) -> list[TrialLease]:
-    """The running trials that somebody has asked for, by number, whether or not their leases have ended."""
+    """Return the running trials with holders, by number, whether or not their leases have expired."""
     return [_to_lease(connection, row) for row in _rows(connection, study_id)]
 
 
 def any_live(connection: Connection, study_id: int) -> bool:
-    """Whether somebody trains a trial of the study, as far as can be known."""
+    """Whether a client trains a trial of the study, as far as known."""
     now = clock.now(connection)
     return any(row.expires_at > now for row in _rows(connection, study_id))
 
@@ -174,7 +174,7 @@ def forget(connection: Connection, trial_ids: Sequence[int]) -> None:
 
 
 def forget_unfinished(connection: Connection, study_id: int) -> None:
-    """End the leases of all trials that have not ended: their holders can write no more."""
+    """End the leases of all trials that have not ended: their holders can no longer write."""
     unfinished = select(trials.c.id).where(
         trials.c.study_id == study_id,
         trials.c.state.in_([TrialState.QUEUED, TrialState.RUNNING]),
@@ -195,7 +195,7 @@ def _check_open(study: Study, now: datetime) -> None:
 
 
 def _take_from_workers(connection: Connection, study: Study, now: datetime) -> None:
-    """From now on the study is for agents; what a worker that stopped responding was training is queued again."""
+    """Reserve the study for agents; trials of a worker that stopped responding are queued again."""
     if study.state is StudyState.RUNNING and study.for_agents and study.lease_worker is None:
         return
     connection.execute(
@@ -223,7 +223,7 @@ def _set_trial(connection: Connection, trial_id: int, **values: Any) -> None:
 
 
 def _held(connection: Connection, study_id: int, number: int, key: str) -> TrialLease:
-    """The trial under this key; :class:`LeaseLost` where the key is not, or no longer, its own."""
+    """Return the trial under this key; :class:`LeaseLost` if the key is not, or no longer, valid for it."""
     trial = trial_statements.by_number(connection, study_id, number)
     row = connection.execute(
         select(table).where(table.c.trial_id == trial.id, table.c.key == key)
@@ -237,7 +237,7 @@ def _held(connection: Connection, study_id: int, number: int, key: str) -> Trial
 
 
 def _rows(connection: Connection, study_id: int) -> Sequence[Row[Any]]:
-    """The leases of running trials, by number."""
+    """Return the leases of running trials, by number."""
     return connection.execute(
         select(table)
         .join(trials, trials.c.id == table.c.trial_id)

@@ -37,11 +37,11 @@ from storage.schema.tables import convergence, trials
 from storage.statements import clock, damage, studies
 
 _Item = TypeVar("_Item")
-CHUNK = 1000  # ids in one statement; SQLite takes 32,766 values at most
+CHUNK = 1000  # ids in one statement; SQLite accepts at most 32,766 values
 
 
 def add(connection: Connection, study_id: int, new: Sequence[NewTrial]) -> list[Trial]:
-    """Queue trials, numbered on from the last of the study; :class:`Conflict` for one that it has trained already."""
+    """Queue trials, continuing the study's numbering; :class:`Conflict` for a training that it already has."""
     study = studies.lock(connection, study_id)
     if not new:
         return []
@@ -57,7 +57,7 @@ def add(connection: Connection, study_id: int, new: Sequence[NewTrial]) -> list[
 
 
 def start(connection: Connection, ids: Collection[int]) -> None:
-    """Queued trials become running, all or none."""
+    """Set queued trials to running, all or none."""
     wanted, started = sorted(set(ids)), 0
     for chunk in chunks(wanted):
         started += connection.execute(
@@ -92,7 +92,7 @@ def finish(connection: Connection, trial_id: int, result: TrialResult) -> None:
 
 
 def count_samples(connection: Connection, trial_id: int) -> None:
-    """Note how many samples a trial has processed: those of its last point, or of its steps where it has none."""
+    """Store the samples that a trial has processed: those of its last point, or of its steps if it has none."""
     last = (
         select(convergence.c.samples)
         .where(convergence.c.trial_id == trials.c.id)
@@ -100,9 +100,7 @@ def count_samples(connection: Connection, trial_id: int) -> None:
         .limit(1)
         .scalar_subquery()
     )
-    product = (
-        cast(trials.c.steps, Double) * trials.c.global_batch_size
-    )  # beyond any integer, at worst
+    product = cast(trials.c.steps, Double) * trials.c.global_batch_size  # may exceed any integer
     steps = case((product > MOST_SAMPLES, MOST_SAMPLES), else_=cast(product, BigInteger))
     connection.execute(
         update(trials).where(trials.c.id == trial_id).values(samples=func.coalesce(last, steps))
@@ -110,7 +108,7 @@ def count_samples(connection: Connection, trial_id: int) -> None:
 
 
 def requeue(connection: Connection, study_id: int) -> list[Trial]:
-    """Running trials become queued again; their points stay, because they restart from a checkpoint."""
+    """Set running trials to queued; their points stay, because they restart from a checkpoint."""
     studies.lock(connection, study_id)
     running = trials.c.study_id == study_id, trials.c.state == TrialState.RUNNING
     ids = connection.execute(select(trials.c.id).where(*running)).scalars().all()
@@ -126,7 +124,7 @@ def requeue(connection: Connection, study_id: int) -> list[Trial]:
 
 
 def failed(connection: Connection, study_id: int) -> list[int]:
-    """Ids of the trials of a study that it trained itself and that failed, by number."""
+    """Return the ids of failed trials that the study trained itself, by number."""
     found = select(trials.c.id).where(
         trials.c.study_id == study_id,
         trials.c.state == TrialState.FAILED,
@@ -136,7 +134,7 @@ def failed(connection: Connection, study_id: int) -> list[int]:
 
 
 def renew(connection: Connection, ids: Sequence[int]) -> list[Trial]:
-    """Trials that have ended become queued, as if they were new."""
+    """Set ended trials to queued, as if they were new."""
     result = {field.name: None for field in dataclasses.fields(TrialResult)}
     fresh = {**result, "state": TrialState.QUEUED, "reason": "", "samples": None, "checksum": None}
     renewed: list[Trial] = []
@@ -153,7 +151,7 @@ def select_all(
     states: Collection[TrialState] | None,
     purpose: str | None,
 ) -> list[Trial]:
-    """Trials of a study by number, some states or one purpose only where given."""
+    """Return trials of a study by number, filtered by states or purpose if given."""
     statement = select(trials).where(trials.c.study_id == study_id).order_by(trials.c.number)
     if states is not None:
         statement = statement.where(trials.c.state.in_([TrialState(state) for state in states]))
@@ -179,7 +177,7 @@ def by_number(connection: Connection, study_id: int, number: int) -> Trial:
 def count(
     connection: Connection, study_id: int, purpose: str | None
 ) -> dict[int, dict[TrialState, int]]:
-    """How many trials stand where: global batch size to state to count; absent where there is none."""
+    """Count trials by global batch size, then state; zero counts are left out."""
     by = (trials.c.global_batch_size, trials.c.state)
     known = trials.c.state.in_(list(TrialState))
     statement = (
@@ -200,7 +198,7 @@ def count(
 def own_settings(
     connection: Connection, study_id: int
 ) -> list[tuple[int, TrialState, Mapping[str, Any]]]:
-    """Global batch size, state, and settings of users' own of every trial, by number."""
+    """Return global batch size, state, and user-defined settings of every trial, by number."""
     own = trials.c[OWN_SETTINGS]
     known = trials.c.state.in_(list(TrialState))
     statement = (
@@ -216,7 +214,7 @@ def own_settings(
 
 
 def check_exist(connection: Connection, ids: Collection[int]) -> None:
-    """Raise :class:`NotFound`, naming the first that are missing, unless all ids are those of trials."""
+    """Raise :class:`NotFound`, naming the first missing ids, unless all trials exist."""
     known: set[int] = set()
     for chunk in chunks(sorted(ids)):
         known.update(
@@ -228,15 +226,15 @@ def check_exist(connection: Connection, ids: Collection[int]) -> None:
 
 
 def chunks(items: Sequence[_Item], size: int = CHUNK) -> Iterator[Sequence[_Item]]:
-    """Runs of at most ``size`` items, in order."""
+    """Yield chunks of at most ``size`` items, in order."""
     for first in range(0, len(items), size):
         yield items[first : first + size]
 
 
 def _refuse_repetitions(connection: Connection, study: Study, new: Sequence[NewTrial]) -> None:
-    """Raise :class:`Conflict` where one of these trainings, but for its purpose, is there already or stands here twice.
+    """Raise :class:`Conflict` if one of these trainings, ignoring its purpose, exists already or is given twice.
 
-    It would say nothing new and count twice; a training that is to be repeated is one with another seed.
+    It would add no information and count twice; a repetition needs another seed.
     """
     wanted = [(key, trial) for trial in new if (key := training_key(trial)) is not None]
     there: dict[tuple[int, int, str] | None, str] = {}
@@ -276,12 +274,12 @@ def _new_row(study_id: int, number: int, trial: NewTrial) -> dict[str, Any]:
 
 
 def to_trials(connection: Connection, statement: Select[Any]) -> list[Trial]:
-    """The trials of a statement that selects rows of the whole table; one that is damaged is left out."""
+    """Return the trials of a statement that selects all columns of the table; damaged ones are left out."""
     return damage.sound(connection, statement, trials, _made)
 
 
 def to_trial(row: Row[Any]) -> Trial:
-    """A trial from a row of the table; ValueError and the like for a damaged one."""
+    """Convert a row of the table to a trial; ValueError or similar for a damaged one."""
     return _made([row])[0]
 
 

@@ -17,7 +17,7 @@ _FORGOTTEN_AFTER = timedelta(days=7)
 
 
 def beat(connection: Connection, sign: WorkerBeat) -> None:
-    """Store a sign of life; a study that was deleted meanwhile is left out, and workers long gone are forgotten."""
+    """Store a heartbeat; a meanwhile deleted study is left out, and long-gone workers are deleted."""
     now, values = clock.now(connection), asdict(sign)
     if sign.study_id is not None:
         try:
@@ -31,7 +31,7 @@ def beat(connection: Connection, sign: WorkerBeat) -> None:
 
 
 def seen(connection: Connection, within_seconds: float) -> list[WorkerRecord]:
-    """Workers that were seen lately, by name."""
+    """Return recently seen workers, by name."""
     since = clock.now(connection) - timedelta(seconds=within_seconds)
     statement = select(workers).where(workers.c.seen_at >= since).order_by(workers.c.name)
     return [WorkerRecord(**row._asdict()) for row in connection.execute(statement)]

@@ -1,1 +1,1 @@
-"""`hpo mcp`: the tools that an assistant is given, by the Model Context Protocol."""
+"""`hpo mcp`: the tools offered to an assistant over the Model Context Protocol."""

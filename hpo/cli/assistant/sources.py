@@ -1,6 +1,6 @@
-"""Where the tools read and write: a database on this machine, or a server with its tokens and limits.
+"""Data sources of the tools: a database on this machine, or a server with its tokens and limits.
 
-Both give plain values. A refusal is one of the errors of :mod:`hpo.errors`.
+Both return plain values. A refusal raises one of the errors of :mod:`hpo.errors`.
 """
 
 from __future__ import annotations
@@ -26,51 +26,51 @@ class StudySource(Protocol):
     """The calls that the tools make to a database or a server. Raises :class:`hpo.errors.HpoError`."""
 
     plans_are_kept: bool
-    """Whether making a plan writes it down."""
+    """Whether making a plan stores it."""
 
     def studies(self, state: str | None, search: str | None) -> list[Plain]:
-        """All studies, newest first, that are in the state and have ``search`` in their name."""
+        """Return the studies in the state with ``search`` in their name, newest first."""
         ...
 
     def study(self, name: str) -> Plain:
-        """All that is known of one, its file included, but for a forecast."""
+        """Return all data of a study including its file, but without a forecast."""
         ...
 
     def trials(self, name: str) -> list[Plain]:
-        """Its trials by number."""
+        """Return its trials, ordered by number."""
         ...
 
     def events(self, name: str) -> list[Plain]:
-        """The study's events, oldest first."""
+        """Return the study's events, oldest first."""
         ...
 
     def forecast(self, name: str, batches: Sequence[int], budgets: Sequence[float]) -> list[Plain]:
-        """Forecasts at batch sizes; at the study's full-scale batch if none is given."""
+        """Return forecasts at batch sizes; at the study's full-scale batch if none is given."""
         ...
 
     def designs(self, name: str) -> Plain:
-        """What its trainings buy at full scale, for fewer and for more."""
+        """Return what its trainings buy at full scale, for fewer and for more."""
         ...
 
     def plan(self, name: str, asked: Mapping[str, Any]) -> Plain:
-        """The best plan for the fields of :class:`hpo.PlanRequest` that are given."""
+        """Return the best plan for the given fields of :class:`hpo.PlanRequest`."""
         ...
 
     def plans(self, name: str) -> list[Plain]:
-        """The plans that are kept, and what became of their launches."""
+        """Return the stored plans with the outcomes of their launches."""
         ...
 
     def calibration(self) -> list[Plain]:
-        """Every launched plan, its forecast beside what happened."""
+        """Return every launched plan with forecast and outcome."""
         ...
 
     def submit(self, spec: str, limits: Mapping[str, Any]) -> Plain:
-        """Queue the study of a file's text; how it stands."""
+        """Queue the study in a file's text; return its state."""
         ...
 
 
 class StudyDatabase:
-    """A database of this machine. Nothing of it is created or changed but by :meth:`submit`."""
+    """A database of this machine. Only :meth:`submit` creates or changes anything."""
 
     plans_are_kept = False
 
@@ -137,7 +137,7 @@ class StudyDatabase:
         return api.designs(api.read_study(name, self._storage)).to_dict()
 
     def plan(self, name: str, asked: Mapping[str, Any]) -> Plain:
-        """See the source; machines are those that `hpo machines` lists, and no files."""
+        """See the source; machines must be listed by `hpo machines`, not files."""
         result: StudyResult = api.read_study(name, self._storage)
         _known("machine", asked.get("machine"), _machines())
         return api.plan_study(result, **asked)[1].to_dict()
@@ -180,7 +180,7 @@ class StudyDatabase:
 
 
 class StudyServer:
-    """A server through the project's client: what the token may, and no more."""
+    """A server through the project's client, with the permissions of the token."""
 
     plans_are_kept = True
 
@@ -226,7 +226,7 @@ class StudyServer:
         return found
 
     def plan(self, name: str, asked: Mapping[str, Any]) -> Plain:
-        """See the source; the server keeps it."""
+        """See the source; the server stores it."""
         return dict(self._client.study(name).plan(**asked).document)
 
     def plans(self, name: str) -> list[Plain]:

@@ -1,7 +1,7 @@
 """The tools of `hpo mcp`, and the server that offers them over the Model Context Protocol.
 
-Reading tools are always there; those that write something down only where the person who starts the server said so. No
-tool runs a study's program, imports its workload or opens a file that an assistant names.
+Reading tools are always offered; writing tools only if the user who starts the server allows it. No tool runs a study's
+program, imports its workload or opens a file that an assistant names.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class StudyTools:
 
 
 def make_server(source: StudySource, *, writes: bool) -> MCPServer[Any]:
-    """The server with its tools; those that write are offered only with ``writes``."""
+    """Return the server with its tools; those that write are offered only with ``writes``."""
     tools = StudyTools(source)
     reading: list[Callable[..., Plain]] = [
         tools.list_studies,
@@ -224,7 +224,7 @@ def make_server(source: StudySource, *, writes: bool) -> MCPServer[Any]:
 
 
 def _tool(does: Callable[..., Plain], *, writes: bool) -> Tool:
-    """A method as a tool that takes no argument but its own, and whose answers and errors are bounded."""
+    """Wrap a method as a tool that accepts only its own arguments, with bounded answers and errors."""
 
     @functools.wraps(does)
     def answered(*args: Any, **given: Any) -> str:
@@ -255,5 +255,5 @@ def _tool(does: Callable[..., Plain], *, writes: bool) -> Tool:
 
 
 def _page(what: str, found: list[Plain], after: int, limit: int) -> Plain:
-    """A part of a list, with how long the whole is."""
+    """Return a page of a list, with the length of the whole list."""
     return {"total": len(found), what: found[after : after + limit]}

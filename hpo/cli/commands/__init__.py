@@ -1,1 +1,1 @@
-"""The commands of ``hpo``, one module for each of its subjects; ``hpo.cli.main`` puts them together."""
+"""The commands of ``hpo``, one module per subject; ``hpo.cli.main`` assembles them."""

@@ -71,7 +71,7 @@ def agent(
     _log_to_stderr()
     with Client(server, token) as client:
         study_of_server = client.study(study)
-        # an unknown name is an error before anything waits
+        # an unknown name must raise an error before any waiting
         resources = parse_study(study_of_server.status().document["spec"]).resources
         if resources.nodes > 1:
             raise TuningError(
@@ -96,7 +96,7 @@ def agent(
             ),
         )
         handle_signals(running.stop)
-        with contextlib.redirect_stdout(sys.stderr):  # what a user's own workload prints
+        with contextlib.redirect_stdout(sys.stderr):  # output of a custom workload
             report = running.run()
     states = ", ".join(f"{count} {state}" for state, count in sorted(report.ended.items()))
     options.show(

@@ -1,4 +1,4 @@
-"""`hpo mcp`: the tools that an assistant is given, over standard input and output."""
+"""`hpo mcp`: tools for an assistant, over standard input and output."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def mcp(storage: str | None, server: str | None, token: str | None, writes: bool
             from hpo.client.client import Client
             from hpo.client.retries import RetryPolicy
 
-            # a refusal is an error at once: the caller decides whether and when to retry
+            # a refusal is an immediate error: the caller decides whether and when to retry
             client = Client(server, token, retries=RetryPolicy(attempts=1))
             source = StudyServer(open_until_then.enter_context(client))
         else:

@@ -126,7 +126,7 @@ def _confirm(study: str, where: str, yes: bool) -> None:
 
 
 def _folder_beside(storage: str) -> Path | None:
-    """The folder in which studies of an SQLite file here are run, unless they were told another."""
+    """Return the default folder in which studies of a local SQLite file are run."""
     path = Path(storage.removeprefix("sqlite:///"))
     here = "://" not in str(path) and path.absolute().parent == Path.cwd()
     return Path(".hpo") if here else None

@@ -1,4 +1,4 @@
-"""The care of a database: `hpo db`."""
+"""`hpo db`: maintenance of a database."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Age(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 tak
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> Any:
-        """A timedelta."""
+        """Return a timedelta."""
         found = re.fullmatch(r"([0-9]{1,5})([hdw])", value) if isinstance(value, str) else None
         if found is None:
             self.fail(
@@ -48,7 +48,7 @@ class Age(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 tak
 
 @contextmanager
 def store_errors() -> Iterator[None]:
-    """Errors of the storage as errors of the service, which the command line prints."""
+    """Convert errors of the storage to errors of the service, which the command line prints."""
     from hpo.errors import ExportError, StorageUnavailableError, StudyNotFoundError
     from storage.errors import Conflict, InvalidRecord, NotFound, StoreError
 

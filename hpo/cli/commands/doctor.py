@@ -1,4 +1,4 @@
-"""`hpo doctor`: whether this machine can do what it is asked to."""
+"""`hpo doctor`: checks of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of `hpo doctor`. Libraries that may hang or crash are tried in a process of their own."""
+"""The checks of `hpo doctor`. Libraries that may hang or crash are tried in a separate process."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ ray.shutdown()
 
 
 def installation() -> Iterator[Finding]:
-    """Python, this package, and which of its extras are complete."""
+    """Check Python, this package, and the completeness of its extras."""
     version = sys.version.split()[0]
     if sys.version_info[:2] < OLDEST_PYTHON:
         yield Finding("python", "fail", f"Python {version}", "install Python 3.11 or later")
@@ -97,7 +97,7 @@ def _extra(extra: str, purpose: str) -> Finding:
 
 
 def requirements(extra: str) -> list[str]:
-    """The packages that this package, or one of its extras, asks for."""
+    """Return the packages required by this package or one of its extras."""
     found = []
     for line in importlib.metadata.requires("largebatch") or ():
         requirement, _, marker = line.partition(";")
@@ -116,9 +116,9 @@ def _installed(package: str) -> bool:
 
 
 def training_libraries() -> Iterator[Finding]:
-    """torch with its threads and devices, Horovod, and whether Ray starts."""
+    """Check torch with its threads and devices, Horovod, and whether Ray starts."""
     if not _installed("torch"):
-        return  # said with the extra
+        return  # reported with the extra
     torch = probe(TORCH)
     yield from _torch(torch)
     horovod = probe(HOROVOD) if _installed("horovod") else "it is not installed"
@@ -189,7 +189,7 @@ def _torch(torch: dict[str, Any] | str) -> Iterator[Finding]:
 
 
 def plugins(*, quick: bool) -> Iterator[Finding]:
-    """Every plug-in of other packages, and what is wrong with it; but ``quick``, also its rule."""
+    """Check every plug-in of other packages; unless ``quick``, load its rule too."""
     from hpo.past_runs.importers import IMPORTERS
     from hpo.planning.schedulers import SCHEDULERS
     from hpo.study.samplers import SAMPLERS
@@ -219,12 +219,12 @@ def _plugins_of(registry: Registry[Any]) -> Iterator[Finding]:
 
 
 def probe(program: str, seconds: float = PROBE_SECONDS) -> dict[str, Any] | str:
-    """The last line that a Python program prints, parsed as JSON; else the reason why there is none. Nothing that it
-    starts stays.
+    """Run a Python program; return its last output line parsed as JSON, or the reason why there is none. Processes that
+    it started are ended.
     """
     environment = {
         name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"
-    }  # Ray of this machine
+    }  # use Ray of this machine
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", program],
@@ -251,21 +251,21 @@ def _last_line(file: IO[str]) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """The process and all that it started: it leads a session of its own."""
+    """End the process and all that it started, as it leads its own session."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def storage_of(url: str) -> list[Finding]:
-    """Whether the database can be used."""
+    """Check whether the database can be used."""
     from storage.maintenance.probe import probe as probe_database
 
     return probe_database(url)
 
 
 def disk(folder: Path, storage: str) -> Iterator[Finding]:
-    """Room where checkpoints, the database and Ray's objects go."""
+    """Check the free space for checkpoints, the database and Ray's objects."""
     places = {"checkpoints": folder.absolute()}
     if not re.match(r"[a-z+0-9]+://", storage) or storage.startswith("sqlite"):
         places["database"] = Path(re.sub(r"^sqlite[^:]*:///", "", storage)).absolute().parent
@@ -301,7 +301,7 @@ def disk(folder: Path, storage: str) -> Iterator[Finding]:
 
 
 def network(port: int) -> Iterator[Finding]:
-    """The port of a server, and whether processes of this machine reach each other."""
+    """Check the port of a server, and whether processes of this machine reach each other."""
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -335,7 +335,7 @@ def network(port: int) -> Iterator[Finding]:
 
 
 def server(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """The server of HPO_SERVER, where one is named."""
+    """Check the server of HPO_SERVER, if set."""
     if not environment.get("HPO_SERVER"):
         return
     from hpo.client.client import Client

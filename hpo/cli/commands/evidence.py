@@ -19,7 +19,7 @@ class _Scale(click.ParamType):  # type: ignore[type-arg]     # generic only in n
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, float]:
-        """The two; a usage error for anything else."""
+        """Return both parts; a usage error for anything else."""
         if isinstance(value, tuple):
             return value
         name, _, text = str(value).partition("=")
@@ -136,7 +136,7 @@ class _Configuration(click.ParamType):  # type: ignore[type-arg]     # generic o
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, int]:
-        """The two counts; a usage error for anything else."""
+        """Return both counts; a usage error for anything else."""
         if isinstance(value, tuple):
             return value
         counts = [

@@ -1,4 +1,4 @@
-"""`hpo example`: the examples, which come with the package, written to where they can be run and changed."""
+"""`hpo example`: writes the examples of the package to a folder where they can be run and changed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Example:
 
     @property
     def studies(self) -> list[Path]:
-        """The study files, as paths beside the one that is written."""
+        """The study files, as paths relative to the folder of the written example."""
         if self.path.is_file():
             return [Path(self.path.name)]
         return [Path(self.name, each.name) for each in sorted(self.path.glob("*.yaml"))]
 
     @property
     def about(self) -> str:
-        """The first sentence of the comment that its first study file begins with."""
+        """The first sentence of the comment at the top of its first study file."""
         first = self.path if self.path.is_file() else self.path.parent / self.studies[0]
         comment = itertools.takewhile(
             lambda line: line.startswith("#"), first.read_text("utf-8").splitlines()
@@ -41,7 +41,7 @@ class Example:
 
 
 def examples() -> dict[str, Example]:
-    """Every example by its name: those of the installed package, or of the checkout that it runs from."""
+    """Return all examples by name, from the installed package or the checkout."""
     place = INSTALLED if INSTALLED.is_dir() else CHECKOUT
     found = [
         Example(path.stem, path)

@@ -1,4 +1,4 @@
-"""Ways out of a database for other tools: `hpo export`."""
+"""`hpo export`: exports from a database to other tools."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def export() -> None:
 
 
 def _to_folder(text: str) -> Callable[[Command], Command]:
-    """The folder that is written to, described by the ``text``."""
+    """Return the option for the output folder, with ``text`` as help."""
     return click.option(
         "--to",
         "folder",
@@ -235,7 +235,7 @@ def _tracked(
     make: Callable[[Study, StudySpec], Tracker],
     follow: bool,
 ) -> int:
-    """Write a study into a tracker; how many of its trials have ended."""
+    """Write a study to a tracker; return how many of its trials have ended."""
     from hpo.cli.commands.signals import handle_signals
     from hpo.runs.exports.tracking import track
     from hpo.runs.repository import stored_spec

@@ -15,7 +15,7 @@ SCRIPT = Path(trainers.__file__).parent / "distributed" / "build_horovod.sh"
 
 
 def missing() -> list[str]:
-    """The missing requirements of a Horovod build, one line each, with the way out."""
+    """Return the missing requirements of a Horovod build, one line each, with the remedy."""
     bash = shutil.which("bash")
     if bash is None:
         return ["bash; Horovod is built on Linux and macOS"]

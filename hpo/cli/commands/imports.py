@@ -1,4 +1,4 @@
-"""`hpo import`: bring runs made elsewhere into a storage."""
+"""`hpo import`: imports runs made elsewhere into a storage."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class _Importers(click.Group):
-    """A command for each importer besides those that stand here; plug-ins are looked for where one is asked for."""
+    """The commands defined here and one for each importer; plug-ins are searched only when a command is requested."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names; an importer with a fault is none."""
+        """Return the names, without faulty importers."""
         return [*super().list_commands(ctx), *options.Named(IMPORTERS).names()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name; a usage error for an importer with a fault."""
+        """Return the command of this name; a usage error for a faulty importer."""
         if own := super().get_command(ctx, cmd_name):
             return own
         try:
@@ -43,7 +43,7 @@ class _Importers(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the words name; the error for one that there is not names the nearest."""
+        """Return the command named by the arguments; the error for an unknown one suggests the nearest."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             hint = IMPORTERS.explain(args[0]) or f"; there are {', '.join(self.list_commands(ctx))}"
             ctx.fail(f"there is no importer {args[0]!r}{hint}")
@@ -90,7 +90,7 @@ def _show(imported: Imported) -> None:
 
 
 def _run_options(command: Command) -> Command:
-    """The options of every command that turns past runs into trials of a study."""
+    """Add the options of every command that imports past runs as trials of a study."""
     for option in (
         options.json_output,
         options.storage,
@@ -139,7 +139,7 @@ def _run_options(command: Command) -> Command:
 
 
 def _command(name: str, described: ImporterDescription) -> click.Command:
-    """``hpo import NAME SOURCE``, with the options of the importer and those of all."""
+    """Return the command ``hpo import NAME SOURCE``, with the importer's options and the common ones."""
 
     def call(source: Any, **given: Any) -> None:
         own = {option: given.pop(option) for option in described.options}
@@ -196,7 +196,7 @@ def _import(
 
 
 def _train_samples(spec: StudySpec) -> int:
-    """The size of the study's training set: as its file says, or counted in its data."""
+    """Return the size of the study's training set, from its file or counted in its data."""
     from hpo.past_runs.conversion import said_train_samples
     from hpo.runs.checks import check_workload
 

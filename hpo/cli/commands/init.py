@@ -25,11 +25,11 @@ OWN = Beginning(
     data="data: {}                            # what your class is opened with",
     target="accuracy>=0.9",
 )
-"""The first lines of a study with a workload class of one's own."""
+"""The first lines of a study with the user's own workload class."""
 
 
 def beginnings() -> dict[str, tuple[str, Beginning]]:
-    """Workload and beginning by the name that an answer gives; a plug-in with a fault has none."""
+    """Return workload and template by the name in an answer, without faulty plug-ins."""
     found: dict[str, tuple[str, Beginning]] = {}
     for workload in WORKLOADS:
         with contextlib.suppress(PluginError):
@@ -39,13 +39,13 @@ def beginnings() -> dict[str, tuple[str, Beginning]]:
 
 
 class _Answer(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
-    """A value that a function of ours reads, or refuses with the rule."""
+    """A value parsed by a given function, which rejects it with the rule."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name, self._read = name, read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value that a text stands for."""
+        """Return the value of a string."""
         if not isinstance(value, str):
             return value
         try:
@@ -55,10 +55,10 @@ class _Answer(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4
 
 
 class _WorkloadAnswer(_Answer):
-    """One of the names of :func:`beginnings`; plug-ins are looked for where the help lists them."""
+    """One of the names of :func:`beginnings`; plug-ins are searched only when the help lists them."""
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002
-        """``[digits|images|package.module:Class]``."""
+        """Return ``[digits|images|package.module:Class]``."""
         return f"[{'|'.join([*beginnings(), 'package.module:Class'])}]"
 
 
@@ -218,7 +218,7 @@ def study_text(
     full: int,
     machine: str,
 ) -> str:
-    """The study file of these answers, with comments."""
+    """Return the study file for these answers, with comments."""
     from hpo.study.program import PROGRAM
 
     trained, begun = beginnings().get(workload, (workload, OWN))
@@ -267,7 +267,7 @@ budget: {{trials: auto, epochs_per_trial: {begun.epochs}}}
 
 
 def _search(begun: Beginning) -> str:
-    """The section ``search``, with the other optimizers, those of plug-ins too, in a comment."""
+    """Return the section ``search``, with the other optimizers, including plug-ins', in a comment."""
     from search_spaces.techniques import OPTIMIZERS
 
     others = ", ".join(name for name in OPTIMIZERS if name != begun.optimizer)
@@ -285,7 +285,7 @@ def _search(begun: Beginning) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """A value in the words of YAML."""
+    """Return a value as YAML."""
     plain = isinstance(value, str) and not _is_special(value)
     return str(value) if plain else json.dumps(value, ensure_ascii=False)
 
@@ -296,7 +296,7 @@ def _is_special(name: str) -> bool:
 
 
 def _normalization(ladder: tuple[int, ...], full: int) -> int:
-    """The largest group of at most 16 samples that every batch can be cut into."""
+    """Return the largest group size of at most 16 samples that divides every batch."""
     return next(
         size for size in range(16, 0, -1) if all(batch % size == 0 for batch in (*ladder, full))
     )

@@ -52,7 +52,7 @@ def _choose_compiler(ctx: click.Context, param: click.Parameter, value: bool) ->
 
 
 def _tell_processes(ctx: click.Context, variable: str, value: str) -> None:
-    """Let every process that the command starts see a value, in its environment."""
+    """Pass a value to every process that the command starts, in its environment."""
     before = os.environ.get(variable)
     os.environ[variable] = value
 
@@ -91,7 +91,7 @@ class _BatchOrBest(click.ParamType):  # type: ignore[type-arg]  # no click befor
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | str:
-        """The number, or "best"."""
+        """Return the number, or "best"."""
         if value == "best":
             return str(value)
         try:
@@ -111,7 +111,7 @@ BATCH_OR_BEST = _BatchOrBest()
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
-    """A name of a registry for which ``able`` holds; plug-ins are looked for where the help or an error lists them."""
+    """A name of a registry for which ``able`` holds; plug-ins are searched only if the help or an error lists them."""
 
     name = "name"
 
@@ -121,7 +121,7 @@ class Named(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 t
         self._registry, self._able = registry, able
 
     def names(self) -> list[str]:
-        """The names that may be given; a plug-in with a fault is none."""
+        """Return the allowed names, without faulty plug-ins."""
         found = []
         for name in self._registry:
             with contextlib.suppress(PluginError):
@@ -130,11 +130,11 @@ class Named(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 t
         return found
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002
-        """``[slurm|lsf]``."""
+        """Return ``[slurm|lsf]``."""
         return f"[{'|'.join(self.names())}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name."""
+        """Return the name."""
         try:
             able = value in self._registry and self._able(self._registry[value])
         except PluginError as error:
@@ -161,12 +161,12 @@ token = click.option(
 
 
 def of_a_server(command: Command) -> Command:
-    """Give a command the options that name a server."""
+    """Add the options for a server to a command."""
     return _server(token(command))
 
 
 def plan_request(command: Command) -> Command:
-    """Give a command an option for each field of :class:`hpo.PlanRequest`, whose checks it leaves to that."""
+    """Add an option for each field of :class:`hpo.PlanRequest` to a command; that class checks the values."""
     for field in reversed(dataclasses.fields(PlanRequest)):
         rules = field.metadata
         name = rules.get("option", f"--{field.name.replace('_', '-')}")
@@ -202,14 +202,14 @@ def show(document: Callable[[], Any], shown: Callable[[], None], as_json: bool) 
 
 
 def print_json(document: Any) -> None:
-    """Print plain values; JSON has no NaN and no infinity, so that what was not measured is null."""
+    """Print plain values as JSON; unmeasured values become null, as JSON has no NaN or infinity."""
     from trainers.json_text import json_text
 
     click.echo(json_text(document, indent=2))
 
 
 def full_scale(result: StudyResult) -> tuple[int, ...]:
-    """The batch size that a study is for; a usage error where its file names none."""
+    """Return a study's full-scale batch size; a usage error if its file names none."""
     if result.spec.full_scale is None:
         raise click.UsageError(
             f"study {result.study.name!r} names no full_scale batch size; give one"

@@ -1,4 +1,4 @@
-"""Studies of a server: submit one, see where they stand, cancel, read what happened."""
+"""Studies of a server: submit, show status, cancel, read logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def client_of(server: str | None, token: str | None) -> Iterator[Client]:
-    """The client of a server, for one command."""
+    """Open the client of a server for one command."""
     from hpo.client.client import Client
 
     with Client(server, token) as client:

@@ -23,7 +23,7 @@ class Lifetime(click.ParamType):  # type: ignore[type-arg]  # no click before 8.
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> Any:
-        """A timedelta, None for never."""
+        """Return a timedelta, None for never."""
         if not isinstance(value, str):
             return value
         found = re.fullmatch(r"([1-9][0-9]{0,4})([mhdw])", value)

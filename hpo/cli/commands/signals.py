@@ -1,4 +1,4 @@
-"""Signals that ask a process to end in good order; a second one ends it at once."""
+"""Signals that ask a process to end cleanly; a second one ends it at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies in a database: run one, list them, show what is known of one, forecast."""
+"""Studies in a database: run, list, show, forecast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 SECONDS_OF_TIMING = 20.0
-"""For which `hpo run` times a study at most before it begins."""
+"""Most seconds for which `hpo run` times a study before it begins."""
 
 
 @click.command()
@@ -113,7 +113,7 @@ def run(
         return
     if of_scheduler["array"] is not None:
         raise click.UsageError("--array needs --on, the scheduler that starts the agents")
-    # Ray prints of worker processes that died on stdout, which is for the result alone
+    # Ray reports dead worker processes on stdout, which is only for the result
     with live_progress() as progress, contextlib.redirect_stdout(sys.stderr):
         result = api.run_study(
             spec,
@@ -193,7 +193,7 @@ def _submit_sweep(
     server: str | None,
     token: str | None,
 ) -> None:
-    """Write the folder of a sweep for a scheduler, and hand it over."""
+    """Write the folder of a sweep for a scheduler, and submit it."""
     import re
 
     from hpo.client.address import address
@@ -246,7 +246,7 @@ def _submit_sweep(
 
 
 def _shared(storage: str) -> str:
-    """The storage as the hosts of a slot find it: the path of an SQLite file made absolute."""
+    """Return the storage as the hosts of a slot can find it: an SQLite path is made absolute."""
     prefix = "sqlite:///"
     if "://" not in storage:
         return f"{prefix}{Path(storage).absolute()}"
@@ -349,7 +349,7 @@ def trials(study: str, storage: str, form: str, number: int | None, folder: Path
 
 
 def _log(path: Path, number: int) -> str:
-    """A program's output without control characters; a line that it redrew becomes one line per drawing."""
+    """Return a program's output without control characters; a redrawn line becomes one line per redraw."""
     from storage.schema.column_types import plain_text
 
     try:

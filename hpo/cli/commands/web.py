@@ -1,4 +1,4 @@
-"""Puts the dashboard on the server: neither of the two knows the other."""
+"""Connects the dashboard to the server, neither of which imports the other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def dashboard_routers(path: str = "") -> list[Any]:
-    """The routers of the pages, with the server's rights and its fits behind them; ``path`` as its configuration's."""
+    """Return the routers of the pages, with the server's permissions and fits; ``path`` is the configured prefix."""
     from hpo.dashboard.access import Access
     from hpo.dashboard.data_routes import data_routes
     from hpo.dashboard.pages import pages

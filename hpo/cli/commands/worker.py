@@ -24,7 +24,7 @@ class _Bytes(click.ParamType):  # type: ignore[type-arg]  # no click before 8.2 
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> Any:
-        """The bytes."""
+        """Return the bytes."""
         found = re.fullmatch(r"([1-9][0-9]{0,17})([kMGT]?)", str(value))
         if found is None:
             self.fail(
@@ -173,9 +173,9 @@ def worker(
     from trainers.workloads.program import secrets
 
     logs.set_up(log_format)
-    if plugins or TAKEN not in os.environ:  # a server's own worker has the server's
+    if plugins or TAKEN not in os.environ:  # a server's own worker inherits the server's
         os.environ[TAKEN] = ",".join(plugins)
-    # what is started from now on inherits what programs may see, and not where the studies are stored
+    # child processes inherit the variables that programs may see, but not the storage's URL
     os.environ[secrets.ALLOWED] = ",".join((*secrets.DEFAULT_ALLOWED, *program_variables))
     os.environ.pop("HPO_STORAGE", None)
     if program_wrapper is not None:
@@ -192,6 +192,6 @@ def worker(
         "TUNE_DISABLE_SIGINT_HANDLER", "1"
     )  # Ray Tune would take Ctrl-C for itself
     handle_signals(running.stop)
-    # Ray prints of worker processes that died on stdout
+    # Ray reports dead worker processes on stdout
     with contextlib.redirect_stdout(sys.stderr):
         running.run()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show_designs(found: Designs) -> None:
-    """Each choice of sizes and trainings than which no cheaper one tells as much, and the study as it is."""
+    """Print each choice of sizes and trainings that no cheaper one matches, and the study as it is."""
     sizes = dict(found.full_scale)
     at = ", ".join(filter(None, (f"batch {sizes.pop(BATCH):,}", told(tuple(sizes.items())))))
     unit = found.question.unit
@@ -45,7 +45,7 @@ def show_designs(found: Designs) -> None:
 
 
 def sentence(each: Design, found: Designs) -> str:
-    """A design in a sentence: ``up to width 64, 40 trainings: 6 accelerator hours, loss within a factor of 1.6``."""
+    """Describe a design: ``up to width 64, 40 trainings: 6 accelerator hours, loss within a factor of 1.6``."""
     paid = (
         f"{number(each.cost)} trainings at full scale"
         if each.hours is None

@@ -1,4 +1,4 @@
-"""The results of a check, one line each; warnings and failures are followed by the way out."""
+"""The results of a check, one line each; warnings and failures are followed by the remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def show_findings(findings: Sequence[Finding]) -> None:
-    """The findings, and a count of those that need something done."""
+    """Print the findings, and a count of those that need action."""
     console = new_console()
     width = max((len(each.name) for each in findings), default=0)
     for each in findings:
@@ -31,5 +31,5 @@ def show_findings(findings: Sequence[Finding]) -> None:
 
 
 def plain(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """The findings as plain values."""
+    """Return the findings as plain values."""
     return [dataclasses.asdict(each) for each in findings]

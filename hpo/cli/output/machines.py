@@ -1,4 +1,4 @@
-"""Machines on stdout: one line each, or one with every figure and where it comes from."""
+"""Machines on stdout: one line each, or one with every figure and its source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3,
 
 
 def show_machines(found: Sequence[Machine]) -> None:
-    """A table of machines."""
+    """Print a table of machines."""
     table = new_table(
         "machines", "name", "nodes", "each with", "between nodes", "scheduler", "machine"
     )
@@ -36,7 +36,7 @@ def show_machines(found: Sequence[Machine]) -> None:
 
 
 def show_machine(machine: Machine) -> None:
-    """Every figure of one machine."""
+    """Print every figure of one machine."""
     console = new_console()
     console.print(Text(f"{machine.name}: {machine.title}", style="bold"))
     console.print(
@@ -54,7 +54,7 @@ def show_machine(machine: Machine) -> None:
 
 
 def number_with_unit(value: float, unit: str) -> str:
-    """``25 GB/s``."""
+    """Return ``25 GB/s``."""
     for size, prefix in PREFIXES:
         if value >= size:
             return f"{value / size:.4g} {prefix}{unit}"
@@ -62,7 +62,7 @@ def number_with_unit(value: float, unit: str) -> str:
 
 
 def _figures(machine: Machine) -> Iterator[tuple[str, str, str]]:
-    """Name, value and the key of its source."""
+    """Yield name, value and the key of its source."""
     device = machine.accelerator
     yield "nodes", number(machine.nodes), "nodes"
     yield (

@@ -20,7 +20,7 @@ WIDTH = 100
 
 
 def show_plan(plan: Plan, folder: Path) -> None:
-    """A plan, readable in WIDTH columns."""
+    """Print a plan in WIDTH columns."""
     console = new_console()
     if not console.is_terminal or console.width > WIDTH:
         console.width = WIDTH
@@ -43,13 +43,13 @@ def show_plan(plan: Plan, folder: Path) -> None:
 
 
 def duration(seconds: float) -> str:
-    """In the unit that a person would use: ``42 s``, ``3.5 min``, ``2.25 h``, ``9.1 days``."""
+    """Format a duration in a readable unit: ``42 s``, ``3.5 min``, ``2.25 h``, ``9.1 days``."""
     size, words = _unit(seconds)
     return f"{number(seconds / size)} {words}"
 
 
 def duration_interval(ends: Interval) -> str:
-    """``2.25 (1.8 to 3.5) h``, in the unit of the median."""
+    """Return ``2.25 (1.8 to 3.5) h``, in the unit of the median."""
     size, words = _unit(ends.median)
     return f"{interval(Interval(ends.median / size, ends.low / size, ends.high / size))} {words}"
 
@@ -144,7 +144,7 @@ def _settings(plan: Plan) -> str:
     own = values.pop("own", {})
     always = {"optimizer", "learning_rate", "normalization_batch_size"}
     if plan.job.workload == PROGRAM:
-        always.remove("normalization_batch_size")  # a program normalizes as it does
+        always.remove("normalization_batch_size")  # a program uses its own normalization
     said = {
         name: value
         for name, value in values.items()
@@ -189,7 +189,7 @@ def _front(rows: Sequence[Mapping[str, Any]], has_slot: bool) -> Table:
 
 
 def trade_offs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The Pareto front of time, hours and epochs, or the metric of a fixed budget, a row for each member."""
+    """Return the Pareto front of time, hours and epochs (or the metric of a fixed budget), a row for each member."""
     metric = next((row["metric"] for row in rows if row.get("metric")), None)
     names = sorted({name for row in rows for name in row["settings"]})
     table = new_table(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show_check(file: Path, spec: StudySpec, price: StudyPrice | None) -> None:
-    """The result for a study file without faults."""
+    """Print the result for a study file without faults."""
     aim = target(spec.target.metric, spec.target.threshold, spec.target.higher_is_better)
     until = (
         f"for the {aim} in {spec.question.epochs:g} epochs"
@@ -43,7 +43,7 @@ def show_check(file: Path, spec: StudySpec, price: StudyPrice | None) -> None:
 
 
 def lines(price: StudyPrice, spec: StudySpec) -> Iterator[str]:
-    """The price, one sentence a line."""
+    """Yield the price, one sentence per line."""
     asked = f"{price.trials} trials"
     if spec.budget.ends_by_itself:
         asked = f"a search that ends by itself, after {asked} at the latest"

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class _TellsPrice(Progress):
-    """Prints what a study takes on stderr, above whatever else is shown there."""
+    """Prints the cost of a study on stderr, above other output."""
 
     def price(self, spec: StudySpec, price: StudyPrice) -> None:
-        """A line for each sentence."""
+        """Print a line for each sentence."""
         from hpo.cli.output import prices
 
         for line in prices.lines(price, spec):
@@ -42,7 +42,7 @@ class _TellsPrice(Progress):
 
 
 class LiveProgress(_TellsPrice):
-    """Draws the ladder, rung by rung, and the runs that are launched, in place on a terminal."""
+    """Draws the ladder, rung by rung, and launched runs, in place on a terminal."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -51,7 +51,7 @@ class LiveProgress(_TellsPrice):
         self._line = Text("starting")
 
     def print_line(self, text: str) -> None:
-        """Print it above the ladder."""
+        """Print the line above the ladder."""
         self._live.console.print(text, highlight=False)
 
     def message(self, text: str) -> None:
@@ -62,7 +62,7 @@ class LiveProgress(_TellsPrice):
     def sweep(
         self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
     ) -> None:
-        """Draw the ladder anew."""
+        """Redraw the ladder."""
         ended = sum(trial.state.finished for trial in trials)
         left = self._left.of(ended, spec.budget.trials)
         self._ladder = ladder_progress(spec, trials, running)
@@ -72,7 +72,7 @@ class LiveProgress(_TellsPrice):
         self._draw()
 
     def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
-        """Show how far the race is."""
+        """Show the progress of the race."""
         ended = sum(trial.state.finished for trial in trials)
         now = ", ".join(
             f"epoch {point['epochs']:.1f}: {point['metric']:.3f}" for point in running.values()
@@ -81,7 +81,7 @@ class LiveProgress(_TellsPrice):
         self._draw()
 
     def run(self, plan: Plan, seed: int, point: ConvergencePoint) -> None:
-        """Show how far a launched run is."""
+        """Show the progress of a launched run."""
         self._line = Text(
             f"{KIND_NAMES[plan.kind]} at {plan.global_batch_size} on {plan.workers} workers, "
             f"seed {seed}: epoch {point.epochs:.1f}, {plan.job.target.metric} {point.metric:.3f}"
@@ -151,7 +151,7 @@ def live_progress() -> Iterator[Progress]:
 def ladder_progress(
     spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
 ) -> Table:
-    """The rungs with what has come of them so far."""
+    """Return the rungs with their results so far."""
     table = new_table(spec.name, *ladder_columns(spec))
     for row in ladder_rows(spec, trials, running):
         table.add_row(*row)

@@ -19,7 +19,7 @@ RECALLED = {
 
 
 def show_recipes(found: Sequence[Recipe]) -> None:
-    """A table of recipes."""
+    """Print a table of recipes."""
     table = new_table("recipes", "name", "workload", "optimizer", "batch sizes", "result", "source")
     for each in found:
         table.add_row(
@@ -38,7 +38,7 @@ def show_recipes(found: Sequence[Recipe]) -> None:
 
 
 def show_recipe(each: Recipe) -> None:
-    """Everything that is known of one recipe."""
+    """Print all data of one recipe."""
     console = new_console()
     console.print(Text(f"{each.name}: {each.title}", style="bold"))
     arxiv = f"arXiv:{each.source.arxiv}" if each.source.arxiv else ""
@@ -60,14 +60,14 @@ def show_recipe(each: Recipe) -> None:
 
 
 def batches(each: Recipe) -> str:
-    """The published batch sizes: all of a few, the ends of many, and where the batch grows to during a training."""
+    """Return the published batch sizes: all if few, else the range, and the final batch if it grows in a training."""
     published = [number(batch) for batch in each.published_batches]
     text = ", ".join(published) if len(published) <= 3 else f"{published[0]} to {published[-1]}"
     return f"{text} -> {number(each.grows_to)}" if each.grows_to else text
 
 
 def _headline(each: Recipe) -> str:
-    """The result at the recipe's own batch size, or else the first."""
+    """Return the result at the recipe's own batch size, or else the first."""
     at_own = [
         result for result in each.results if result.global_batch_size == each.global_batch_size
     ]

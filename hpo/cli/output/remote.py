@@ -1,4 +1,4 @@
-"""Studies of a server and what happens to them, in a terminal."""
+"""Studies of a server and their events, in a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNFINISHED = ("queued", "running")
 
 
 def show_studies(studies: Sequence[StudyStatus]) -> None:
-    """A table of studies."""
+    """Print a table of studies."""
     console = new_console()
     if not studies:
         console.print("no studies; `hpo submit STUDY.yaml` queues one")
@@ -54,7 +54,7 @@ def show_studies(studies: Sequence[StudyStatus]) -> None:
 
 
 def show_status(study: StudyStatus) -> None:
-    """One study: where it stands, and its rungs."""
+    """Print one study: its state and its rungs."""
     console = new_console()
     goal = study.document["target"]
     headline = f"{study.name} is {_state(study)}" + (f" on {study.worker}" if study.worker else "")
@@ -93,13 +93,13 @@ def show_status(study: StudyStatus) -> None:
 
 
 def event_line(event: RemoteEvent) -> str:
-    """An event in one line, or more where its message has more."""
+    """Return an event as one line, or more if its message has more."""
     at = f"{event.at:%Y-%m-%d %H:%M:%S}  " if event.at else ""
     return f"{at}{event.kind:<12} {event.message}".rstrip()
 
 
 def event_json(event: RemoteEvent) -> str:
-    """An event as a line of JSON."""
+    """Return an event as a line of JSON."""
     return json_text(
         {
             "id": event.id,
@@ -113,7 +113,7 @@ def event_json(event: RemoteEvent) -> str:
 
 
 def tell_event(event: RemoteEvent) -> None:
-    """An event on stderr, where progress goes."""
+    """Print an event on stderr, where progress goes."""
     sys.stderr.write(event_line(event) + "\n")
     sys.stderr.flush()
 

@@ -1,4 +1,4 @@
-"""How tables look in a terminal."""
+"""The style of tables in a terminal."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rich.text import Text
 from hpo.runs.formatting import readable
 
 WIDTH_OF_FILES = 140
-"""Columns where the output is no terminal and so has no width of its own."""
+"""Width in columns if the output is not a terminal."""
 
 
 def new_console() -> Console:
-    """A console on stdout."""
+    """Return a console on stdout."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=WIDTH_OF_FILES)
 
 
 def new_table(title: str, *columns: str) -> Table:
-    """A table without frames; settings are named in words."""
+    """Return a table without borders; settings are named in words."""
     table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for column in columns:
         table.add_column(readable(column))
@@ -28,7 +28,7 @@ def new_table(title: str, *columns: str) -> Table:
 
 
 def new_list() -> Table:
-    """Names and texts without a heading; a long text goes on below its own beginning."""
+    """Return a table of names and texts without a heading; long texts wrap within their column."""
     table = Table(box=None, show_header=False, pad_edge=True, padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()

@@ -43,7 +43,7 @@ YES_OR_NO = {None: "", True: "yes", False: "no"}
 
 
 def show_study(result: StudyResult, found: Sequence[Importances] = ()) -> None:
-    """The rungs, the importances of the settings, the forecast at full scale, the validation beside rules of thumb."""
+    """Print rungs, importances of the settings, full-scale forecast, and validation beside rules of thumb."""
     console = new_console()
     console.print(_rungs(result))
     for each in result.keeping:
@@ -72,7 +72,7 @@ def show_study(result: StudyResult, found: Sequence[Importances] = ()) -> None:
 def show_forecasts(
     forecasts: Sequence[Forecast], trade_offs: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Forecasts at several batch sizes, the reason of each below, and what is weighed against what over all of them."""
+    """Print forecasts at several batch sizes with the reason of each below, and the trade-offs over all of them."""
     console = new_console()
     console.print(_forecasts(forecasts, "forecast"))
     for each in forecasts:
@@ -85,7 +85,7 @@ def show_forecasts(
 
 
 def show_studies(studies: Sequence[Study]) -> None:
-    """A table of studies."""
+    """Print a table of studies."""
     table = new_table("studies", "name", "state", "workload", "target", "created", "message")
     for study in studies:
         table.add_row(
@@ -100,7 +100,7 @@ def show_studies(studies: Sequence[Study]) -> None:
 
 
 def trial_rows(result: StudyResult) -> list[dict[str, Any]]:
-    """The trials as flat rows: identity, settings, what came of them."""
+    """Return the trials as flat rows: identity, settings, results."""
     further = sorted({name for trial in result.trials for name in trial.measures or ()})
     return [
         {
@@ -118,7 +118,7 @@ def trial_rows(result: StudyResult) -> list[dict[str, Any]]:
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], out: TextIO) -> None:
-    """Rows as CSV with a header; a text is one line of it, and no formula to a spreadsheet that opens it."""
+    """Write rows as CSV with a header; strings are kept to one line and safe from formulas in spreadsheets."""
     writer = csv.DictWriter(
         out, fieldnames=list(rows[0]) if rows else ["number"], lineterminator="\n"
     )
@@ -129,18 +129,18 @@ def write_csv(rows: Sequence[Mapping[str, Any]], out: TextIO) -> None:
 
 
 def _one_line(value: Any) -> Any:
-    """The value, the lines of a text joined by " | "."""
+    """Return the value, with the lines of a string joined by " | "."""
     return re.sub(r"\s*[\r\n]\s*", " | ", value.strip("\r\n")) if isinstance(value, str) else value
 
 
 def _no_formula(value: Any) -> Any:
-    """The value, a text that a spreadsheet would compute behind an apostrophe (OWASP, CSV injection)."""
+    """Return the value; an apostrophe precedes a string that a spreadsheet would compute (OWASP, CSV injection)."""
     computed = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{value}" if computed else value
 
 
 def show_trials(result: StudyResult) -> None:
-    """The trials with the settings that the study varies; below, each cause with a program's last words once."""
+    """Print the trials with the settings that vary; below, each cause once with a program's last output."""
     varied, fixed = result.spec.varied, result.spec.question.fixed
     table = new_table(
         f"trials of {result.study.name}",
@@ -179,17 +179,17 @@ def _metric(trial: Trial) -> str:
 
 
 def forecast_epochs(plan: Plan) -> str:
-    """The epochs that a plan expects; "" for one of a fixed budget, which is no forecast."""
+    """Return the epochs that a plan expects; "" for a fixed budget, which is not a forecast."""
     return "" if plan.job.question.fixed else interval(plan.epochs)
 
 
 def _first(reason: str) -> str:
-    """The first line of a reason, without the name of the log whose end follows there."""
+    """Return the first line of a reason, without the name of the log quoted after it."""
     return reason.strip().partition("\n")[0].partition("; the end of ")[0]
 
 
 def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
-    """The launches of a plan beside its forecast and the baselines of their models."""
+    """Print the launches of a plan beside its forecast and the baselines of their models."""
     table = new_table(
         f"plan {plan.id} at {plan.global_batch_size}",
         "outcome",
@@ -227,7 +227,7 @@ def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
 
 
 def _rates(plan: Plan, runs: Sequence[Launched]) -> Iterator[str]:
-    """Notes on time that the measured rate of a launch leaves out and the plan's includes."""
+    """Yield notes on time that the plan's rate includes but the measured rate of a launch does not."""
     timed = [run for run in runs if run.samples_per_second and run.outcome.seconds > 0]
     if not timed:
         return
@@ -246,7 +246,7 @@ def _rates(plan: Plan, runs: Sequence[Launched]) -> Iterator[str]:
 
 
 def launched_run_to_dict(run: Launched) -> dict[str, Any]:
-    """A launch as plain values: its outcome, and what the launch adds."""
+    """Return a launch as plain values: its outcome and the launch's own values."""
     return {
         **run.outcome.to_dict(),
         "restarts": run.restarts,
@@ -258,7 +258,7 @@ def launched_run_to_dict(run: Launched) -> dict[str, Any]:
 
 
 def calibration_row(row: CalibrationRow) -> dict[str, Any]:
-    """A calibration row as plain values."""
+    """Return a calibration row as plain values."""
     plain = dataclasses.asdict(row)
     return {
         name: str(value) if name in {"kind", "trust"} and value is not None else value
@@ -267,7 +267,7 @@ def calibration_row(row: CalibrationRow) -> dict[str, Any]:
 
 
 def show_calibration(rows: Sequence[CalibrationRow]) -> None:
-    """Forecast against observed over all launched plans, and how many intervals held."""
+    """Print forecast against observed over all launched plans, and how many intervals held."""
     table = new_table(
         "calibration",
         "plan",
@@ -371,7 +371,7 @@ def _raced(result: StudyResult) -> Table:
 
 
 def _importances(found: Sequence[Importances]) -> Table:
-    """A row for each setting, the first that matters most; a column for each batch size."""
+    """Return a row for each setting, the most important first, and a column for each batch size."""
     table = new_table(
         "which settings matter (fANOVA | PED-ANOVA)",
         "setting",
@@ -410,7 +410,7 @@ def _forecasts(forecasts: Sequence[Forecast], title: str) -> Table:
 
 
 def _prospects(forecast: Forecast) -> Table:
-    """Further remarks of a forecast, one line each."""
+    """Return further remarks of a forecast, one line each."""
     table = new_list()
     for name, text in prospects(forecast):
         table.add_row(Text(name), Text(text))
@@ -446,7 +446,7 @@ def _launched(result: StudyResult) -> Table:
 
 
 def _references(result: StudyResult) -> Iterator[str]:
-    """The metrics of each launch beside the baselines that its workload names."""
+    """Yield the metrics of each launch beside the baselines of its workload."""
     for run in result.launched:
         for outcome in run.outcomes:
             others = run.references(outcome)

@@ -52,23 +52,23 @@ class SubmittedRun:
 
     @property
     def source(self) -> str:
-        """Where the outcome comes from, the same on every machine; tells it apart from all others."""
+        """The outcome's origin: unique, and the same on every machine."""
         scaling = [part for part in self.path.parts[-3:-1] if part in ("strong", "weak")]
         parts = [self.round, self.submitter, self.system, *scaling, self.benchmark, self.path.stem]
         return "MLPerf " + "/".join(part for part in parts if part)
 
     @property
     def threshold(self) -> float:
-        """The metric that the round asked for."""
+        """The target metric of the round."""
         return EARLIER_THRESHOLDS.get(
             (self.round, self.benchmark), BENCHMARKS[self.benchmark].threshold
         )
 
 
 def results_in(path: Path, round_name: str | None = None) -> Iterator[SubmittedRun | EvidenceError]:
-    """Every result under a folder, by path; an error, not raised, for each that cannot be read.
+    """Yield every result under a folder, by path; yield (not raise) an error for each that cannot be read.
 
-    Raises :class:`EvidenceError` where there is none at all. Benchmarks that are no workload here are left out.
+    Raises :class:`EvidenceError` if there is no result at all. Benchmarks without a workload here are left out.
     """
     logs = sorted(path.rglob("result_*.txt")) if path.is_dir() else [path] if path.is_file() else []
     if not logs:
@@ -118,7 +118,7 @@ def _result(log: Path, round_name: str | None) -> SubmittedRun:
 
 
 def _description(path: Path) -> dict[str, Any]:
-    """A system's description; empty where there is none, as logs of newer rounds tell enough without it."""
+    """Return a system's description; empty if there is none, as logs of newer rounds suffice without it."""
     if not path.is_file():
         return {}
     try:

@@ -1,7 +1,7 @@
-"""From MLPerf results into a storage: a study for each round and benchmark, a plan for each configuration that was run,
-an outcome for each training, and the throughput of each configuration.
+"""Stores MLPerf results: a study for each round and benchmark, a plan for each configuration that was run, an outcome
+for each training, and the throughput of each configuration.
 
-The plans are of kind ``imported``: nothing was predicted for them, so that they do not count in the calibration; their
+The plans are of kind ``imported``: nothing was predicted for them, so they do not count in the calibration; their
 outcomes are evidence for forecasts, and their throughputs for the time model.
 """
 
@@ -33,12 +33,12 @@ from storage.records import (
 from storage.store import Store
 
 BACKEND = "mlperf"
-_SEEDS = 2**63  # some submitters' seeds do not fit a signed column
+_SEEDS = 2**63  # some submitters' seeds do not fit into a signed column
 
 
 @dataclass
 class Imported:
-    """The result of an import: outcomes by study, those that were there before, and why files were left out."""
+    """The result of an import: outcomes by study, known outcomes, and why files were left out."""
 
     outcomes: dict[str, int] = field(default_factory=dict)
     known: int = 0
@@ -50,9 +50,9 @@ class Imported:
 
 
 def import_results(store: Store, path: Path, round_name: str | None = None) -> Imported:
-    """Read a folder of MLPerf results into the storage; a second import adds nothing that is there.
+    """Read a folder of MLPerf results into the storage; importing twice adds nothing.
 
-    Raises :class:`EvidenceError` where the folder holds no result that can be read.
+    Raises :class:`EvidenceError` if the folder holds no readable result.
     """
     imported, groups = Imported(), defaultdict[str, list[SubmittedRun]](list)
     for found in results_in(path, round_name):
@@ -102,7 +102,7 @@ def _configurations(results: Sequence[SubmittedRun]) -> Mapping[object, list[Sub
 def _enter(
     store: Store, name: str, results: Sequence[SubmittedRun]
 ) -> tuple[Study, list[StoredPlan]]:
-    """The study of that name, with a rung for every batch size that it holds now, and the plans that it had before."""
+    """Return the study of that name, with a rung for every batch size that it now holds, and its earlier plans."""
     try:
         study = store.study(name)
     except NotFound:
@@ -127,7 +127,7 @@ def _enter(
 
 
 def _spec(name: str, results: Sequence[SubmittedRun], plans: Sequence[StoredPlan]) -> StudySpec:
-    """A study that says what the results and the plans are: their batches are its ladder, their rates its range."""
+    """Return a study for the results and plans: their batches are its ladder, their learning rates its range."""
     first = results[0]
     every = {plan.global_batch_size for plan in plans} | {
         result.global_batch_size for result in results
@@ -160,7 +160,7 @@ def _spec(name: str, results: Sequence[SubmittedRun], plans: Sequence[StoredPlan
 def _keep(
     store: Store, study: Study, plans: Sequence[StoredPlan], results: Sequence[SubmittedRun]
 ) -> int:
-    """Store the runs of one configuration that are not there yet; returns how many."""
+    """Store the new runs of one configuration; return how many."""
     first = results[0]
     plan_id = _plan(store, study, plans, first)
     known = {outcome.source for outcome in store.outcomes(plan_id)}
@@ -187,7 +187,7 @@ def _keep(
 
 
 def _plan(store: Store, study: Study, plans: Sequence[StoredPlan], result: SubmittedRun) -> int:
-    """The plan of a configuration: that of ``plans``, which were there before, or a new one."""
+    """Return the plan of a configuration: one of the existing ``plans``, or a new one."""
     settings = result.settings.to_dict()
     for plan in plans:
         if (

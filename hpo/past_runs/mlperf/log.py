@@ -1,4 +1,4 @@
-"""One training's MLPerf log: lines ``:::MLLOG {...}`` between whatever else the training printed.
+"""One training's MLPerf log: lines ``:::MLLOG {...}`` among other output of the training.
 
 Keys and their meaning: MLCommons' ``mlperf_logging/mllog/constants.py`` and the training and HPC rules.
 """
@@ -19,7 +19,7 @@ TOKEN = ":::MLLOG "
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line of the log: ``seconds`` of the submitter's clock, a key, its value and what is said about it."""
+    """One line of the log: ``seconds`` of the submitter's clock, a key, its value and its metadata."""
 
     key: str
     seconds: float
@@ -29,7 +29,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The metric after so many ``epochs``; ``step`` where the log tells it; ``seconds`` since the run's start."""
+    """The metric after ``epochs``; ``step`` if the log has it; ``seconds`` since the run's start."""
 
     epochs: float
     step: int | None
@@ -39,9 +39,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """The content of one log. ``values`` holds the last value of every key; ``samples_per_second`` is of training
-    alone.
-    """
+    """The content of one log. ``values`` has each key's last value; ``samples_per_second`` is without evaluation."""
 
     benchmark: str
     status: str
@@ -52,18 +50,18 @@ class LoggedRun:
 
     @property
     def epochs(self) -> float:
-        """Until the last evaluation; 0 without any."""
+        """Epochs until the last evaluation; 0 without any."""
         return max((each.epochs for each in self.evaluations), default=0.0)
 
     def whole(self, *keys: str) -> int | None:
-        """The first of ``keys`` that the log holds, as a whole number."""
+        """Return the first of ``keys`` in the log, as an integer."""
         return next(
             (int(self.values[key]) for key in keys if self.values.get(key) is not None), None
         )
 
 
 def read_log(path: Path) -> LoggedRun:
-    """The run in a log file; :class:`EvidenceError` names what is missing, or the line that is broken."""
+    """Return the run in a log file; :class:`EvidenceError` names what is missing, or the malformed line."""
     events = list(_events(path))
     start, stop = _one(events, "run_start", path), _one(events, "run_stop", path, last=True)
     values = {event.key: event.value for event in events if event.value is not None}
@@ -88,7 +86,7 @@ def read_log(path: Path) -> LoggedRun:
 
 
 def _events(path: Path) -> Iterator[LogLine]:
-    # some submitters' tools put their own words before the token
+    # some submitters' tools prefix the token with their own text
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
@@ -132,17 +130,17 @@ def _evaluation(event: LogLine, start: float) -> Evaluation:
 
 
 def _throughput(events: list[LogLine], train_samples: float, start: float) -> float | None:
-    """Training samples per second: the median over the stretches between two evaluations.
+    """Return the training samples per second: the median over the intervals between two evaluations.
 
-    A stretch goes from the end of one evaluation to the start of the next. The first often waits for data and is left
-    out where others are there. What logs tell of it themselves is not used: where epochs are queued on the device,
-    their ends and rates are logged before they are computed (ResNet-50 on 512 H100, round 3.0: 6.9 million images a
-    second by the log, and 2.1 million by the clock).
+    An interval goes from the end of one evaluation to the start of the next. The first often waits for data and is
+    left out if there are others. Throughputs in the logs are not used: if epochs are queued on the device, their ends
+    and rates are logged before they are computed (ResNet-50 on 512 H100, round 3.0: 6.9 million images a second by the
+    log, and 2.1 million by the clock).
     """
     rates, began, done = list[float](), start, 0.0
     for event in events:
         epoch = float(event.metadata.get("epoch_num", done))
-        # some logs tell no start of an evaluation: then the stretch lasts until its result
+        # some logs lack the start of an evaluation: then the interval lasts until its result
         if event.key in ("eval_start", "eval_accuracy") and epoch > done and event.seconds > began:
             rates.append((epoch - done) * train_samples / (event.seconds - began))
             done = epoch

@@ -1,7 +1,7 @@
 """An MLPerf log's hyperparameters as :class:`TrainingSettings`.
 
-Settings that the logs omit (label smoothing, the trust coefficient) stay at this project's defaults. The step counts
-of a log become epochs of its own data set.
+Settings that the logs omit (label smoothing, the trust coefficient) keep this project's defaults. The step counts
+of a log are converted to epochs of its own data set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPTIMIZERS = {
 
 
 def settings_of(run: LoggedRun, *, workers: int) -> TrainingSettings:
-    """The settings of a logged training; :class:`EvidenceError` where it holds no optimizer, rate or batch size."""
+    """Return the settings of a logged training; :class:`EvidenceError` without an optimizer, rate or batch size."""
     name = str(_needed(run, "opt_name"))
     optimizer = OPTIMIZERS.get(name.lower().replace("_", ""))
     if optimizer is None:
@@ -51,7 +51,7 @@ def settings_of(run: LoggedRun, *, workers: int) -> TrainingSettings:
 
 
 def epochs_of(run: LoggedRun, steps: float) -> float:
-    """Updates that an MLPerf log counts, in epochs of its run's data set."""
+    """Convert updates in an MLPerf log to epochs of its run's data set."""
     return steps * float(_needed(run, "global_batch_size")) / float(_needed(run, "train_samples"))
 
 
@@ -62,7 +62,7 @@ def _needed(run: LoggedRun, key: str) -> Any:
 
 
 def _hyperparameter(run: LoggedRun, *names: str) -> Any:
-    """The first of ``names`` under the prefixes that rounds used: ``lars_opt_``, ``sgd_opt_``, ``opt_``."""
+    """Return the first of ``names`` under the prefixes that rounds used: ``lars_opt_``, ``sgd_opt_``, ``opt_``."""
     own = str(run.values.get("opt_name", "")).lower()
     prefixes = ("lars_opt_", "lars_", "opt_") if "lars" in own else (f"{own}_opt_", "opt_")
     for name in names:
@@ -84,8 +84,8 @@ def _momenta(run: LoggedRun, optimizer: str) -> dict[str, Any]:
 
 
 def _momentum_form(run: LoggedRun, optimizer: str) -> str | None:
-    # NVIDIA's code, which others submit with too, logs its own name for LARS and multiplies the momentum by the rate
-    # over the last rate
+    # NVIDIA's code, also used by other submitters, logs its own name for LARS and multiplies the momentum by the ratio
+    # of the rate to the previous rate
     own = {str(run.values.get(key, "")).lower() for key in ("opt_name", "s_optimizer")}
     return "corrected" if optimizer == "lars" and own & {"sgdwlars", "sgdwfastlars"} else None
 
@@ -131,8 +131,8 @@ def _decay(run: LoggedRun) -> dict[str, Any]:
 
 
 def _decay_epochs(run: LoggedRun, steps: float) -> float:
-    # Submitters counted from the first update or from the end of the warmup: from the first where the schedule so
-    # outlasts the run.
+    # Submitters counted from the first update or from the end of the warmup: from the first update if the schedule
+    # then outlasts the run.
     epochs = epochs_of(run, steps)
     return epochs if epochs >= run.epochs else epochs + _warmup_epochs(run)
 

@@ -1,1 +1,1 @@
-"""A study written for other programs: Optuna, MLflow, TensorBoard. Runs come in by :mod:`hpo.past_runs`."""
+"""Exports of a study to other programs: Optuna, MLflow, TensorBoard. :mod:`hpo.past_runs` imports runs."""

@@ -1,8 +1,8 @@
 """A study in Aim: one run for each trial, in the experiment of its study, with its rung as a tag.
 
-Written through the library ``aim`` (``pip install "largebatch[aim]"``) into a repository on a disk, or of a server
-(``aim://host:port``), which ``aim up`` shows. Aim gives its runs their own hashes; a file beside the repository says
-which trial has which, and how far it was written, so that a second writer goes on where the first stopped.
+It is written with the library ``aim`` (``pip install "largebatch[aim]"``) into a repository on disk or on a server
+(``aim://host:port``), which ``aim up`` shows. Aim assigns hashes to its runs; a file beside the repository maps trials
+to hashes and records how far each was written, so that a second export continues where the first stopped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AimTracker:
         repo: str | None = None,
         experiment: str | None = None,
     ) -> None:
-        """Raises :class:`ExportError` where Aim is not installed."""
+        """Raise :class:`ExportError` if Aim is not installed."""
         try:
             import aim  # noqa: F401
         except ImportError as error:
@@ -52,7 +52,7 @@ class AimTracker:
         self._runs: dict[int, Any] = {}
 
     def begin(self, trial: Trial) -> int:
-        """The run of the trial, new or that of before; nothing is opened for one that was written to its end."""
+        """Open the trial's run, new or existing, unless it was written completely."""
         known = self._known(trial)
         if known.get("ended"):
             return int(known["step"])
@@ -76,7 +76,7 @@ class AimTracker:
         self._keep(trial, run.hash, step=points[-1].step, ended=False)
 
     def end(self, trial: Trial) -> None:
-        """Its results, state and reason among its parameters."""
+        """Log the results, state and reason as parameters."""
         run = self._runs.pop(trial.id, None)
         if run is None:
             return
@@ -86,7 +86,7 @@ class AimTracker:
         self._keep(trial, run.hash, step=self._known(trial).get("step", 0), ended=True)
 
     def close(self) -> None:
-        """Close what is open: a trial that has not ended is gone on with next time."""
+        """Close open runs; a trial that has not ended is continued next time."""
         for run in self._runs.values():
             run.close()
         self._runs.clear()
@@ -105,7 +105,7 @@ class AimTracker:
                 capture_terminal_logs=False,
                 log_system_params=False,
             )
-        except Exception as error:  # of its library, its database or its server
+        except Exception as error:  # errors of its library, database or server
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ExportError(f"cannot write to Aim's repository {self._repo}: {said}") from error
 

@@ -1,9 +1,9 @@
-"""Trackers beside a run: each in a process of its own, which reads the database and is never waited for.
+"""Trackers beside a run: each in a separate process, which reads the database and never blocks the run.
 
-Once it has started, the process has a low priority: at most a tenth of a core that a training needs. It receives its
-orders by its standard input; the end of that input tells it that the run is over, so that it also ends if the run is
-killed. It then looks once more, and has ``GRACE_SECONDS`` for the rest. A tracker that hangs, fails, or loses its
-network costs the run one warning; a later run or ``hpo export trackers`` writes what is missing.
+The process has a low priority and reads its orders from standard input; the end of that input means that the run
+is over, so that it also ends if the run is killed. It then reads once more, and has ``GRACE_SECONDS`` for the rest. A
+tracker that hangs, fails, or loses its network causes one warning of the run; a later run or ``hpo export trackers``
+writes what it missed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from storage.records import Study
 from trainers.json_text import json_bytes
 
 GRACE_SECONDS = 30.0
-"""How long a tracker may write on when its run is over."""
+"""Seconds for which a tracker may go on writing after its run."""
 
 NICE = 10
 """Niceness of a tracker: of a core that a training needs too, Linux gives it a tenth (weights of 110 and 1,024)."""
@@ -47,7 +47,7 @@ def trackers_beside(
 ) -> Iterator[None]:
     """Follow a study with its trackers while the block runs; their files go below ``folder``.
 
-    ``grace_seconds`` are what they have when it is over, ``GRACE_SECONDS`` if None.
+    After it they have ``grace_seconds`` to finish, ``GRACE_SECONDS`` if None.
     """
     beside = [_Beside(each, study, storage, folder, warn) for each in chosen]
     try:
@@ -110,7 +110,7 @@ class _Beside:
                 self._process.stdin.close()
 
     def end(self, until: float, grace: float = GRACE_SECONDS) -> None:
-        """Wait for it until then (``time.monotonic``), which was ``grace`` seconds; end it where it is not done."""
+        """Wait ``grace`` seconds, up to the ``time.monotonic`` time ``until``; kill the process if it is not done."""
         if self._process is None:
             return
         status = 0
@@ -119,14 +119,14 @@ class _Beside:
         except subprocess.TimeoutExpired:
             self._tell(f"was not done {grace:g} s after the run")
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # with what it started
+            os.killpg(self._process.pid, signal.SIGKILL)  # with its child processes
         self._process.wait()
         self._listener.join()
         if status:
             self._tell(f"its process ended with exit code {status}; its log is {self._log}")
 
     def _listen(self) -> None:
-        """Its one line of complaint, as soon as it is there."""
+        """Pass on its single warning line as soon as it arrives."""
         if self._process is None or self._process.stdout is None:
             return
         with self._process.stdout, contextlib.suppress(OSError):
@@ -143,10 +143,10 @@ class _Beside:
 
 
 def _follow() -> int:
-    """The body of the process; returns the exit status."""
+    """Run the process; return the exit status."""
     os.nice(NICE)
     complaints = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a library prints goes to the log
+    os.dup2(2, 1)  # output of libraries goes to the log
     shown = warnings.showwarning
 
     def complain(message: Warning | str, category: type[Warning], *details: Any) -> None:
@@ -166,7 +166,7 @@ def _follow() -> int:
         if asked:
             return True
         asked = over.wait(seconds)
-        return False  # a last look
+        return False  # read once more
 
     choice = TrackerChoice(order["name"], order["settings"])
     try:
@@ -188,7 +188,9 @@ def _follow() -> int:
 def _await_end(over: threading.Event) -> None:
     sys.stdin.buffer.read()
     over.set()
-    time.sleep(2 * GRACE_SECONDS)  # the run was killed, as it would have ended this process before
+    time.sleep(
+        2 * GRACE_SECONDS
+    )  # the run was killed, else it would have ended this process by now
     os.killpg(0, signal.SIGKILL)
 
 

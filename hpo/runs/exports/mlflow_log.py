@@ -1,7 +1,7 @@
 """A study as an experiment of MLflow: one run for each trial, in a tracking server, a database or a folder.
 
-Written through the library ``mlflow`` (``pip install mlflow-skinny`` suffices). A run says by the tag
-``largebatch.trial`` whose it is, so that a second export goes on where the first stopped.
+It is written with the library ``mlflow`` (``pip install mlflow-skinny`` suffices). The tag ``largebatch.trial``
+identifies the trial of a run, so that a second export continues where the first stopped.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 TRIAL, STATE, REASON = "largebatch.trial", "largebatch.state", "largebatch.reason"
 STUDY, RUNG = "largebatch.study", "largebatch.rung"
-"""Tags by which its pages group runs: the study, and ``batch-256``."""
+"""Tags by which MLflow's pages group runs: the study, and ``batch-256``."""
 MOST_METRICS = 1000
-"""Metrics that MLflow takes in one call."""
+"""Most metrics that MLflow accepts in one call."""
 LONGEST_PARAMETER, LONGEST_TAG = 500, 5000
-"""Characters that every store of MLflow takes."""
+"""Most characters that every MLflow store accepts."""
 
 
 class MlflowTracker:
@@ -44,7 +44,7 @@ class MlflowTracker:
     def __init__(
         self, study: Study, spec: StudySpec, uri: str, experiment: str | None = None
     ) -> None:
-        """Raises :class:`ExportError` where MLflow is not installed, or its store cannot be used."""
+        """Raise :class:`ExportError` if MLflow is not installed or its store cannot be used."""
         try:
             from mlflow import MlflowClient
         except ImportError as error:
@@ -58,7 +58,7 @@ class MlflowTracker:
             self._uri, self._experiment = uri, _experiment(self._client, experiment or study.name)
 
     def begin(self, trial: Trial) -> int:
-        """The run of the trial, new or that of before, and the last step of its ``epochs``, which every point has."""
+        """Open the trial's run, new or existing; return the last step of its ``epochs``, which all points have."""
         with _told(self._uri):
             before = self._client.search_runs(
                 [self._experiment],
@@ -84,7 +84,7 @@ class MlflowTracker:
         return 0
 
     def add(self, trial: Trial, points: Sequence[ConvergencePoint]) -> None:
-        """Metrics by optimizer step, at the times at which they were measured."""
+        """Log metrics by optimizer step, with the times at which they were measured."""
         from mlflow.entities import Metric
 
         began = _milliseconds(trial.started_at) or 0
@@ -101,7 +101,7 @@ class MlflowTracker:
                 self._client.log_batch(self._runs[trial.id], metrics=part)
 
     def end(self, trial: Trial) -> None:
-        """Its results, its state and reason as tags; a failed trial is a failed run, all others are finished."""
+        """Log results, and state and reason as tags; a failed trial is a failed run, all others are finished."""
         from mlflow.entities import Metric, RunTag
 
         ended = _milliseconds(trial.finished_at) or 0
@@ -126,7 +126,7 @@ class MlflowTracker:
             )
 
     def close(self) -> None:
-        """Nothing: a run that was left is gone on with."""
+        """Do nothing: an unfinished run is continued next time."""
 
     def _parameters(self, trial: Trial) -> Iterator[Any]:
         from mlflow.entities import Param
@@ -143,14 +143,14 @@ def open_mlflow(
     uri: str | None = None,
     experiment: str | None = None,
 ) -> MlflowTracker:
-    """The tracker ``mlflow`` of a study file: at ``uri``, that of the environment, or a database in ``folder``."""
+    """Open the tracker ``mlflow`` of a study file: at ``uri``, the environment's URI, or a database in ``folder``."""
     place = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}"
     return MlflowTracker(study, spec, place, experiment)
 
 
 @contextmanager
 def _told(uri: str) -> Iterator[None]:
-    """The errors of MLflow and of its store as our own."""
+    """Convert errors of MLflow and its store to our own."""
     from mlflow.exceptions import MlflowException
 
     try:

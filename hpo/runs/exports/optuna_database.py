@@ -1,4 +1,4 @@
-"""A study in a real Optuna database, which optuna-dashboard opens: the study of ``optuna_study.py``, written there."""
+"""Writes the Optuna study of ``optuna_study.py`` to a real Optuna database, which optuna-dashboard opens."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def write_optuna(
     global_batch_size: int | None = None,
     points: int = POINTS,
 ) -> OptunaExport:
-    """Write a study, or its trials at one batch size, into the Optuna database at ``url``; makes it if need be.
+    """Write a study, or its trials at one batch size, to the Optuna database at ``url``, which is created if missing.
 
-    Optuna writes one row a statement; ``points`` bounds the intermediate values of a trial. Raises
-    :class:`ExportError` for our own database, and for an Optuna study of that name unless it may be replaced;
+    ``points`` bounds the intermediate values of a trial, as Optuna writes one row per statement. Raises
+    :class:`ExportError` for our own database, and for an existing Optuna study of that name unless it may be replaced;
     :class:`StorageUnavailableError` for a database that cannot be used.
     """
     try:

@@ -1,28 +1,27 @@
-"""A study as Optuna knows one, in memory: for Optuna's own plots and importances, and to be written to a database.
+"""A study as an Optuna study in memory, for Optuna's plots and importances and for writing to a database.
 
-One Optuna study, which minimises the epochs to target; its parameters are the tuned settings and the global batch
-size, or of one batch size the settings alone. The state of a training becomes:
+The Optuna study minimises the epochs to target; its parameters are the tuned settings and the global batch size, or
+only the settings for a single batch size. The state of a training becomes:
 
 ========== ========== =========================================================================================
 here       in Optuna  why
 ========== ========== =========================================================================================
 reached    COMPLETE   its value is its epochs to target
-censored   PRUNED     the budget ended before the target was reached: there is no value, only that it is larger
+censored   PRUNED     the budget ended before the target was reached: the value is unknown, only a lower bound
 pruned     PRUNED     it was stopped early; Ray's own report to Optuna would call it COMPLETE with a cut-off value
-diverged   FAIL       what Optuna makes of a training whose value is no number
+diverged   FAIL       as Optuna treats a training whose value is NaN
 failed     FAIL       it says nothing about its settings
 queued     WAITING
 running    RUNNING
 ========== ========== =========================================================================================
 
-Of a study that asks for the best within a fixed budget the value is the best metric, to be minimised or maximised; a
-training that went to the end of the budget is COMPLETE, one that was stopped PRUNED.
+If a study asks for the best within a fixed budget, the value is the best metric, to be minimised or maximised; a
+training that reached the end of the budget is COMPLETE, one that was stopped PRUNED.
 
 Intermediate values are the target's metric at each evaluation, by optimizer step. Values for which Optuna has no field
-go to ``user_attrs``: of the trial the state here, its number, batch size, seed, epochs, seconds and reason; of the
-study its target, the fixed settings and the specification. A parameter has one range in all trials, widened to what was
-trained outside the study's own: Optuna's plots and importances leave out a parameter whose range differs between
-trials.
+go to ``user_attrs``: for a trial its state here, number, batch size, seed, epochs, seconds and reason; for the study
+its target, fixed settings and specification. A parameter has the same range in all trials, widened to include values
+outside the study's own, as Optuna's plots and importances leave out a parameter whose range differs between trials.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 
 TRIALS_AT_A_TIME = 500
 POINTS = 200
-"""Intermediate values of a trial at most, unless said otherwise."""
+"""Default for the most intermediate values of a trial."""
 BATCH_SIZE = "global_batch_size"
 ENDED_WITHOUT = (TrialState.CENSORED, TrialState.PRUNED, TrialState.DIVERGED)
 
@@ -64,14 +63,13 @@ def optuna_study(
     count_missed: bool = False,
     points: int = POINTS,
 ) -> optuna.Study:
-    """An Optuna study of the trials, in memory or in Optuna's ``storage``.
+    """Return an Optuna study of the trials, in memory or in Optuna's ``storage``.
 
     Curves are read from ``store``, at most ``points`` values of each; without it there are none. With
-    ``global_batch_size`` only the trials at that batch size, which is then no parameter; with ``count_missed`` a
-    training that ended without the target is COMPLETE too, with the epochs of the longest training of its batch size
-    (within a fixed budget: with the worst metric of those that went to its end).
-    Raises :class:`ExportError` where Optuna is not installed, and :class:`EvidenceError` for a batch size that no
-    trial has.
+    ``global_batch_size`` it has only the trials at that batch size, which then is not a parameter; with
+    ``count_missed`` a training that ended without the target is COMPLETE too, with the epochs of the longest training
+    at its batch size (for a fixed budget: with the worst metric of the complete trainings). Raises
+    :class:`ExportError` if Optuna is not installed, and :class:`EvidenceError` for a batch size that no trial has.
     """
     try:
         import optuna
@@ -103,7 +101,7 @@ def optuna_study(
 
 @contextlib.contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Let Optuna not say that it has made a study."""
+    """Silence Optuna's message that it created a study."""
     import optuna
 
     before = optuna.logging.get_verbosity()
@@ -115,14 +113,14 @@ def quiet_optuna() -> Iterator[None]:
 
 
 def optuna_name(study: Study, global_batch_size: int | None) -> str:
-    """The name of a study in Optuna: its own; with the batch size appended where only that batch is exported,
-    ``digits-512``.
+    """Return a study's name in Optuna: its own, with the batch size appended if only that batch is exported
+    (``digits-512``).
     """
     return study.name if global_batch_size is None else f"{study.name}-{global_batch_size}"
 
 
 def trials_at(trials: Sequence[Trial], batch: int | None) -> list[Trial]:
-    """The trials at a batch size, all of them for None; :class:`EvidenceError` for one that no trial has."""
+    """Return the trials at a batch size, or all for None; :class:`EvidenceError` if no trial has that batch size."""
     found = [trial for trial in trials if batch in (None, trial.global_batch_size)]
     if batch is not None and not found:
         batches = sorted({trial.global_batch_size for trial in trials})
@@ -134,7 +132,7 @@ def trials_at(trials: Sequence[Trial], batch: int | None) -> list[Trial]:
 
 
 def _missed(trials: Sequence[Trial], question: Question) -> dict[int, float]:
-    """The value given to a training without an answer, by batch size: the longest one's epochs, or the worst metric."""
+    """Return the value for trainings that missed, by batch size: the longest one's epochs, or the worst metric."""
     worst: dict[int, float] = {}
     for trial in trials:
         epochs = max(trial.epochs_to_target or 0.0, trial.epochs or 0.0)
@@ -157,7 +155,7 @@ def _with_curves(
 def _space(
     spec: StudySpec, trials: Sequence[Trial], *, with_batch: bool
 ) -> dict[str, BaseDistribution]:
-    """The distribution of each parameter, the same for all trials."""
+    """Return the distribution of each parameter, the same for all trials."""
     from optuna.distributions import IntDistribution
 
     space: dict[str, BaseDistribution] = {}
@@ -228,16 +226,16 @@ def _frozen(
 
 
 def _value(trial: Trial, name: str, sizes: Mapping[str, int]) -> Any:
-    """A parameter of a trial; one that tells no size has that of the full scale."""
+    """Return a parameter of a trial; a size that the trial does not record is that of the full scale."""
     if name == BATCH_SIZE:
         return trial.global_batch_size
     return trial.settings.get(name, sizes.get(name))
 
 
 def wide_enough(distribution: BaseDistribution, value: Any) -> BaseDistribution | None:
-    """The distribution, its range widened to ``value`` where it lies outside; None where it can be no value of it.
+    """Return the distribution, widened to ``value`` if it is outside the range; None if that is impossible.
 
-    Choices are never widened: Optuna lets nobody add one.
+    Choices are never widened, as Optuna does not allow adding one.
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -255,7 +253,7 @@ def wide_enough(distribution: BaseDistribution, value: Any) -> BaseDistribution 
 
 
 def _intermediate(curve: Convergence, points: int) -> dict[int, float]:
-    """The measured metric by step: at most ``points`` evaluations, spread evenly, the first and the last included."""
+    """Return the measured metric by step: at most ``points`` evaluations, evenly spaced, first and last included."""
     measured = [
         (step, metric)
         for step, metric in zip(curve.step.tolist(), curve.metric.tolist(), strict=True)
@@ -301,5 +299,5 @@ def _about(study: Study, spec: StudySpec) -> dict[str, Any]:
 
 
 def _local(time: datetime | None) -> datetime | None:
-    """Optuna's times are local ones without a zone."""
+    """Convert a time to Optuna's form: local, without a time zone."""
     return None if time is None else time.astimezone().replace(tzinfo=None)

@@ -1,7 +1,7 @@
-"""A study as a folder of TensorBoard: one run for each trial, with its hyperparameters for the HParams page.
+"""A study as a TensorBoard folder: one run for each trial, with its hyperparameters for the HParams page.
 
-Written by tensorboardX, which Ray Tune brings along. ``FOLDER/STUDY/batch-256/trial-00012`` holds one event file; a
-trial that is written again gets a new one in its place, so that nothing is there twice.
+It is written with tensorboardX, a dependency of Ray Tune. ``FOLDER/STUDY/batch-256/trial-00012`` holds one event file,
+which is replaced if the trial is written again, so that nothing is duplicated.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
 
 SUFFIX = ".largebatch"
-"""How the event files end that are ours to replace."""
+"""Suffix of the event files that we wrote and may replace."""
 
 
 class TensorBoardTracker:
     """The trials of one study below ``folder``; see :class:`hpo.runs.exports.tracking.Tracker`."""
 
     def __init__(self, study: Study, spec: StudySpec, folder: Path) -> None:
-        """Raises :class:`ExportError` where tensorboardX is not installed, or the folder cannot be made."""
+        """Raise :class:`ExportError` if tensorboardX is not installed or the folder cannot be created."""
         try:
             import tensorboardX  # noqa: F401
         except ImportError as error:
@@ -39,7 +39,7 @@ class TensorBoardTracker:
         self._writers: dict[int, SummaryWriter] = {}
 
     def begin(self, trial: Trial) -> int:
-        """A new event file, in place of the one before; so nothing was written before."""
+        """Start a new event file in place of an earlier one; return 0, as nothing is written yet."""
         from tensorboardX import SummaryWriter
         from tensorboardX.summary import hparams
 
@@ -61,7 +61,7 @@ class TensorBoardTracker:
         return 0
 
     def add(self, trial: Trial, points: Sequence[ConvergencePoint]) -> None:
-        """Scalars by optimizer step, at the times at which they were measured."""
+        """Log scalars by optimizer step, with the times at which they were measured."""
         writer = self._writers[trial.id]
         began = trial.started_at.timestamp() if trial.started_at else 0.0
         for point in points:
@@ -70,7 +70,7 @@ class TensorBoardTracker:
         writer.flush()
 
     def end(self, trial: Trial) -> None:
-        """The numbers it ended with, its state and reason as text, and the end of its session for HParams."""
+        """Log the final numbers, state and reason as text, and the end of the session for HParams."""
         from tensorboardX.summary import hparams
 
         writer = self._writers.pop(trial.id)
@@ -82,7 +82,7 @@ class TensorBoardTracker:
         writer.close()
 
     def close(self) -> None:
-        """Close what is open: trials that have not ended are written anew next time."""
+        """Close open files; trials that have not ended are rewritten next time."""
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
@@ -94,16 +94,16 @@ class TensorBoardTracker:
 def open_tensorboard(
     study: Study, spec: StudySpec, place: Path, **settings: str
 ) -> TensorBoardTracker:
-    """The tracker ``tensorboard`` of a study file: in its ``folder``, or in ``place``."""
+    """Open the tracker ``tensorboard`` of a study file: in its ``folder``, or in ``place``."""
     return TensorBoardTracker(study, spec, Path(settings.get("folder", place / "tensorboard")))
 
 
 def _plain(value: Any) -> Any:
-    """Numbers, texts and truth values are what HParams shows."""
+    """Convert a value to a type that HParams shows: number, string or bool."""
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 
 def _folder_name(name: str) -> str:
-    """The study's name as one segment of a path."""
+    """Return the study's name as one path segment."""
     kept = "".join(each if each.isalnum() or each in "-_. " else "_" for each in name)
     return kept.strip(". ") or "study"

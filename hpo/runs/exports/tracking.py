@@ -1,9 +1,8 @@
-"""Studies in the experiment trackers that people have already (:mod:`hpo.study.trackers`), once or while they run.
+"""Writes studies to existing experiment trackers (:mod:`hpo.study.trackers`), once or while they run.
 
-The database is read and never waited for: what trains a study, here or anywhere, knows nothing of a tracker, and a
-tracker that is away costs no trial. Each trial, of the sweep or a race, is a run with its settings, its curves by
-optimizer step, and how it ended; so is each run of a plan whose report lies in the plan's folder. Earlier runs are
-completed and never written twice.
+It only reads the database: the training of a study is independent of trackers, and an unavailable tracker costs no
+trial. Each trial, of the sweep or a race, is a run with its settings, its curves by optimizer step, and how it ended;
+so is each run of a plan whose report is in the plan's folder. Earlier runs are completed and never written twice.
 """
 
 from __future__ import annotations
@@ -34,32 +33,32 @@ from storage.store import Store
 from trainers import report
 
 POLL_SECONDS = 2.0
-"""Seconds between two looks for what is new."""
+"""Seconds between two polls for new points."""
 
 _OPEN = (StudyState.QUEUED, StudyState.RUNNING)
 
 
 class TrackerWarning(UserWarning):
-    """A tracker goes on, but otherwise than its study asked."""
+    """A tracker continues, but not as its study asked."""
 
 
 class Tracker(Protocol):
-    """Where the trials of one study are written; one thread calls it.
+    """Writes the trials of one study; called from one thread.
 
-    The run of a plan comes as a trial of the purpose ``outcome``, whose ``number`` is the plan's.
+    The run of a plan is passed as a trial with the purpose ``outcome`` and the plan's ``number``.
     """
 
     def begin(self, trial: Trial) -> int:
-        """A trial that is trained; returns the step up to which its curve was written before, 0 for none."""
+        """Begin a trial; return the step up to which its curve was written before, 0 for none."""
 
     def add(self, trial: Trial, points: Sequence[ConvergencePoint]) -> None:
-        """Further points of its curve, by step."""
+        """Write further points of its curve, ordered by step."""
 
     def end(self, trial: Trial) -> None:
-        """How it ended; called once."""
+        """Write how it ended; called once."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
 
 
 def track(
@@ -70,14 +69,14 @@ def track(
     follow: bool = False,
     stopped: Callable[[float], bool] = lambda seconds: False,  # noqa: ARG005
 ) -> int:
-    """Write the trials of a study and the runs of its plans; returns how many trials have ended.
+    """Write the trials of a study and the runs of its plans; return how many trials have ended.
 
-    With ``follow`` it goes on until the study rests, or ``stopped``, which waits for so many seconds, says so.
+    With ``follow`` it continues until the study is at rest or ``stopped``, which waits the given seconds, returns true.
     """
     written: dict[int, int] = {}
     ended: set[int] = set()
     while True:
-        # read before the trials: what ended with the study is there then
+        # read before the trials, so that trials which ended with the study are included
         at_rest = store.study_by_id(study.id).state not in _OPEN
         for trial, read in (*_trials(store, study), *_launched(store, study)):
             if trial.id in ended or trial.state is TrialState.QUEUED:
@@ -96,7 +95,7 @@ def track(
 
 
 def make_tracker(choice: TrackerChoice, study: Study, spec: StudySpec, folder: Path) -> Tracker:
-    """Open a tracker that a study names; what it writes here goes below ``folder``. Raises :class:`ExportError`."""
+    """Open a tracker that a study names; its local files go below ``folder``. Raises :class:`ExportError`."""
     opened: Tracker = load_attribute(TRACKERS[choice.name].rule)(
         study, spec, folder, **choice.settings
     )
@@ -104,21 +103,21 @@ def make_tracker(choice: TrackerChoice, study: Study, spec: StudySpec, folder: P
 
 
 def run_name(trial: Trial) -> str:
-    """``trial-00012``, or ``plan-3-seed-5`` for a plan's run: unique in its study, and the same each time."""
+    """Return ``trial-00012``, or ``plan-3-seed-5`` for a plan's run: unique in its study, and reproducible."""
     if trial.purpose == TrialPurpose.OUTCOME:
         return f"plan-{trial.number}-seed-{trial.seed}"
     return f"trial-{trial.number:05d}"
 
 
 def run_key(study: Study, trial: Trial) -> str:
-    """The identifier by which a run is continued, unique over all studies of its database."""
+    """Return the identifier by which a run is continued, unique over all studies of its database."""
     made = study.created_at.isoformat(timespec="seconds")
     name = str(trial.number) if trial.purpose != TrialPurpose.OUTCOME else run_name(trial)
     return f"{study.id} {made} {name}"
 
 
 def rung_name(spec: StudySpec, trial: Trial) -> str:
-    """The rung of a trial, under which a tracker groups it: ``batch-64``, or ``batch-64-width-32-samples-4096``."""
+    """Return a trial's rung, by which a tracker groups it: ``batch-64``, or ``batch-64-width-32-samples-4096``."""
     sizes = re.sub(r"[ ,]+", "-", told(point_of(spec, trial.settings))) if spec.sizes else ""
     return "-".join(filter(None, (f"batch-{trial.global_batch_size}", sizes)))
 
@@ -132,14 +131,14 @@ def _trials(store: Store, study: Study) -> Iterator[tuple[Trial, Read]]:
 
 
 def _launched(store: Store, study: Study) -> Iterator[tuple[Trial, Read]]:
-    """The runs of the study's plans that have a report, with what they tell."""
+    """Yield the runs of the study's plans that have a report, with its content."""
     for plan in store.plans(study.id):
         for folder in sorted(Path(plan.directory).glob("seed-*")):
             path = folder / FILES.report
             try:
                 trial = _run_of(plan, int(folder.name.partition("-")[2]), path)
             except (OSError, ValueError, KeyError, TypeError):
-                continue  # not begun, or no report of ours
+                continue  # not started, or not our report
             yield trial, lambda path=path: _points(path)  # type: ignore[misc]
 
 
@@ -167,7 +166,7 @@ def _points(path: Path) -> list[ConvergencePoint]:
 
 
 def parameters(study: Study, spec: StudySpec, trial: Trial) -> dict[str, Any]:
-    """The settings of a trial that its study names, tuned and fixed, with its batch, sizes, seed and purpose."""
+    """Return a trial's settings that its study names, tuned and fixed, with its batch, sizes, seed and purpose."""
     names = [*spec.search.to_optuna(), *spec.search.fixed]
     sizes = dict(point_of(spec, trial.settings)) if spec.sizes else {}
     return {
@@ -182,7 +181,7 @@ def parameters(study: Study, spec: StudySpec, trial: Trial) -> dict[str, Any]:
 
 
 def curve_values(study: Study, point: ConvergencePoint) -> dict[str, float]:
-    """The values measured at a point, by name; the target's metric keeps its own."""
+    """Return the values measured at a point, by name; the target's metric has its own name."""
     measured = {
         "epochs": point.epochs,
         "samples": float(point.samples),
@@ -200,7 +199,7 @@ def curve_values(study: Study, point: ConvergencePoint) -> dict[str, float]:
 
 
 def results(trial: Trial) -> dict[str, float]:
-    """The numbers with which a trial ended."""
+    """Return the numbers with which a trial ended."""
     found = {each.name: getattr(trial, each.name) for each in TRIAL_FIELDS}
     return {
         name: float(value)

@@ -1,9 +1,9 @@
-"""A study in Weights & Biases: one run for each trial, in the group of its study and rung, also without a network.
+"""A study in Weights & Biases: one run for each trial, in the group of its study and rung; works offline too.
 
-Written through the library ``wandb`` (``pip install "largebatch[wandb]"``). The key comes from ``wandb login`` or the
-variable ``WANDB_API_KEY``, never from a study file. Where there is no key or no network, runs are written into
-``FOLDER/wandb`` and ``wandb sync`` hands them over later. A run's id follows from its study and trial, and a file
-beside it says how far it was written, so that a second writer goes on where the first stopped.
+It is written with the library ``wandb`` (``pip install "largebatch[wandb]"``). The key comes from ``wandb login`` or
+the variable ``WANDB_API_KEY``, never from a study file. Without a key or network, runs are written to
+``FOLDER/wandb``, and ``wandb sync`` uploads them later. A run's id is derived from its study and trial, and a file
+beside it records how far it was written, so that a second export continues where the first stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PROJECT = "largebatch"
 INIT_SECONDS = 30.0
-"""How long the server of Weights & Biases may take to answer the first time."""
+"""Seconds that the Weights & Biases server may take for its first answer."""
 
 
 class WandbTracker:
@@ -50,7 +50,7 @@ class WandbTracker:
         entity: str | None = None,
         mode: str = "online",
     ) -> None:
-        """Raises :class:`ExportError` where wandb is not installed, or for a ``mode`` that there is not."""
+        """Raise :class:`ExportError` if wandb is not installed or ``mode`` is unknown."""
         try:
             import wandb  # noqa: F401
         except ImportError as error:
@@ -65,7 +65,7 @@ class WandbTracker:
         self._runs: dict[int, Run] = {}
 
     def begin(self, trial: Trial) -> int:
-        """The run of the trial, new or that of before; nothing is opened for one that was written to its end."""
+        """Open the trial's run, new or existing, unless it was written completely."""
         known = self._known(trial)
         if known.get("ended"):
             return int(known["step"])
@@ -79,7 +79,7 @@ class WandbTracker:
         self._keep(trial, step=points[-1].step, ended=False)
 
     def end(self, trial: Trial) -> None:
-        """Its results, state and reason in the summary; a failed trial is a failed run."""
+        """Write results, state and reason to the summary; a failed trial is a failed run."""
         run = self._runs.pop(trial.id, None)
         if run is None:
             return
@@ -89,7 +89,7 @@ class WandbTracker:
         self._keep(trial, step=self._known(trial).get("step", 0), ended=True)
 
     def close(self) -> None:
-        """Close what is open: a trial that has not ended is gone on with next time."""
+        """Close open runs; a trial that has not ended is continued next time."""
         for run in self._runs.values():
             run.finish()
         self._runs.clear()
@@ -124,7 +124,7 @@ class WandbTracker:
                         x_disable_meta=True,
                     ),
                 )
-            except Exception as error:  # of its library, its server or its own process
+            except Exception as error:  # errors of its library, server or separate process
                 failed = error
                 if mode == "offline":
                     break

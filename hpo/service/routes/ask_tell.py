@@ -1,7 +1,7 @@
-"""Ask and tell: clients anywhere ask for trials, train them and tell the results.
+"""Ask and tell: clients anywhere ask for trials, train them and report the results.
 
-Every call may be sent again, for what arrives twice counts once: the key that the asker makes up for each trial tells
-its calls from all others, and fences off the earlier holder of the trial.
+Every call is idempotent and may be repeated: the key that the client generates for each trial identifies its calls
+and fences off an earlier holder of the trial.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def _values(context: Context, name: str, trial: Trial) -> dict[str, Any]:
 def _study(
     context: Context, who: Principal, name: str, points: Sequence[ConvergencePoint] = ()
 ) -> AskTellStudy:
-    """The ask-and-tell study, if the client may change it, where its owner may store these points too."""
+    """Return the ask-and-tell study if the client may change it and its owner may store these points too."""
     study = context.check_changeable(who, context.read_study(who, name))
     if points:
         context.check_stored(study.owner, BYTES_OF_A_POINT * len(points))

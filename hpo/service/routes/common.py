@@ -30,7 +30,7 @@ _TOLD = {
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The errors of a route for its document: those given, and those that every route has."""
+    """Return a route's errors for the OpenAPI document: those given, and those that every route has."""
     return {
         status: {"model": ErrorAnswer, "description": _TOLD[status]}
         for status in sorted({*statuses, 400, 401, 403, 408, 413, 422, 429, 503})
@@ -38,7 +38,7 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def download(kind: str, description: str) -> Mapping[int | str, dict[str, Any]]:
-    """A response of another kind than JSON, for the document of a route."""
+    """Return the OpenAPI description of a response that is not JSON."""
     schema = {"type": "object" if kind == "application/json" else "string"}
     return {200: {"content": {kind: {"schema": schema}}, "description": description}}
 

@@ -1,4 +1,4 @@
-"""Events: as server-sent events while they happen, and as logs afterwards."""
+"""Events of studies: streamed as server-sent events while they happen, and as logs afterwards."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ async def _messages(
     start: int | None,
     until_end: bool,
 ) -> AsyncIterator[bytes]:
-    """The stream; where the database is lost it ends, and the client comes back with the last number it saw."""
+    """Yield the stream; it ends if the database is lost, and the client reconnects with the last number it saw."""
     yield b"retry: 1000\n\n"
     sees_all = context.config.shared_reading or who.allows("admin")
     try:
@@ -195,7 +195,7 @@ async def _story(
     start: int | None,
     until_end: bool,
 ) -> AsyncIterator[Message | None]:
-    """Missed events, the present state, then new events, until either side ends it; None while nothing happens."""
+    """Yield missed events, the present state, then new events until either side ends; None while nothing happens."""
     study, sent = listener.study, set[int]()
     standing = await run_sync(context.live.standing, study)
     if start is not None:
@@ -231,7 +231,7 @@ async def _next(listener: Listener) -> Message | None:
 async def _missed(
     context: Context, study: Study | None, start: int, sent: set[int]
 ) -> AsyncIterator[Message]:
-    """The stored events after ``start``; their numbers go to ``sent``."""
+    """Yield the stored events after ``start``; their numbers are added to ``sent``."""
     study_id = None if study is None else study.id
     while True:
         page = await run_sync(_page, context, start, study_id)
@@ -250,7 +250,7 @@ def _page(context: Context, start: int, study_id: int | None) -> list[Event]:
 
 
 async def _still_known(request: Request, who: Principal) -> bool:
-    """Whether the token that opened the stream still counts."""
+    """Whether the token that opened the stream is still valid."""
     secret = request.state.secret
     session = secret.startswith(SESSION_PREFIX)
     try:

@@ -1,4 +1,4 @@
-"""Forecasts at any batch size, from the trials that a study has by now."""
+"""Forecasts at any batch size, from the trials that a study has so far."""
 
 from __future__ import annotations
 

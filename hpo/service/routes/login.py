@@ -1,4 +1,4 @@
-"""The way in for a browser: a token begins a session, whose cookie scripts cannot read and other sites cannot use."""
+"""Login for browsers: a token starts a session, whose cookie scripts cannot read and other sites cannot use."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ autofocus></label>
 <p>A token begins with <code>lb_</code>. <code>hpo token create</code> makes one on the server's machine.</p>
 </body></html>
 """
-# No Referrer-Policy of no-referrer here: under it a browser would not say that the form is ours.
+# Not "Referrer-Policy: no-referrer" here: under it a browser would not send the origin of the form.
 _POLICY = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'",
@@ -113,12 +113,12 @@ async def _enter(request: Request, context: Context, token: str, after: str) -> 
 
 
 def _home(context: Context) -> str:
-    """The path of the first page; the cookie is for those below it."""
+    """Return the path of the first page; the cookie applies to the paths below it."""
     return f"{context.config.path}/"
 
 
 def _own_path(path: str, home: str) -> str:
-    """``path`` if it is one of this server; its first page for an address elsewhere."""
+    """Return ``path`` if it is on this server, else the server's first page."""
     parts = urlsplit(path)
     own = (
         path.startswith(home)

@@ -1,4 +1,4 @@
-"""Plans for a machine, their scripts, what became of them, and the machines that plans can be made for."""
+"""Plans for a machine, their scripts and outcomes, and the machines that plans can be made for."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ LARGEST_FIGURE = 10**18
 def _body_fields(
     kind: type[Any], names: dict[str, Any], rules_of: Callable[[Any], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The fields of a dataclass as those of a request's body, bounded as ``rules_of`` each says.
+    """Return the fields of a dataclass as fields of a request's body, bounded as ``rules_of`` says for each.
 
-    ``names`` says what the classes that its annotations name are over the network.
+    ``names`` maps the classes in its annotations to their types over the network.
     """
     hints = get_type_hints(kind, localns=names)
     return {
@@ -76,7 +76,7 @@ def _body_fields(
 
 
 def _bounded(hint: Any, rules: Mapping[str, Any]) -> Any:
-    """The annotation with bounds on its numbers."""
+    """Return the annotation with bounds on its numbers."""
     limits = {name: rules[name] for name in ("ge", "gt", "le", "lt") if name in rules}
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     bounded = tuple(
@@ -247,7 +247,7 @@ def calibration(who: Reader, context: Shared) -> Response:
 
 
 def visible_calibration(context: Context, who: Principal) -> list[CalibrationRow]:
-    """The launched plans of the studies that may be read."""
+    """Return the launched plans of the studies that the caller may read."""
     store = context.open_store()
     rows = store.calibration()
     if context.config.shared_reading or who.allows("admin"):
@@ -290,7 +290,7 @@ def _machine(name: str) -> dict[str, Any]:
 
 
 def _request_of(asked: Mapping[str, Any]) -> PlanRequest:
-    """The request of a body; :class:`PlanError` for a file, which the network may not name."""
+    """Return the plan request of a body; :class:`PlanError` if it names a file, as the network may not."""
     cost = asked.get("cost")
     if isinstance(cost, BaseModel):
         asked = {**asked, "cost": WorkloadCost(**dict(cost))}
@@ -303,7 +303,7 @@ def _request_of(asked: Mapping[str, Any]) -> PlanRequest:
 
 
 def _make(context: Context, study: Study, backend: str | None, asked: PlanRequest) -> PlannedRun:
-    """A plan for the study, kept; PlanError or EvidenceError where it cannot be."""
+    """Make and store a plan for the study; PlanError or EvidenceError if that is impossible."""
     store = context.open_store()
     result = context.forecasts.fitted(store, study).result
     full = result.spec.full_scale
@@ -328,14 +328,16 @@ def _make(context: Context, study: Study, backend: str | None, asked: PlanReques
 
 
 def _run(context: Context, who: Principal, number: int) -> PlannedRun:
-    """The plan of this number, if its study may be read."""
+    """Return the plan of this number if the caller may read its study."""
     store = context.open_store()
     try:
         stored = store.plan(number)
     except NotFound:
         if context.config.shared_reading:
             raise
-        raise RefusedError(404, f"there is no plan {number}") from None  # nor which there are
+        raise RefusedError(
+            404, f"there is no plan {number}"
+        ) from None  # and does not list the existing plans
     study = store.study_by_id(stored.study_id)
     if not (context.config.shared_reading or who.owns(study)):
         raise RefusedError(404, f"there is no plan {number}")

@@ -268,7 +268,7 @@ def delete(who: Submitter, context: Shared, name: StudyName) -> Response:
     if study.state is StudyState.RUNNING:
         raise RefusedError(409, f"study {name!r} is running", way_out="cancel it first")
     store.delete_study(study.id)
-    if context.config.shared_reading:  # events of the service are everybody's to read
+    if context.config.shared_reading:  # everybody may read events of the service
         store.add_event(None, "deleted", f"{who.owner} deleted the study {name!r}")
     return Response(status_code=204)
 
@@ -278,7 +278,7 @@ def _to_change(context: Context, who: Principal, name: str) -> tuple[Store, Stud
 
 
 def _check_queue(context: Context, store: Store, owner: str, study: CheckedStudy | Study) -> None:
-    """Refuse another study in the queue for an owner who has enough of them, or of stored bytes; a repeat is none."""
+    """Refuse a study if its owner has too many in the queue or stores too much; a repeated submission passes."""
     limits = context.config.limits
     queued = store.queued_of(owner, besides=study.name)
     if queued >= limits.queued_studies:
@@ -314,7 +314,7 @@ def _least(*values: float | int | None) -> Any:
 
 def _detail(store: Store, study: Study) -> dict[str, Any]:
     rungs, usage = store.counts(study.id), store.usage(study.id)
-    summary = store.page_studies(after=study.id + 1, limit=1)[0]  # newest first: this very study
+    summary = store.page_studies(after=study.id + 1, limit=1)[0]  # newest first: this study
     facts = study_facts(study.spec)
     by_sizes = _by_sizes(store, study, facts)
     return {
@@ -337,7 +337,7 @@ def _detail(store: Store, study: Study) -> dict[str, Any]:
 
 
 def _by_sizes(store: Store, study: Study, facts: StudyFacts) -> dict[int, list[dict[str, Any]]]:
-    """How many trials stand where at each combination of sizes, by batch; empty where the batch alone grows."""
+    """Return the trials per state for each combination of sizes, by batch; empty if only the batch grows."""
     if not facts.full_point:
         return {}
     spec = parse_study(study.spec)

@@ -1,4 +1,4 @@
-"""Tokens: who one is, and, for admins, making and revoking them."""
+"""Tokens: who the caller is, and, for admins, creating and revoking them."""
 
 from __future__ import annotations
 

@@ -149,5 +149,5 @@ def _curve(
 
 
 def _thinned(count: int, most: int) -> NDArray[np.int64]:
-    """``most`` of ``count`` indices, evenly spread, first and last included."""
+    """Return ``most`` of ``count`` indices, evenly spaced, first and last included."""
     return np.unique(np.linspace(0, count - 1, most).round().astype(np.int64))

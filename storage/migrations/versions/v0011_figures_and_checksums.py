@@ -111,10 +111,10 @@ def _set_aside(table: str, figures: _Bounds, condition: str) -> None:
 
 
 def constrain(table: str, condition: str | None, rule: str = "figures") -> None:
-    """Add a rule to a table; None takes it away.
+    """Add a rule to a table; None removes it.
 
-    SQLite has no statement for that. The table is made anew by its own statement with the rule in it, for what Alembic
-    would make of it lacks WITHOUT ROWID.
+    SQLite has no statement for that. The table is recreated by its own statement with the rule in it, as Alembic's
+    version would lack WITHOUT ROWID.
     """
     name, connection = f"ck_{table}_{rule}", op.get_bind()
     if connection.dialect.name != "sqlite":
