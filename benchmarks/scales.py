@@ -11,8 +11,8 @@ FOLDER contains, in any subfolders, any of
 None of it is shipped. From smaller or shorter trainings the best loss, the learning rate and, for the grids, the batch
 are forecast for a larger model or a longer training, and compared with the trainings there. The baselines are the
 unchanged best settings of the nearest smaller grid, and the published law of the grids, which was fitted to them.
-``cost`` is the tokens needed over those of the best settings, by the grid's own curve; for the optimizers ``rate left
-alone`` is the factor by which the best rate of the largest and longest known training is off.
+``cost`` is the tokens needed over those of the best settings, by the grid's own curve; for the optimizers
+``rate left alone`` is the factor by which the best rate of the largest and longest known training is off.
 """
 
 from __future__ import annotations

@@ -282,7 +282,7 @@ class HandWritten:
 def side_by_side(
     by_hand: HandWritten, workload: Workload, *, measuring: bool
 ) -> Callable[[], tuple[float, float]]:
-    """Run a round of both loops, update by update in turn; return the seconds of the hand-written one and the other."""
+    """Run a round of both loops, alternating updates; return the seconds of the hand-written one and the trainer's."""
     training = Training(by_hand.job, SingleProcess(torch.device("cpu")), workload=workload)
     if not measuring:
         training.loader._every = sys.maxsize

@@ -205,9 +205,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, silent_server() as port:
         folder = Path(name)
         install(folder)
-        sweep(
-            folder, "none", -1, port, asked.trials, asked.epochs
-        )  # libraries are loaded after this
+        sweep(folder, "none", -1, port, asked.trials, asked.epochs)  # loads the libraries
         for number in range(asked.rounds):
             turn = number // 2 % len(WAYS)  # each way is at each place equally often
             order = (WAYS[turn:] + WAYS[:turn])[:: 1 if number % 2 == 0 else -1]

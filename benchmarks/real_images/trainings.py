@@ -20,9 +20,7 @@ from trainers.begin import begin_training
 from trainers.workloads import load_workload
 
 FIRST_SEED = 100  # seeds from here on: the sweeps train with smaller ones
-NEAR = (
-    1.75  # factor around the best rate within which more seeds are trained and a parabola is fitted
-)
+NEAR = 1.75  # factor around the best rate: more seeds are trained and a parabola is fitted there
 GOOD = 1.05  # times the fewest epochs, up to which a rate is good
 BOOTSTRAPS = 2000
 

@@ -158,9 +158,7 @@ class AskedTrial:
         self._check()
         with self._lock:
             for point in points:
-                if (
-                    self._unsent and self._unsent[-1].step >= point.step
-                ):  # the training was restarted
+                if self._unsent and self._unsent[-1].step >= point.step:  # it was restarted
                     self._unsent = [each for each in self._unsent if each.step < point.step]
                 self._unsent.append(point)
                 self._last = point

@@ -31,7 +31,7 @@ class Request:
 
 @dataclass(frozen=True)
 class ServerResponse:
-    """The server's response; header names are in lower case."""
+    """The server's response; the names in ``headers`` are in lower case."""
 
     status: int
     headers: Mapping[str, str]

@@ -114,9 +114,7 @@ def memory_of_worker() -> dict[int, int]:
     ours = {os.getpid()}
     mark, page = f"{MARK}={os.getpid()}\0".encode(), os.sysconf("SC_PAGE_SIZE")
     for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(
-            OSError, ValueError, IndexError
-        ):  # it ended, or belongs to another user
+        with contextlib.suppress(OSError, ValueError, IndexError):  # ended, or another user's
             pid = int(entry.name)
             parents[pid] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             resident, shared = (entry / "statm").read_text().split()[1:3]

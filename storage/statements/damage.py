@@ -26,9 +26,7 @@ CAUSES = (LookupError, ValueError, TypeError, ArithmeticError, DamagedRow)
 
 
 _KINDS = ((Text, str), (Boolean, bool), (Integer, int), (DateTime, datetime))
-_sound: set[tuple[Any, ...]] = (
-    set()
-)  # combinations of table, column names and value types that agree
+_sound: set[tuple[Any, ...]] = set()  # tables, column names and value types that agree
 
 
 def check_kinds(table: Table, rows: Sequence[Row[Any]]) -> None:

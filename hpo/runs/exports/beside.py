@@ -188,9 +188,7 @@ def _follow() -> int:
 def _await_end(over: threading.Event) -> None:
     sys.stdin.buffer.read()
     over.set()
-    time.sleep(
-        2 * GRACE_SECONDS
-    )  # the run was killed, else it would have ended this process by now
+    time.sleep(2 * GRACE_SECONDS)  # a run that is still alive would end this process before
     os.killpg(0, signal.SIGKILL)
 
 

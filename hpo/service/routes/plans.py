@@ -335,9 +335,7 @@ def _run(context: Context, who: Principal, number: int) -> PlannedRun:
     except NotFound:
         if context.config.shared_reading:
             raise
-        raise RefusedError(
-            404, f"there is no plan {number}"
-        ) from None  # and does not list the existing plans
+        raise RefusedError(404, f"there is no plan {number}") from None  # lists no others
     study = store.study_by_id(stored.study_id)
     if not (context.config.shared_reading or who.owns(study)):
         raise RefusedError(404, f"there is no plan {number}")
