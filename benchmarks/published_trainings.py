@@ -455,8 +455,9 @@ read off the curves. A training that ended before its target is censored, one wh
 
 **Language models**: one training at each batch, with the settings of that batch at which most were tried; the budget of
 tokens is fixed, and the final loss becomes tokens by the best losses of the same optimizer and model size over the
-budgets. What is forecast is how many times the tokens of the best training the batch of 1,024 sequences takes. No
-setting was tuned between batches, which a forecast takes for granted: a large batch does worse here than it might.
+budgets. The forecast is how many times the tokens of the best training the batch of 1,024 sequences takes. No setting
+was tuned between batches, which a forecast takes for granted: a large batch does worse here than it might. All batches
+have one learning rate, so the trust is low.
 
 ## Sources and licences
 

@@ -24,7 +24,8 @@ def _trials(batches, state="reached", epochs=8.0, rates=(0.05, 0.1, 0.2), seeds=
 def _rows(*pairs):
     return Evidence(
         aggregates=[
-            Aggregate(batch, epochs, 10, 0.1, {"learning_rate": 0.1}) for batch, epochs in pairs
+            Aggregate(batch, epochs, 10, 0.1, {"learning_rate": 0.1 * (batch / 16) ** 0.5})
+            for batch, epochs in pairs
         ],
         tuned=RATE,
     )
