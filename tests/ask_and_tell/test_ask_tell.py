@@ -103,6 +103,7 @@ def test_a_study_that_would_be_raced_says_that_nobody_who_asks_races(url):
 
 
 @pytest.mark.fit
+@pytest.mark.slow  # the calls of another process come to the same
 def test_a_study_that_is_opened_anew_before_every_call_changes_nothing(store, url):
     """What a server that restarts between any two calls does: the database holds all there is."""
     enter_study(store, parse_study(SPEC))

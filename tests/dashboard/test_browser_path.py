@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from benchmarks.dashboard_browser import Server
 from search_spaces.settings import TrainingSettings
 from storage.records import NewForecast, NewOutcome, NewPlan, TrialState, Trust
@@ -139,6 +141,7 @@ def test_trials_are_filtered_sorted_and_selected(page: Any, server: Server) -> N
     }
 
 
+@pytest.mark.slow  # test_page_routes and test_report have the rules
 def test_a_report_is_downloaded_and_stands_alone(page: Any, server: Server) -> None:
     page.goto(f"{server.address}/studies/done")
     page.wait_for_selector("#report:visible")

@@ -156,7 +156,7 @@ def exact_trials(problem, target, momentum):
     return np.array(found).T
 
 
-@pytest.mark.parametrize("exponent", [1.0, 1.4])
+@pytest.mark.parametrize("exponent", [pytest.param(1.0, marks=pytest.mark.slow), 1.4])
 def test_a_noisy_quadratic_follows_the_law_up_to_16_times_the_ladder(exponent):
     """Fitted to exact epochs at 16 to 256, by least squares and with the bound of stability known."""
     problem, target = (

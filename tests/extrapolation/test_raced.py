@@ -126,7 +126,7 @@ def test_one_training_alone_does_not_make_bolder_settings_safe(posterior, held):
     assert used(posterior, held, *once)[0] <= 1.0
 
 
-@pytest.mark.parametrize("factor", (0.25, 1.0))
+@pytest.mark.parametrize("factor", (0.25, pytest.param(1.0, marks=pytest.mark.slow)))
 def test_the_epochs_of_many_trainings_are_those_told_after_them_whatever_the_laws_held(
     posterior, held, factor
 ):

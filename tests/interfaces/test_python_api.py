@@ -50,6 +50,7 @@ def test_a_forecast_knows_the_law_that_the_trials_follow(study):
     assert forecast.trust in ("high", "medium", "low") and forecast.reason
 
 
+@pytest.mark.slow  # tests/extrapolation/test_forecast_recovery.py has the rule
 def test_a_forecast_is_the_same_each_time(study):
     first = hpo.forecast(study.result, 64).to_dict()
     study_forecast._fitted.cache_clear()

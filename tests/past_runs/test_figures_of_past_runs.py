@@ -36,7 +36,7 @@ def url(tmp_path_factory):
 
 
 @pytest.mark.medium
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     runs=st.lists(st.tuples(RUN, st.lists(READING, max_size=4)), min_size=1, max_size=3),
     samples=st.sampled_from([320, 1, 10**12]),
@@ -64,7 +64,7 @@ EPOCHS = st.floats(1, 40).map(str) | st.sampled_from(EDGES[:12]).map(str)
 
 
 @pytest.mark.fit
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     rows=st.lists(st.tuples(BATCH, EPOCHS, EPOCHS | CELL), min_size=2, max_size=4),
     odd=st.none() | st.tuples(CELL, CELL, CELL),

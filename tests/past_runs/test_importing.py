@@ -185,7 +185,16 @@ def as_optuna(folder):
     return "optuna", "optuna.db", "--map", "value=epochs_to_target"
 
 
-@pytest.mark.parametrize("source", [as_csv, as_wandb, as_tensorboard, as_optuna])
+@pytest.mark.parametrize(
+    "source",
+    [
+        as_csv,
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in (as_wandb, as_tensorboard, as_optuna)
+        ),
+    ],
+)
 def test_a_forecast_from_imported_runs(folder, source):
     words = source(folder)
     done = call(

@@ -162,6 +162,7 @@ def test_generations_left_out_are_predicted_as_well_as_by_the_plainest_rules_and
     assert np.median([one.width for one in results]) < 1.6
 
 
+@pytest.mark.slow  # it learns them again
 def test_the_shipped_beliefs_are_what_the_shipped_table_gives() -> None:
     reference = read_reference_throughputs()
     learnt = learn(reference, rng=np.random.default_rng(0))

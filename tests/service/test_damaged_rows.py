@@ -136,7 +136,16 @@ def test_no_value_in_any_column_fails_a_page_or_reaches_another_owner(place, tab
     assert failed == []
 
 
-@pytest.mark.parametrize("name", ["epochs_to_target", "learning_rate", "optimizer", "state"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "epochs_to_target",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("learning_rate", "optimizer", "state")
+        ),
+    ],
+)
 def test_a_forecast_leaves_out_what_is_damaged(place, name):
     api, file = place
     with damaged(file, "trials", name, "garbage") as taken:

@@ -31,6 +31,7 @@ def fitted(result: StudyResult) -> Posterior:
     return fit_posterior(result, [256])
 
 
+@pytest.mark.slow  # every forecast of the service comes from this process
 def test_the_laws_are_the_same(result: StudyResult, fitted: Posterior) -> None:
     other = fit_process.fit(result, [256])
     assert fitted.values.keys() == other.values.keys()

@@ -229,6 +229,7 @@ def test_what_a_study_did_at_a_batch_does_not_change_its_forecast_for_it(api, al
     assert forecast_of(api, "bowl", alone.posterior)["calibration"]["forecasts"] == 1
 
 
+@pytest.mark.slow  # tests/extrapolation has the rule
 def test_noise_scales_that_trainings_measured_are_evidence_on_the_critical_batch_size(api, alone):
     add_sweep(api, "measured", [None, 2000.0, 9000.0, 3000.0])
     noise_scale = (

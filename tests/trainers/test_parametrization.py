@@ -262,7 +262,7 @@ def cheapest(names: Mapping[str, Any], *kept: str) -> list[Any]:
 LEAST_GROWN = {"sgd": 5.0, "lars": 1.3, "adamw": 5.0, "lion": 5.0, "lamb": 2.0}
 
 
-@pytest.mark.parametrize("optimizer", cheapest(CHECKED, "sgd", "adamw"))
+@pytest.mark.parametrize("optimizer", cheapest(CHECKED, "adamw"))
 def test_activations_of_a_transformer_and_their_changes_keep_their_size(optimizer: str) -> None:
     """From width 32 to 512 within a factor of 1.5; the initial scores fall as 1 / sqrt(width), which is published too.
 
@@ -554,7 +554,7 @@ def test_completep_at_the_base_depth_is_mup_bit_for_bit(optimizer: str) -> None:
 LEAST_GROWN_BY_DEPTH = {"sgd": 4.0, "lars": 4.0, "adamw": 4.0, "lion": 3.0, "lamb": 3.0}
 
 
-@pytest.mark.parametrize("optimizer", cheapest(CHECKED, "adamw", "lamb"))
+@pytest.mark.parametrize("optimizer", cheapest(CHECKED, "adamw"))
 def test_what_a_deep_transformer_computes_and_changes_keeps_its_size(optimizer: str) -> None:
     """From 2 to 32 blocks; in the standard parametrization the change of the stream grows.
 

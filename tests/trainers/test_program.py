@@ -421,7 +421,9 @@ def test_the_frame_of_a_launcher_is_told_where_the_program_said_nothing(tmp_path
 @pytest.mark.parametrize(
     ("line", "last"),
     [
-        ("raise SystemExit('no data folder')", "no data folder"),
+        pytest.param(
+            "raise SystemExit('no data folder')", "no data folder", marks=pytest.mark.slow
+        ),
         ("import os; os.kill(os.getpid(), 9)", "failed (exitcode: -9)"),
     ],
 )

@@ -51,7 +51,7 @@ def asked(sampler: str, question: Question, count: int = 40) -> list[float]:
     return rates
 
 
-@pytest.mark.parametrize("sampler", ["tpe", pytest.param("gp", marks=pytest.mark.medium), "cmaes"])
+@pytest.mark.parametrize("sampler", ["tpe", pytest.param("gp", marks=pytest.mark.slow), "cmaes"])
 def test_samplers_look_for_the_best_that_keeps_the_constraint(sampler: str) -> None:
     free, held = (
         asked(sampler, question) for question in (dataclasses.replace(HELD, constraints=()), HELD)
