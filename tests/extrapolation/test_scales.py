@@ -248,9 +248,9 @@ def test_a_table_with_widths_is_forecast_at_another(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "given", "told"),
     [
-        (TABLE, "width", "'width' is not a column and its value at full scale"),
-        (TABLE, "width=0", "a number above 0, like width=256"),
-        (TABLE, "width=nan", "a number above 0, like width=256"),
+        (TABLE, "width", "'width' is not COLUMN=VALUE: a column and its value at full scale"),
+        (TABLE, "width=0", "a number above 0, such as width=256"),
+        (TABLE, "width=nan", "a number above 0, such as width=256"),
         (TABLE, "depth=4", "column 'depth' is missing"),
         (TABLE.replace(",32\n", ",\n"), "width=256", "column 'width' is empty"),
         (TABLE.replace(",32\n", ",-32\n"), "width=256", "width must be a finite number above 0"),

@@ -253,7 +253,7 @@ def test_a_study_without_trackers_says_so(tmp_path):
     done = CliRunner().invoke(
         main, ["export", "trackers", "mine", "--storage", f"sqlite:///{tmp_path}/hpo.db"]
     )
-    assert done.exit_code == 2 and "names no tracker" in done.output
+    assert done.exit_code == 2 and "has no tracker" in done.output
 
 
 def test_wandb_that_is_not_installed(tmp_path, monkeypatch):

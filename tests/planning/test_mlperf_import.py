@@ -254,7 +254,7 @@ def test_outcomes_throughputs_and_a_forecast_from_them(round_folder: Path, tmp_p
     }
     again = CliRunner().invoke(main, ["import", "mlperf", str(round_folder), "--storage", url])
     assert "0 new outcomes" in again.output
-    assert "8 were there already" in again.output
+    assert "8 existed already" in again.output
     with Store.open(url) as store:
         study = store.study("mlperf-training-v2.1-resnet")
         plans = sorted(store.plans(study.id), key=lambda plan: plan.workers)
