@@ -155,7 +155,7 @@ class SearchSpace:
                 if name not in self.fixed:
                     _settings.check_name(name)
                 raise SettingError(
-                    f"only tuned settings take a value, but got {name!r}; {self._listing()}"
+                    f"only tuned settings can be given a value, but got {name!r}; {self._listing()}"
                 )
         missing = [name for name in self.domains if name not in values]
         if missing:
@@ -326,7 +326,7 @@ def _check_domain(name: str, domain: Domain, described: Mapping[str, OwnSetting]
         _settings.range_of(name) is not None if known else its is None or its.range is not None
     )
     if isinstance(domain, (Float, Int)) and not is_number:
-        raise SettingError(f"{name} is no number; use choice")
+        raise SettingError(f"{name} is not a number; use choice")
     for value in _ends(domain):
         _check_value(name, value, described)
 
@@ -369,7 +369,7 @@ def _faults_of_corners(space: SearchSpace) -> Iterator[tuple[str | None, str]]:
         except SettingError as error:
             yield (
                 None,
-                f"the domains allow settings that cannot be: {error}" if corner else str(error),
+                f"the domains allow impossible settings: {error}" if corner else str(error),
             )
             return
 

@@ -128,7 +128,7 @@ class Constraint:
         """Why an ended training does not keep it, "" where it does."""
         value = self.value(ended)
         if value is None:
-            return f"it did not tell its {self.name}, which must be {self.rule}"
+            return f"it did not report its {self.name}, which must be {self.rule}"
         return "" if self.excess(value) <= 0 else f"{self.name} {value:.4g} is not {self.rule}"
 
     @property
@@ -302,9 +302,7 @@ def _known(kind: type, values: Any, prefix: str) -> dict[str, Any]:
     names = {knob.name for knob in dataclasses.fields(kind)}
     for name in values:
         if name not in names:
-            raise JobError(
-                f"there is no key '{prefix}{name}' in a job{nearest_or_all(str(name), names)}"
-            )
+            raise JobError(f"a job has no key '{prefix}{name}'{nearest_or_all(str(name), names)}")
     for knob in dataclasses.fields(kind):
         if knob.default is dataclasses.MISSING and knob.name not in values:
             raise JobError(f"a job needs the key '{prefix}{knob.name}'")

@@ -77,7 +77,8 @@ def check_full_scale(spec: StudySpec) -> None:
     raced = spec.race_batch is not None and not SAMPLERS[spec.sampler].chooses_rung
     if raced and not reads_seed(spec.program):
         raise spec.error(
-            f"the command must read {{seed}}: the race at {spec.race_batch} repeats the best settings with other "
+            f"the command must contain {{seed}}: the race at {spec.race_batch} repeats the "
+            f"best settings with other "
             "seeds; or name no race (budget: {race: 0})",
             "program",
             "command",

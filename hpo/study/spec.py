@@ -401,14 +401,14 @@ def _faults_of_auto(study: StudySpec) -> Iterator[tuple[study_faults.Location, s
     if not SAMPLERS[study.sampler].chooses_rung and not study.sizes:
         yield (
             ("sampler",),
-            f"budget: auto needs a sampler that ends by itself (forecast), but got {study.sampler}; or give "
-            "budget: {trials: ...}",
+            f"budget: auto needs a sampler that stops by itself (forecast), but got "
+            f"{study.sampler}; use it, or give budget: {{trials: ...}}",
         )
     elif not study.search.scaled:
         yield (
             ("budget",),
-            "budget: auto needs a setting with role: scaled, by which the search knows when to end; or give "
-            "budget: {trials: ...}",
+            "budget: auto needs a setting with role: scaled, which decides when the search "
+            "stops; add one, or give budget: {trials: ...}",
         )
     for name in study.search.scaled:
         if isinstance(study.search.domains.get(name), Categorical):
@@ -427,18 +427,20 @@ def _faults_of_fixed_budget(study: StudySpec) -> Iterator[tuple[study_faults.Loc
     if study.budget.ends_by_itself and not study.sizes:
         yield (
             ("budget",),
-            f"budget: auto must have a target that ends trainings, or a ladder over sizes, but got best_within with "
-            f"one size; give budget: {{trials: ...}}, {way_out}",
+            f"budget: auto needs a target that ends trainings, or a ladder of several sizes, "
+            f"but got best_within with one size; give budget: {{trials: ...}}, {way_out}",
         )
     elif SAMPLERS[study.sampler].chooses_rung:
         yield (
             ("sampler",),
-            f"sampler {study.sampler} must have a target that ends trainings, but got best_within; take tpe, {way_out}",
+            f"sampler {study.sampler} needs a target that ends trainings, but got best_within; "
+            f"use tpe, {way_out}",
         )
     if study.budget.race:
         yield (
             ("budget", "race"),
-            f"a race must have a target that ends trainings, but got best_within; leave race out, {way_out}",
+            f"a race needs a target that ends trainings, but got best_within; leave race out, "
+            f"{way_out}",
         )
 
 

@@ -85,7 +85,7 @@ def test_a_worker_that_sees_one_gpu_was_given_it_and_two_that_see_the_same_are_r
     claim(store, CUDA, 2)
     claim(store, CUDA, 2)
     with pytest.raises(
-        DeviceError, match=r"there are 1 for workers 2 and 7, which came to the same"
+        DeviceError, match=r"there are 1 for workers 2 and 7, which were assigned the same"
     ):
         claim(store, CUDA, 7)
     claim(store, torch.device("cuda", 1), 7)

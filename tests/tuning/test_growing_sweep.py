@@ -93,7 +93,7 @@ def test_the_file_says_auto_and_keeps_a_sampler_that_trains_rung_by_rung():
     assert spec.sampler == "tpe" and spec.budget.ends_by_itself
     assert spec.budget.epochs_per_trial == 32 and spec.to_dict()["budget"]["trials"] == "auto"
     with pytest.raises(
-        SpecError, match="or a ladder over sizes, but got best_within with one size"
+        SpecError, match="or a ladder of several sizes, but got best_within with one size"
     ):
         study(ladder=[16, 32], full_scale={"global_batch_size": 128})
 

@@ -109,7 +109,7 @@ def _batches(text: str) -> tuple[tuple[int, ...], int]:
     if found is None:
         raise ValueError(
             "must be SMALLEST-LARGEST,FULL: the batch sizes that you can sweep and the one to "
-            "forecast for, such as 64-512,8192; but got {text!r}"
+            f"forecast for, such as 64-512,8192; but got {text!r}"
         )
     low, high, full = map(int, found.groups())
     if not 0 < low < high < full:

@@ -33,7 +33,7 @@ SLOT_SECONDS = 86_400.0
 class Nodes:
     """The nodes of one start: ``hosts``, the first of which the workers meet at, and ``port`` there.
 
-    ``attempt`` tells the starts of one run apart.
+    ``attempt`` distinguishes the starts of one run.
     """
 
     hosts: Sequence[str]
