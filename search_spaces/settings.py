@@ -92,8 +92,8 @@ class TrainingSettings:
         "decay of the momentum buffer per update", 0.9, "1", 0, 1, open_high=True
     )
     momentum_form: str | None = _choice(
-        "learning rate outside the momentum buffer, inside, or corrected (as in timm); null: "
-        "inside for lars, outside for sgd",
+        "rate outside the momentum buffer, inside it, or corrected (as in timm); null: lars "
+        "inside, sgd outside",
         None,
         "outside",
         "inside",

@@ -39,7 +39,7 @@ class SchemaTooNew(StoreUnavailable):
     def __init__(self, url: str, revision: str, known: str) -> None:
         super().__init__(
             url,
-            f"its schema is {revision!r}, and this release knows schemas up to {known!r}",
+            f"its schema is {revision!r}, but this release knows schemas up to {known!r}",
             "upgrade largebatch, or give another database",
         )
 
@@ -67,8 +67,8 @@ class DamagedRow(StoreError):  # noqa: N818
         cause = getattr(cause, "cause", cause)
         self.cause = cause
         super().__init__(
-            f"{what} is damaged and cannot be read ({cause}); `hpo db check` names all that is, and a backup has it "
-            "as it was: hpo db restore FILE"
+            f"{what} is damaged and cannot be read ({cause}); `hpo db check` lists all damage; "
+            f"restore a backup with hpo db restore FILE"
         )
 
 

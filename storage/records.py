@@ -503,9 +503,9 @@ class CalibrationRow:
 
 def _check_ending(state: TrialState, epochs_to_target: float | None) -> None:
     if not TrialState(state).finished:
-        raise InvalidRecord(f"a result needs a state that is an end, but got {str(state)!r}")
+        raise InvalidRecord(f"a result needs an end state, but got {str(state)!r}")
     if (state == TrialState.REACHED) != (epochs_to_target is not None):
         raise InvalidRecord(
-            "epochs_to_target must be given exactly where the state is 'reached', but got "
+            "epochs_to_target must be given if and only if the state is 'reached', but got "
             f"state {str(state)!r} and epochs_to_target {epochs_to_target}"
         )

@@ -249,7 +249,7 @@ class RemoteStudy:
     def designs(self) -> list[RemoteDesign]:
         """What its trainings buy: their cost against the interval at full scale, as :func:`hpo.designs` tells it.
 
-        The study's own, and each that tells more than every cheaper one; the cheapest first.
+        The study's own design, and each that gives a narrower interval than every cheaper one; the cheapest first.
         """
         return self._client.run(calls.designs(self._retries, self.name))
 

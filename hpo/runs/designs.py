@@ -129,12 +129,14 @@ def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
         full = result.spec.full_scale
         if full is None:
             raise EvidenceError(
-                f"study {result.study.name!r} must name a full_scale to tell what its trainings are worth there; add "
-                "full_scale: {global_batch_size: ...}"
+                f"study {result.study.name!r} needs a full_scale to estimate what its "
+                f"trainings are worth there; add full_scale: {{global_batch_size: ...}}"
             )
         made = forecast(result, full.global_batch_size)
     if made.posterior is None:
-        raise EvidenceError("a forecast that was read back has no laws; make it again")
+        raise EvidenceError(
+            "a forecast that was read from the storage has no laws; compute it again"
+        )
     spec = result.spec
     ended = [
         trial

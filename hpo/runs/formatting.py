@@ -74,9 +74,7 @@ def prospects(forecast: Forecast) -> list[tuple[str, str]]:
         ),
         (
             "risk of divergence",
-            "not known: only a sweep of the learning rate tells it"
-            if risk is None
-            else percent(risk),
+            "unknown: it needs a sweep of the learning rate" if risk is None else percent(risk),
         ),
         *(
             (
@@ -91,7 +89,7 @@ def prospects(forecast: Forecast) -> list[tuple[str, str]]:
         ),
         (
             "earlier forecasts",
-            "" if forecast.best is not None else held if past.count else "none to judge by yet",
+            "" if forecast.best is not None else held if past.count else "none to compare with yet",
         ),
     ]
     return [row for row in rows if row[1]]

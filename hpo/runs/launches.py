@@ -54,8 +54,8 @@ def launch_here(
     """
     if workers is None and plan.launcher != "local":
         raise PlanError(
-            f"plan {plan.id} is for {plan.machine} and its {plan.launcher}: submit_plan (`hpo launch`) "
-            "hands it over, and with workers (--workers N) it runs on this machine"
+            f"plan {plan.id} is for {plan.machine} and its {plan.launcher}: submit_plan (`hpo "
+            f"launch`) submits it there; with workers (--workers N) it runs on this machine"
         )
     progress, backend = (
         progress or progress_here(),
@@ -134,7 +134,7 @@ def record(
     ``nodes`` and ``workers`` are what the report says of its last start, or the plan's, if not given.
     """
     if plan.id is None:
-        raise PlanError("this plan is in no storage; `hpo plan STUDY --output DIR` keeps one")
+        raise PlanError("this plan is not stored; `hpo plan STUDY --output DIR` stores one")
     report = read_launched(Path(outcome))
     launched = dataclasses.replace(report, nodes=nodes or report.nodes or plan.nodes)
     with open_store(storage, create=False) as store:

@@ -109,7 +109,7 @@ class TimeLeft:
             self._already = ended
         done = ended - self._already
         if done == 0:
-            return "time left not yet known"
+            return "time left: unknown yet"
         elapsed = time.monotonic() - self._started
         return f"about {_duration(elapsed / done * (total - ended))} left"
 

@@ -57,21 +57,22 @@ def plan_race(
     if candidates is None:
         return RacePlan(
             None,
-            f"no race {at}: the study tunes no learning rate, so that there is nothing to choose by",
+            f"no race {at}: the study tunes no learning rate, so there is nothing to race",
             made,
         )
     if most_epochs < 2 * candidates.epochs:
         return RacePlan(
             None,
-            f"no race {at}: its budget of {number(float(most))} samples is {most_epochs:.3g} epochs, "
-            f"too little for two trainings of {candidates.epochs:.3g} epochs; raise budget.race",
+            f"no race {at}: its budget of {number(float(most))} samples is {most_epochs:.3g} "
+            f"epochs, too few for two trainings of {candidates.epochs:.3g} epochs; raise "
+            f"budget.race",
             made,
         )
     price = min((len(candidates.settings) + FINALISTS) * candidates.epochs, most_epochs)
     if candidates.worth_epochs < price and not (forced or begun):
         return RacePlan(
             None,
-            f"no race {at}: it would cost {price:.3g} epochs, and knowing the best settings there "
+            f"no race {at}: it would cost {price:.3g} epochs, but the best settings there "
             f"would save at most {candidates.worth_epochs:.3g}",
             made,
         )
@@ -150,8 +151,8 @@ def race(
     full = result.spec.full_scale
     if global_batch_size is None and full is None:
         raise EvidenceError(
-            f"a race needs a batch size, but study {result.study.name!r} names no full_scale; give "
-            "global_batch_size"
+            f"a race needs a batch size, but study {result.study.name!r} has no full_scale; "
+            f"give global_batch_size"
         )
     batch = (
         global_batch_size

@@ -76,10 +76,11 @@ class ConstraintCount:
     untold: int
 
     def __str__(self) -> str:
-        untold = f", {self.untold} did not tell it" if self.untold else ""
+        untold = f", {self.untold} did not report it" if self.untold else ""
         return (
-            f"{self.constraint}: kept by {self.kept} of {self.kept + self.broken + self.untold} trainings that came to "
-            f"their end, broken by {self.broken}{untold}"
+            f"{self.constraint}: kept by {self.kept} of "
+            f"{self.kept + self.broken + self.untold} trainings that ran to their end, broken "
+            f"by {self.broken}{untold}"
         )
 
     def to_dict(self) -> dict[str, Any]:

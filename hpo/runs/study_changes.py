@@ -84,7 +84,7 @@ def rename_study(name: str, new: str, storage: str) -> Study:
     """
     with _resting(storage, name) as (store, study):
         renamed = store.rename_study(study.id, new, renamed_text(study, new))
-        store.add_event(study.id, "renamed", f"{name!r} is named {new!r} now")
+        store.add_event(study.id, "renamed", f"{name!r} is now named {new!r}")
         return renamed
 
 
@@ -119,7 +119,7 @@ def _resting(storage: str, name: str) -> Iterator[tuple[Store, Study]]:
             )
         elif study.state is StudyState.RUNNING and study.for_agents and not _trained(store, study):
             store.set_study_state(
-                study.id, StudyState.INTERRUPTED, "nobody trains its trials any more"
+                study.id, StudyState.INTERRUPTED, "its trials are not being trained any more"
             )
         try:
             yield store, study

@@ -77,8 +77,9 @@ def forecast(
     best = best_settings(result.evidence(without=[global_batch_size]), question)
     if best is None:
         raise EvidenceError(
-            f"no trial of study {result.study.name!r} {done(question)}{within(result.trials, question)}, so that there "
-            f"are no settings to start from; {way_out(question)}"
+            f"no trial of study {result.study.name!r} "
+            f"{done(question)}{within(result.trials, question)}, so there are no settings to "
+            f"start from; {way_out(question)}"
         )
     posterior = posterior or fit_posterior(result, [global_batch_size])
     past = past_forecasts(result, global_batch_size)
@@ -172,7 +173,7 @@ def _advice(result: StudyResult, numbers: Forecast) -> str:
     rate = throughput(here, result.train_samples, result.spec)
     time = f", about {_duration(most * result.train_samples / rate)} here" if rate else ""
     taken = f"{math.ceil(most)} epochs{time}"
-    return f"A race at {batch} (hpo forecast --race) would take {taken}, and raise the trust most."
+    return f"A race at {batch} (hpo forecast --race) would take {taken} and raise the trust most."
 
 
 def direct_search(result: StudyResult, made: StudyForecast) -> str:
@@ -192,12 +193,14 @@ def direct_search(result: StudyResult, made: StudyForecast) -> str:
         return ""
     if result.spec.sizes:
         return (
-            f"the sweep cost as much as {spent / epochs:.0f} trainings at the full scale need: a search there itself, "
-            f"by accumulation, takes about {SEARCH_TRAININGS} and is cheaper"
+            f"the sweep cost as much as {spent / epochs:.0f} trainings at full scale: a search "
+            f"directly there, by gradient accumulation, takes about {SEARCH_TRAININGS} and is "
+            f"cheaper"
         )
     return (
-        f"the sweep trained {spent:.0f} epochs, as many as {spent / epochs:.0f} trainings at {batch} need: a search at "
-        f"{batch} itself (sampler: forecast) takes about {SEARCH_TRAININGS} and is cheaper"
+        f"the sweep trained {spent:.0f} epochs, as many as {spent / epochs:.0f} trainings at "
+        f"{batch}: a search directly at {batch} (sampler: forecast) takes about "
+        f"{SEARCH_TRAININGS} and is cheaper"
     )
 
 
@@ -269,7 +272,7 @@ def forecast_at(made: StudyForecast, global_batch_size: int) -> StudyForecast:
     """The forecast of the same study at another batch size; :class:`PlanError` where its evidence is not at hand."""
     if made.source is None:
         raise PlanError(
-            f"this forecast holds for global batch size {made.global_batch_size} only, but got "
+            f"this forecast is valid only for global batch size {made.global_batch_size}, but got "
             f"{global_batch_size}; make another with hpo.forecast",
             {"global_batch_size": made.global_batch_size},
         )

@@ -121,8 +121,9 @@ def choose_plan(
         )
     if plan.seconds is not None and not math.isfinite(plan.seconds.median + plan.seconds.high):
         raise PlanError(
-            f"node_failure_hours must be so large that a run on {plan.nodes} nodes comes to its end between failures, "
-            f"but got {asked.node_failure_hours:g}; use fewer nodes, or nodes that fail less often"
+            f"node_failure_hours must be large enough for a run on {plan.nodes} nodes to "
+            f"finish between failures, but got {asked.node_failure_hours:g}; use fewer nodes, "
+            f"or nodes that fail less often"
         )
     own_file = (
         None
@@ -163,13 +164,13 @@ def trade_offs(
     rates, memory = _figures(forecast, target, asked)
     if rates is None:
         raise PlanError(
-            f"how fast {target.name} trains this workload is not known, so that time and cost cannot be weighed; "
-            "--cost NAME|FILE says what a sample costs"
+            f"the speed of {target.name} for this workload is unknown, so time and cost cannot "
+            f"be compared; give the cost of a sample with --cost NAME|FILE"
         )
     if forecast.posterior is None:
         raise PlanError(
-            "this forecast was read without its laws, so that other batch sizes cannot be weighed against its own; "
-            "make it with hpo.forecast"
+            "this forecast was read without its laws, so other batch sizes cannot be compared "
+            "with its own; compute it with hpo.forecast"
         )
     context = _context(forecast, target, rates, memory, asked)
     return _trade_offs(forecast, context, _constraints(asked, forecast.global_batch_size))
@@ -308,8 +309,8 @@ def plan_as_asked(result: StudyResult, request: PlanRequest) -> tuple[StudyForec
         request = dataclasses.replace(request, global_batch_size="best")
         notes = (
             [
-                f"the study's full-scale batch of {at} is too small for {request.nodes} nodes in normalization "
-                f"batches of {unit}: another was chosen"
+                f"the study's full-scale batch of {at} is too small for {request.nodes} nodes "
+                f"in normalization batches of {unit}: another batch size was chosen"
             ]
             if full
             else []

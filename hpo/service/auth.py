@@ -163,7 +163,7 @@ class Tokens:
         if not _SECRET.fullmatch(secret):
             raise RefusedError(
                 401,
-                f"a token begins with {PREFIX} and is followed by letters, digits, - and _",
+                f"a token starts with {PREFIX}, followed by letters, digits, - and _",
                 way_out="`hpo token create` makes one",
             )
         busy = self._busy(began)
@@ -215,4 +215,6 @@ class Tokens:
 
 
 def _no_session() -> RefusedError:
-    return RefusedError(401, "you are not logged in, or no longer", way_out="log in again: /login")
+    return RefusedError(
+        401, "you are not logged in, or your session has ended", way_out="log in again: /login"
+    )

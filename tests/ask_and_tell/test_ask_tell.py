@@ -98,7 +98,7 @@ def test_a_study_that_would_be_raced_says_that_nobody_who_asks_races(url):
         with hpo.ask_tell(parse_study(text), url) as study:
             while (trial := study.ask()) is not None:
                 train(trial)
-            assert ("no race at 256, which is `hpo run`'s" in study.message) is said
+            assert ("to race at 256, use `hpo run`" in study.message) is said
         assert {t.global_batch_size for t in hpo.read_study(name, url).trials} == {32, 64}
 
 
@@ -224,7 +224,7 @@ def test_a_study_that_is_cancelled_stops_its_trials(store):
     verdict = study.report(asked.number, "first", [], 60)
     assert (verdict.state, verdict.stop) == ("queued", True) and "cancelled" in verdict.reason
     assert store.trial(1, asked.number).state is TrialState.QUEUED
-    with pytest.raises(Exception, match="is cancelled: its trials cannot be asked for"):
+    with pytest.raises(Exception, match="is cancelled: its trials cannot be requested"):
         study.ask("second", "one", 60)
 
 

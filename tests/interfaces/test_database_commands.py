@@ -167,7 +167,7 @@ def test_export_optuna(study):
     replaced = document("export", "optuna", "cells", "--to", "sqlite:///optuna.db", "--replace")
     assert (replaced[0]["study"], replaced[0]["trials"]["COMPLETE"]) == ("cells", 24)
     assert (
-        "must not go into the database of largebatch"
+        "must not go into the largebatch database"
         in call("export", "optuna", "cells", "--to", study.storage, code=2).stderr
     )
 

@@ -249,7 +249,7 @@ def test_an_impossible_plan_names_one_that_can_be_made(study, arguments, words):
     [
         (("--machine", "sumit"), "did you mean 'summit'"),
         (("--machine", "summit", "--cost", "resnt50"), "did you mean 'resnet50'"),
-        (("--machine", "summit", "--slot", "2"), "--cost NAME|FILE says what a sample costs"),
+        (("--machine", "summit", "--slot", "2"), "give the cost of a sample with --cost NAME|FILE"),
         (("--machine", "summit", "--minimise", "energy"), "--cost NAME|FILE"),
         (
             ("--slot", "-1"),

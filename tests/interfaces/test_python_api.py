@@ -144,7 +144,7 @@ def test_a_plan_for_another_machine_is_submitted_and_not_launched_here(study, mo
         forecast.epochs_to_target,
         "six",
     )
-    with pytest.raises(PlanError, match="hands it over, and with workers"):
+    with pytest.raises(PlanError, match="submits it there; with workers"):
         hpo.launch_here(plan, directory=study.folder / "plan")
     commands = study.folder / "bin"
     commands.mkdir()

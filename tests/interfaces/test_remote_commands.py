@@ -141,7 +141,7 @@ def test_what_is_wrong_is_said_on_stderr(study, monkeypatch):
     monkeypatch.delenv("HPO_TOKEN")
     assert "no token for 127.0.0.1" in call("status", code=2).stderr
     monkeypatch.delenv("HPO_SERVER")
-    assert "no server is named; give its URL, or set HPO_SERVER" in call("status", code=2).stderr
+    assert "no server given; give its URL, or set HPO_SERVER" in call("status", code=2).stderr
 
 
 def test_options_come_before_the_environment(study, api, monkeypatch):

@@ -158,7 +158,7 @@ def test_one_that_fails_and_one_that_hangs_are_one_warning_each(lines, tmp_path,
     hanging, heard = run(tmp_path, "[{lines: {way: hang}}]", "hanging")
     assert ends(hanging) == ends(plain) and hanging.complete
     (warning,) = heard.warnings
-    assert "was not done 3 s after the run" in warning
+    assert "did not finish within 3 s after the run" in warning
     assert time.monotonic() - began < 40  # it would sleep for four minutes
     number = int((tmp_path / ".hpo" / "trackers" / "pid").read_text())
     with pytest.raises(ProcessLookupError):

@@ -141,7 +141,7 @@ def test_optuna_has_the_same_domain(domain: Float | Int | Categorical, expected:
         (lambda: Float(0, math.inf), "must be finite numbers, but got inf"),
         (lambda: Float(math.nan, 1), "must be finite numbers, but got nan"),
         (lambda: Float(False, 1), "must be finite numbers, but got False"),
-        (lambda: Int(1.0, 4), "must be whole, but got 1.0"),
+        (lambda: Int(1.0, 4), "must be whole numbers, but got 1.0"),
         (lambda: Int(0, 4, log=True), "must start above 0"),
         (lambda: Categorical(("sgd",)), "at least two values"),
         (lambda: Categorical(("sgd", "sgd")), "each once"),

@@ -97,7 +97,7 @@ class QueueContract:
                 {"spec": "other"},
                 "'digits' exists with another spec; give this one another name",
             ),
-            ("digits", {"owner": "bob"}, "belongs to somebody else; give this one another name"),
+            ("digits", {"owner": "bob"}, "belongs to another owner; give this one another name"),
             (
                 "digits",
                 {"idempotency_key": "other"},

@@ -117,7 +117,7 @@ def test_folders_that_are_gone_and_checkpoints_of_nobody(url, tmp_path):
     found = complaints(url, tmp_path)
     assert set(found) == {"plans", "checkpoints"}
     assert str(tmp_path / "gone") in found["plans"]
-    assert "2 checkpoints belong to no trial in flight" in found["checkpoints"]
+    assert "2 checkpoints belong to no unfinished trial" in found["checkpoints"]
     assert "0.pt" in found["checkpoints"]
     assert "99.pt" in found["checkpoints"]
 

@@ -196,7 +196,7 @@ def test_a_training_of_a_shorter_length_has_answered_at_its_own_end():
         ),
         (
             {"workload": "noisy_quadratic", "data": {"train_samples": 2048}},
-            "workload 'noisy_quadratic' knows no width",
+            "workload 'noisy_quadratic' has no option width",
         ),
         ({"sizes": {"width": [32]}}, "unknown key 'sizes'"),
     ],
@@ -300,8 +300,8 @@ def test_a_program_is_told_its_length_in_samples():
         ({**FIGURES, "flops_per_sample": 1e9}, "but its flops_per_sample is a number or missing"),
         ("{widht}**2", "but in '{widht}**2' 'widht' is none of them; did you mean 'width'?"),
         ("7", "cost must contain {width}, which varies over the ladder, but got '7'; add it"),
-        ("{width} * {depth}", "but '{width} * {depth}' reads {depth}; write its value"),
-        ({**FIGURES, "parameters": "{depth}*2"}, "reads {depth}; write its value"),
+        ("{width} * {depth}", "but '{width} * {depth}' contains {depth}; write its value"),
+        ({**FIGURES, "parameters": "{depth}*2"}, "contains {depth}; write its value"),
         ({**FIGURES, "parameters": "{samples}"}, "numbers, {width}, {depth}, + - * / ** and paren"),
         (
             "{width} - 40",

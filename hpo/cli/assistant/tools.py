@@ -41,7 +41,7 @@ StudyText = Annotated[
 BatchSize = Annotated[int, Field(ge=1, le=LARGEST_BATCH)]
 BatchSizes = Annotated[
     list[BatchSize],
-    Field(max_length=10, description="Samples per update; the full-scale batch if none is given."),
+    Field(max_length=10, description="Samples per update; default: the full-scale batch size."),
 ]
 Budgets = Annotated[
     list[Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]],

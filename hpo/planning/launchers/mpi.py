@@ -32,7 +32,7 @@ healthy_hosts() {  # of the names in the file `hosts`, one a line, those that an
     if ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" true; then echo "$host"; fi
   done < hosts
 }
-resubmit() { echo "run it again to go on" && return 75; }  # nobody to ask for another slot
+resubmit() { echo "run it again to continue" && return 75; }  # nobody to ask for another slot
 """
 
 

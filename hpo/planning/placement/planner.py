@@ -86,8 +86,8 @@ def plan_untimed(context: PlanningContext, constraints: PlanConstraints) -> Plac
     """
     if constraints.limit_seconds is not None or constraints.objective != "time":
         raise PlanError(
-            f"how fast {context.machine.name} trains this workload is not known, so that no time can be "
-            "planned with; --cost NAME|FILE says what a sample costs"
+            f"the speed of {context.machine.name} for this workload is unknown, so no time can "
+            f"be planned; give the cost of a sample with --cost NAME|FILE"
         )
     evenly = dataclasses.replace(context, rates=_even)
     feasibility.check_constraints(evenly, constraints)

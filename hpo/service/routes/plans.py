@@ -93,7 +93,7 @@ else:
     CostBody = create_model(
         "WorkloadCost",
         __config__=STRICT,
-        __doc__="Cost of a sample of a workload.",
+        __doc__="Cost of one sample of a workload.",
         **_body_fields(
             WorkloadCost,
             {},
@@ -103,8 +103,9 @@ else:
     PlanBody = create_model(
         "PlanRequest",
         __config__=STRICT,
-        __doc__="Constraints of the plan; missing ones come from the study's full_scale section, or are chosen. "
-        "Machines are those that GET /machines lists, and costs a published one by name, or the figures: no files.",
+        __doc__="Constraints of the plan; missing ones come from the study's full_scale "
+        "section, or are chosen. `machine` must be listed by GET /machines; `cost` is "
+        "the name of a published cost or its figures, not a file.",
         **_body_fields(
             PlanRequest, {"Machine": str, "WorkloadCost": CostBody}, lambda each: each.metadata
         ),
@@ -212,7 +213,7 @@ def script(who: Reader, context: Shared, number: PlanId) -> Response:
     summary="Download the job",
     response_class=Response,
     responses={
-        **download("application/json", "job.json: what the trainer reads."),
+        **download("application/json", "job.json, the input of the trainer."),
         **refusals(404),
     },
 )
@@ -296,7 +297,7 @@ def _request_of(asked: Mapping[str, Any]) -> PlanRequest:
         asked = {**asked, "cost": WorkloadCost(**dict(cost))}
     elif cost is not None and cost not in cost_names():
         raise PlanError(
-            f"cost must be one of {', '.join(cost_names())}, or the figures, but got {shown(cost)}"
+            f"cost must be one of {', '.join(cost_names())}, or its figures, but got {shown(cost)}"
             f"{nearest(cost, cost_names())}"
         )
     return PlanRequest.of(**asked)
