@@ -92,7 +92,7 @@ class TrainingSettings:
         "decay of the momentum buffer per update", 0.9, "1", 0, 1, open_high=True
     )
     momentum_form: str | None = _choice(
-        "rate outside the momentum buffer, inside it, or corrected (as in timm); null: lars "
+        "rate outside the momentum buffer, inside it, or corrected (as timm); null: lars "
         "inside, sgd outside",
         None,
         "outside",

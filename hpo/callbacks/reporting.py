@@ -81,7 +81,8 @@ def trial() -> ProgramTrial:
         )
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(
-            f"{TRIAL} must name the file of a trial, but {path!r} cannot be read as one: {error}"
+            f"{TRIAL} must be the path of a trial's file, but {path!r} cannot be read as one: "
+            f"{error}"
         ) from error
 
 
@@ -104,7 +105,7 @@ def report(
     values = {name: _number(name, value) for name, value in given.items() if value is not None}
     if not {"epochs", "samples", "steps"} & values.keys():
         raise ValueError(
-            "a report must say how far the training has come: epochs, samples or steps"
+            "a report must give the progress of the training: epochs, samples or steps"
         )
     path = trial().report_file
     if path is None or not is_first_worker():

@@ -190,7 +190,8 @@ def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) 
     """
     if nodes < 1 or nodes > machine.nodes:
         raise PlanError(
-            f"nodes must lie between 1 and {machine.nodes}, what {machine.name} has, but got {nodes}",
+            f"nodes must be between 1 and {machine.nodes}, the nodes of {machine.name}, but "
+            f"got {nodes}",
             {"nodes": min(max(nodes, 1), machine.nodes)},
         )
     if workers < 1:
@@ -201,7 +202,7 @@ def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) 
         if job.global_batch_size % unit:
             nearest = max(1, round(job.global_batch_size / unit)) * unit
             way_out, name = (
-                f"the nearest batch that whole normalization batches fill is {nearest}",
+                f"the nearest batch size made of whole normalization batches is {nearest}",
                 "global_batch_size",
             )
         else:

@@ -64,29 +64,33 @@ class PlanRequest:
     machine: str | Machine | None = field(
         default=None,
         metadata=_about(
-            "A machine of `hpo machines`, or the YAML file of one; that of the study's full_scale if not given, else "
-            "'local'.",
+            "A machine from `hpo machines`, or its YAML file; default: the machine of the "
+            "study's full_scale, else 'local'.",
             unit="NAME|FILE",
         ),
     )
     nodes: int | None = field(
-        default=None, metadata=_about("Nodes to use; chosen if not given.", ge=1, le=MOST_WORKERS)
+        default=None,
+        metadata=_about("Nodes to use; default: chosen automatically.", ge=1, le=MOST_WORKERS),
     )
     ranks_per_node: int | None = field(
         default=None,
-        metadata=_about("Processes on each node; chosen if not given.", ge=1, le=10**4, unit="R"),
+        metadata=_about(
+            "Processes on each node; default: chosen automatically.", ge=1, le=10**4, unit="R"
+        ),
     )
     workers: int | None = field(
         default=None,
         metadata=_about(
-            "Worker processes of all nodes; chosen if not given.", ge=1, le=MOST_WORKERS
+            "Worker processes on all nodes; default: chosen automatically.", ge=1, le=MOST_WORKERS
         ),
     )
     global_batch_size: int | Literal["best"] | None = field(
         default=None,
         metadata=_about(
-            "Batch to plan for; the study's full-scale batch if not given, and with 'best', or where that batch cannot "
-            "fill the nodes, chosen within what the evidence supports.",
+            "Batch size to plan for; default: the study's full-scale batch size. With 'best', "
+            "or if that batch cannot fill the nodes, it is chosen within the range that the "
+            "evidence supports.",
             ge=1,
             le=LARGEST_BATCH,
             unit="B|best",
@@ -95,7 +99,7 @@ class PlanRequest:
     micro_batch_size: int | None = field(
         default=None,
         metadata=_about(
-            "Samples per forward pass; as many as the memory holds if not given.",
+            "Samples per forward pass; default: as many as fit in memory.",
             ge=1,
             le=LARGEST_BATCH,
             unit="M",
@@ -104,14 +108,14 @@ class PlanRequest:
     minimise: Objective | None = field(
         default=None,
         metadata=_about(
-            "Objective; default: the time, or with a deadline the accelerator hours.",
+            "Objective; default: time, or accelerator hours with a deadline.",
             choices=get_args(Objective),
         ),
     )
     deadline_hours: float | None = field(
         default=None,
         metadata=_about(
-            "Make the cheapest plan that meets it.",
+            "Deadline; makes the cheapest plan that meets it.",
             gt=0,
             le=MOST_HOURS,
             unit="HOURS",
@@ -121,7 +125,8 @@ class PlanRequest:
     slot_hours: float | None = field(
         default=None,
         metadata=_about(
-            "Time that the machine is lent for; tells the chance.",
+            "Time for which the machine is available; the plan shows the chance of finishing "
+            "in it.",
             gt=0,
             le=MOST_HOURS,
             unit="HOURS",
@@ -131,7 +136,8 @@ class PlanRequest:
     chance: float = field(
         default=0.9,
         metadata=_about(
-            "How probable it must be to meet the deadline, and should be to end within the slot.",
+            "Required probability of meeting the deadline, and desired probability of "
+            "finishing in the slot.",
             gt=0,
             lt=1,
             unit="P",
@@ -140,22 +146,22 @@ class PlanRequest:
     cost: str | WorkloadCost | None = field(
         default=None,
         metadata=_about(
-            "Cost of a sample of the workload, where the study sweeps a smaller model: resnet50, tiramisu, "
-            "deeplabv3plus, or a file; what the study measured if not given.",
+            "Cost of a sample of the workload, if the study sweeps a smaller model: resnet50, "
+            "tiramisu, deeplabv3plus, or a file; default: the cost that the study measured.",
             unit="NAME|FILE",
         ),
     )
     node_failure_hours: float | None = field(
         default=None,
         metadata=_about(
-            "Mean time between failures of one node; counts what checkpoints and restarts cost.",
+            "Mean time between failures of one node; adds the cost of checkpoints and restarts.",
             gt=0.01,
             unit="HOURS",
         ),
     )
     launcher: str | None = field(
         default=None,
-        metadata=_about("The machine's own scheduler if not given.", registry=SCHEDULERS),
+        metadata=_about("Default: the machine's own scheduler.", registry=SCHEDULERS),
     )
 
     def __post_init__(self) -> None:

@@ -198,7 +198,7 @@ def test_the_verdict(view: StudyView) -> None:
     # log(sqrt(30 * 32) / sqrt(18 * 20)) = 0.490, its standard error hypot(log(20 / 18), log(32 / 30)) / 2 = 0.0618
     assert "Against no scaling: the forecast needs 39 % fewer epochs (7.9 standard errors)." in said
     assert (
-        "Against linear scaling: 2 of 2 runs by the forecast reached the target, 1 of 2 by "
+        "Against linear scaling: 2 of 2 runs by the forecast succeeded, 1 of 2 by "
         "linear scaling" in said
     )
 

@@ -164,7 +164,7 @@ def test_a_plan_for_another_machine_is_submitted_and_not_launched_here(study, mo
     ("batch", "workers", "nodes", "words"),
     [
         (64, 3, None, "nearest number of workers that divides it is 2"),
-        (64, 2, 5, "nodes must lie between 1 and 1"),
+        (64, 2, 5, "nodes must be between 1 and 1"),
     ],
 )
 def test_a_plan_that_cannot_be(study, batch, workers, nodes, words):

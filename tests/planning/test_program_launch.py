@@ -109,5 +109,5 @@ def test_a_program_starts_its_own_workers(tmp_path):
         LaunchError, match="a program starts its own workers, so there is no backend"
     ):
         choose_backend("torch", workload="program")
-    with pytest.raises(PlanError, match="for a program another launcher"):
+    with pytest.raises(PlanError, match="for a program, use another launcher"):
         script_of(dataclasses.replace(plan, launcher="ray"), None, backend="program")

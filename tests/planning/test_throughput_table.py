@@ -60,7 +60,7 @@ HEADER = "accelerators,global_batch_size,samples_per_second"
             HEADER + ",samples_per_seconds\n8,64,1,1\n",
             "no column 'samples_per_seconds'.*did you mean 'samples_per_second'",
         ),
-        (HEADER + ",accelerators\n8,64,1,1\n", "column 'accelerators' stands there twice"),
+        (HEADER + ",accelerators\n8,64,1,1\n", "column 'accelerators' appears twice"),
         (HEADER + "\n8,64\n", "line 2: a row must have 3 cells"),
         (
             HEADER + "\n8,64,\n",

@@ -710,7 +710,7 @@ def test_reports_say_nothing_where_nobody_listens(monkeypatch, tmp_path):
     monkeypatch.delenv("HPO_TRIAL", raising=False)
     assert hpo.trial() == hpo.ProgramTrial() and not hpo.should_stop()
     hpo.report(epochs=1, top1=0.5)
-    with pytest.raises(ValueError, match="how far the training has come: epochs, samples or steps"):
+    with pytest.raises(ValueError, match="the progress of the training: epochs, samples or steps"):
         hpo.report(top1=0.5)
     with pytest.raises(TypeError, match="top1 must be a number, but got 'high'"):
         hpo.report(epochs=1, top1="high")

@@ -176,9 +176,10 @@ def test_where_nothing_has_arrived_the_next_size_is_tried():
         assert isinstance(task, Explore)
         trials.append(ended(len(trials), task, TrialState.DIVERGED))
     assert {point_of(spec, each.settings) for each in trials} == set(points(spec))
-    assert "nothing has arrived at smaller sizes" in said[0]
+    assert "no training has given a result at smaller sizes yet" in said[0]
     assert (
-        agenda.why_ended == "the sweep has ended: no training has arrived at any size of the ladder"
+        agenda.why_ended == "the sweep has ended: no training gave a result at any size of the "
+        "ladder"
     )
 
 

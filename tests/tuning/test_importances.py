@@ -167,7 +167,7 @@ def test_too_few_trainings_tell_nothing(tmp_path):
     few = study_of(tmp_path / "few.db", list(known(14)))
     assert hpo.importances(few) == ()
     text = figures.importances(few).layout.annotations[-1].text
-    assert text == "needs 8 trainings of one batch size that have ended, 2 of them at the target"
+    assert text == "needs 8 finished trainings of one batch size, 2 of which reached the target"
     equal = [(16, TrainingSettings(), reached(5.0))] * 9
     (same,) = hpo.importances(study_of(tmp_path / "equal.db", equal))
     assert set(same.fanova.values()) == {0.0}
@@ -308,7 +308,7 @@ def test_the_figures_are_optunas(result):
         "global_batch_size",
     }
     with pytest.raises(
-        EvidenceError, match=r"two different ones of .*, but got 'momentum' and 'x'"
+        EvidenceError, match=r"two different settings of .*, but got 'momentum' and 'x'"
     ):
         figures.contour(result, "momentum", "x")
 

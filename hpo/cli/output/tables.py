@@ -72,7 +72,7 @@ def show_study(result: StudyResult, found: Sequence[Importances] = ()) -> None:
 def show_forecasts(
     forecasts: Sequence[Forecast], trade_offs: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Forecasts at several batch sizes, the reason of each below, and what is weighed against what over all of them."""
+    """Forecasts at several batch sizes, the reason of each below, and trade-offs over all of them."""
     console = new_console()
     console.print(_forecasts(forecasts, "forecast"))
     for each in forecasts:

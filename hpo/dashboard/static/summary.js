@@ -11,7 +11,7 @@ function advice(study) {
   const only = (each) => ended(study) > 0 && (trials[each] ?? 0) === ended(study);
   if (study.state === "queued" && !trials.reached) return ["It waits for a worker.", "It starts as soon as one is free."];
   if (study.state === "failed") return ["It failed.", study.message || "What happened, below, tells why; mend it, then resume."];
-  if (only("diverged")) return ["Every training diverged.", "Lower the learning rates under search, or allow a longer warmup. A study that searches elsewhere needs a name of its own."];
+  if (only("diverged")) return ["Every training diverged.", "Lower the learning rates under search, or allow a longer warmup. To search elsewhere, start a study with another name."];
   if (only("failed")) return ["Every training failed.", "The reasons stand in the table of trials; fix the workload, then resume."];
   if (study.state === "cancelled" && !trials.reached) return ["It was cancelled.", "What its trials told is kept; resuming goes on from there."];
   if (study.state === "interrupted" && !trials.reached) return ["It was interrupted.", "Resuming goes on where it stopped."];

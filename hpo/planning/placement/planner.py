@@ -26,7 +26,7 @@ def plan_placement(
     feasibility.check_constraints(context, constraints)
     selection = choose(context, constraints)
     if selection is None:
-        raise PlanError("no placement was found within the limits that were asked for")
+        raise PlanError("no placement was found within the requested limits")
     best = context.candidate(selection.best.placement, exact=True)
     selection = PlanSelection(
         best, tuple(best if each is selection.best else each for each in selection.candidates)
@@ -93,7 +93,7 @@ def plan_untimed(context: PlanningContext, constraints: PlanConstraints) -> Plac
     feasibility.check_constraints(evenly, constraints)
     selection = choose(evenly, constraints)
     if selection is None:
-        raise PlanError("no placement was found within the limits that were asked for")
+        raise PlanError("no placement was found within the requested limits")
     return selection.best.placement
 
 

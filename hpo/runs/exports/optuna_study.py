@@ -16,7 +16,7 @@ running    RUNNING
 ========== ========== =========================================================================================
 
 Of a study that asks for the best within a fixed budget the value is the best metric, to be minimised or maximised; a
-training that went to the end of the budget is COMPLETE, one that was stopped PRUNED.
+training that trained to the end of the budget is COMPLETE, one that was stopped PRUNED.
 
 Intermediate values are the target's metric at each evaluation, by optimizer step. Values for which Optuna has no field
 go to ``user_attrs``: of the trial the state here, its number, batch size, seed, epochs, seconds and reason; of the
