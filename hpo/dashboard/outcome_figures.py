@@ -17,7 +17,7 @@ from storage.records import CalibrationRow
 VERDICTS = {
     True: ("inside the interval", "circle", "#4477AA"),
     False: ("outside", "x", "#CC3311"),
-    None: ("not known", "circle-open", "#5b6670"),
+    None: ("unknown", "circle-open", "#5b6670"),
 }
 
 

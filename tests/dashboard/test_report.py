@@ -160,7 +160,7 @@ def test_a_forecast_in_words() -> None:
             )
         )
     )
-    assert of_a_table["risk of divergence"].startswith("not known")
+    assert of_a_table["risk of divergence"].startswith("unknown")
     assert (of_a_table["laws that fit as well"], of_a_table["earlier forecasts"]) == (
         "agree",
         "none to compare with yet",
