@@ -167,11 +167,11 @@ class Categorical:
             )
 
     def contains(self, value: Any) -> bool:
-        """Whether ``value`` is one of the values; ``True`` is not taken for 1."""
+        """Whether ``value`` is one of the values; ``True`` does not count as 1."""
         return any(_identity(value) == _identity(mine) for mine in self.values)
 
     def clip(self, value: Any) -> Scalar:
-        """``value`` if it is one of the values, else the nearest number; text has no nearest and raises."""
+        """``value`` if it is one of the values, else the nearest number; raises for text."""
         if self.contains(value):
             return self.values[self._index(value)]
         numbers = [

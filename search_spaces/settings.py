@@ -79,7 +79,7 @@ def _list(what: str, unit: str) -> Any:
 class TrainingSettings:
     """One complete recipe; values outside a range raise :class:`SettingError` on creation.
 
-    Rates follow the field's convention: ``learning_rate`` is the peak, reached when the warmup ends. All
+    ``learning_rate`` is the peak rate, reached at the end of the warmup. All
     durations are in epochs (samples processed over data-set size), so that they mean the same at any batch.
     """
 
@@ -337,12 +337,12 @@ class TrainingSettings:
 
     @property
     def own_settings(self) -> dict[str, OwnSetting]:
-        """The settings that the chosen optimizer and schedules read beside the known ones, by name."""
+        """The settings that the chosen optimizer and schedules read besides the known ones, by name."""
         return own_settings_of(lambda setting: (getattr(self, setting),))
 
     @property
     def scale(self) -> dict[str, int]:
-        """The sizes of the model that a ladder names, ``width`` and ``depth``; empty where it grows in neither."""
+        """The sizes of the model that a ladder names, ``width`` and ``depth``; empty if it grows in neither."""
         return {
             name: int(size)
             for name, size in self.own.items()
@@ -372,7 +372,7 @@ class TrainingSettings:
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> TrainingSettings:
-        """Settings as a trial is stored and shown: those of one's own beside the known ones, each by its name.
+        """Settings in the form of a stored trial: custom settings next to the known ones, each by its name.
 
         They may stand under ``own``, too, as :meth:`to_dict` has them.
         """
@@ -399,7 +399,7 @@ class TrainingSettings:
         }
 
     def value(self, name: str) -> Any:
-        """The value of a setting, known or of one's own; :class:`SettingError` for any other name.
+        """The value of a known or custom setting; :class:`SettingError` for any other name.
 
         One that a chosen technique reads and nothing names has its default.
         """
@@ -413,7 +413,7 @@ class TrainingSettings:
         return getattr(self, name)
 
     def replace(self, **changes: Any) -> TrainingSettings:
-        """These settings with some values changed, those of one's own by their names too; checked like new ones."""
+        """These settings with some values changed, custom ones included, by name; checked like new ones."""
         own = {**self.own, **changes.pop("own", {})}
         described = {
             name: changes.pop(name)

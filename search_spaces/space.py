@@ -52,12 +52,12 @@ class SearchSpaceError(SettingError):
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """``fixed`` values and tuned ``domains``, by setting; what neither names keeps its default.
+    """``fixed`` values and tuned ``domains``, by setting; all other settings keep their defaults.
 
-    Created, it is checked against :class:`TrainingSettings`: every name exists, every value and every end of
-    a domain is allowed, and so is every combination of ends; and every setting that is named has an effect on
-    some of the trainings. All faults come in one :class:`SearchSpaceError`. ``own`` are the names that the workload
-    reads beside the known settings; None where only the workload itself can tell.
+    On creation it is checked against :class:`TrainingSettings`: every name exists, every value and every end of
+    a domain is allowed, and so is every combination of ends; and every named setting affects some of the trainings. All
+    faults come in one :class:`SearchSpaceError`. ``own`` are the names that the workload reads besides the known
+    settings; None if only the workload itself knows them.
     """
 
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class SearchSpace:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """The settings of the workload's own, fixed and tuned, in the order given."""
+        """The workload's own settings, fixed and tuned, in the order given."""
         described = own_settings_of(self.possible)
         return tuple(
             name

@@ -30,7 +30,7 @@ from storage.transactions import Transactions
 
 
 class ServiceStore(Transactions):
-    """Pages for many readers, and what the service keeps about itself."""
+    """Pages for many readers, and the service's own records."""
 
     # pages
 

@@ -190,8 +190,8 @@ class RemoteForecast:
 class RemoteDesign:
     """So many trainings over the ladder up to ``largest``: their cost, and the interval at full scale that they leave.
 
-    ``cost`` is in trainings at full scale, ``accelerator_hours`` None where no training was timed; ``own`` is the study
-    as it is. See :class:`hpo.Design`.
+    ``cost`` is in trainings at full scale, ``accelerator_hours`` None where no training was timed; ``own`` is the
+    current study. See :class:`hpo.Design`.
     """
 
     largest: Mapping[str, int]

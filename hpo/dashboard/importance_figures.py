@@ -26,7 +26,7 @@ def importances(result: StudyResult, found: Sequence[Importances] | None = None)
     """Importances of the tuned settings by fANOVA and by PED-ANOVA, a colour for each batch size, grey over all.
 
     ``found`` is what :func:`hpo.importances` returned; computed anew without it. Raises
-    :class:`ExportError` where Optuna is not installed.
+    :class:`ExportError` if Optuna is not installed.
     """
     found = found_importances(result) if found is None else found
     names = importance_order(found)

@@ -138,7 +138,7 @@ def cost_against_interval(result: StudyResult, found: Designs) -> go.Figure:
     """The interval at full scale against what trainings cost that leave it, from one that is hardly any to twice these.
 
     In trainings at full scale, by :func:`hpo.runs.designs.designs`. A colour for each largest size; the line joins
-    those that tell more than every cheaper one, and the star is the study as it is.
+    those that tell more than every cheaper one, and the star is the current study.
     """
     figure = style.figure(f"{result.study.name}: what trainings buy", height=460)
     best = found.worthwhile()

@@ -41,24 +41,23 @@ def _about(description: str, **rules: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What is asked of a plan; what is None is chosen, or comes from the study's ``full_scale`` section.
+    """The request for a plan; what is None is chosen, or comes from the study's ``full_scale`` section.
 
     - ``machine``: a name of ``hpo machines``, the path of a machine's YAML file, or a :class:`Machine`.
     - ``nodes``, ``workers`` (processes over all nodes), ``ranks_per_node``: whole numbers of at least 1.
-    - ``global_batch_size``: samples per update; if None that of the forecast, and chosen within what the evidence
-      supports if "best".
-    - ``micro_batch_size``: samples per forward pass; if None as many as the memory holds.
-    - ``minimise``: "time", "accelerator_hours" or "energy"; if None the time, or the accelerator hours where there is a
-      deadline.
-    - ``deadline_hours``: within so many hours the target must be reached, with the probability ``chance``;
-      ``slot_hours``: within so many it should.
+    - ``global_batch_size``: samples per update; None: that of the forecast; "best": chosen within what the evidence
+      supports.
+    - ``micro_batch_size``: samples per forward pass; None: as many as fit in memory.
+    - ``minimise``: "time", "accelerator_hours" or "energy"; None: the time, or the accelerator hours with a deadline.
+    - ``deadline_hours``: hours within which the target must be reached, with the probability ``chance``;
+      ``slot_hours``: hours within which it should be.
     - ``cost``: what a sample of the workload costs: one of ``hpo.planning.timing.costs`` by name, the path of a file,
-      or the figures; if None those that the study measured.
-    - ``node_failure_hours``: mean hours between failures of one node; if None no failures are counted with.
+      or the figures; None: those that the study measured.
+    - ``node_failure_hours``: mean hours between failures of one node; None: failures are ignored.
     - ``launcher``: how it is started, one of :data:`hpo.planning.schedulers.SCHEDULERS`; the machine's own scheduler if
       None.
 
-    Raises :class:`PlanError` for a number out of its range and a word that is none of the choices.
+    Raises :class:`PlanError` for a number out of its range and an unknown choice.
     """
 
     machine: str | Machine | None = field(
@@ -172,7 +171,7 @@ class PlanRequest:
 
     @classmethod
     def of(cls, **options: Any) -> PlanRequest:
-        """The request with these options; a name that is none raises :class:`PlanError` with the nearest that is."""
+        """The request with these options; an unknown name raises :class:`PlanError` with the nearest."""
         from search_spaces.names import nearest
 
         names = [each.name for each in dataclasses.fields(cls)]

@@ -140,11 +140,12 @@ def race(
     storage_retry_seconds: float = 300.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> StudyResult:
-    """Race settings of a study at a batch, its full-scale batch if not given; the study as it is then, with a forecast.
+    """Race settings of a study at a batch size, by default full scale; returns the study with its new trials and
+    forecast.
 
-    A race that is interrupted goes on with the same call; one that has ended is not run again. ``samples`` is what it
-    may process, the study's own budget if not given. Raises :class:`EvidenceError` where no trial reached the target or
-    there is nothing to race, and what :func:`hpo.run_study` raises.
+    The same call continues an interrupted race; a finished race is not run again. ``samples`` is its budget; default:
+    the study's own. Raises :class:`EvidenceError` if no trial reached the target or there is nothing to race, and
+    whatever :func:`hpo.run_study` raises.
     """
     from hpo.tuning.tuner import RayOptions, only_runner
 

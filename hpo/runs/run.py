@@ -447,16 +447,16 @@ def run_study(
     price_seconds: float = 0.0,
     retry_failed: bool = False,
 ) -> StudyResult:
-    """Sweep, extrapolate, plan and, where the study asks for it, validate; goes on with a study of this name.
+    """Sweep, extrapolate, plan and, if the study asks for it, validate; resumes a study of this name.
 
-    A call that is interrupted returns a result that is not ``complete``; the same call later goes on from the
-    database. The study is held by a lease meanwhile, so that no worker runs it at the same time. A database that is
-    away is retried for up to ``storage_retry_seconds``. After ``stop_after`` seconds the run stops as if it were
-    interrupted: before the end of a slot. A study without trials is timed for at most ``price_seconds`` first, to tell
-    ``progress`` its price; 0 tells none. Trials that failed are trained anew where ``spec`` starts another program than
-    before, or the same one otherwise, and in any case with ``retry_failed``. Raises :class:`SpecError` for a study that
-    cannot be run, :class:`TuningError` where Ray fails, another process runs the study or failures are why no trial
-    reached the target, and :class:`LaunchError` where a validation run fails.
+    A call that is interrupted returns a result that is not ``complete``; the same call later resumes from the database.
+    A lease ensures that no worker runs the study at the same time. An unavailable database is retried for up to
+    ``storage_retry_seconds``. After ``stop_after`` seconds the run stops as if it were interrupted, such as before the
+    end of a slot. A study without trials is timed for at most ``price_seconds`` first, to tell ``progress`` its price;
+    0 skips this. Failed trials are trained again if the program or its command in ``spec`` has changed, and in any case
+    with ``retry_failed``. Raises :class:`SpecError` for a study that cannot be run, :class:`TuningError` if Ray fails,
+    another process runs the study or failures are why no trial reached the target, and :class:`LaunchError` if a
+    validation run fails.
     """
     from hpo.tuning.tuner import RayOptions, only_runner
 

@@ -39,9 +39,9 @@ class DeletedStudy:
 def delete_study(name: str, storage: str, *, folder: Path | str | None = None) -> DeletedStudy:
     """Remove a study from a storage with its trials, curves, forecasts, plans, outcomes and events.
 
-    From ``folder``, in which it was run, go its checkpoints, its programs' files and the plans that were written there;
-    plans that were written elsewhere stay. Raises :class:`StudyNotFoundError`, and :class:`TuningError` while the study
-    is running.
+    From ``folder``, in which it was run, its checkpoints, its programs' files and the plans written there are removed;
+    plans written elsewhere are kept. Raises :class:`StudyNotFoundError`, and :class:`TuningError` while the study is
+    running.
     """
     with _resting(storage, name) as (store, study):
         trials, forecasts, plans = (
@@ -77,10 +77,10 @@ def delete_study(name: str, storage: str, *, folder: Path | str | None = None) -
 
 
 def rename_study(name: str, new: str, storage: str) -> Study:
-    """Give a study of a storage another name, in its stored file too; its earlier name is free then.
+    """Rename a study of a storage, in its stored file too; its earlier name becomes free.
 
-    Raises :class:`StudyNotFoundError`, :class:`SpecError` for what can be no name, and :class:`TuningError` where the
-    name is taken or the study is running.
+    Raises :class:`StudyNotFoundError`, :class:`SpecError` for an invalid name, and :class:`TuningError` if the name is
+    taken or the study is running.
     """
     with _resting(storage, name) as (store, study):
         renamed = store.rename_study(study.id, new, renamed_text(study, new))

@@ -61,15 +61,15 @@ def forecast(
     """Settings and epochs to target at a batch size, from all trials of a study.
 
     The forecast gives the chance of reaching the target within each of ``budgets``, in epochs. Outcomes of earlier
-    plans of this study are evidence like its trials, and how earlier forecasts held, of this study or others, widens or
-    narrows the interval; outcomes of this study at this very batch size are what the forecast is to be compared with,
-    and do not count. A ``posterior`` must have been fitted without them.
+    plans of this study are evidence like its trials, and the accuracy of earlier forecasts, of this study or others,
+    widens or narrows the interval; outcomes of this study at the same batch size are left out, because the forecast is
+    compared with them. A ``posterior`` must have been fitted without them.
 
-    Of a study that asks for the best within a fixed budget it is the best metric in place of the epochs; ``budgets``
-    and earlier forecasts say nothing of that.
+    For a study that asks for the best within a fixed budget, it forecasts the best metric instead of the epochs;
+    ``budgets`` and earlier forecasts do not apply then.
 
-    Raises :class:`EvidenceError` where no trial of the study reached the target or trained to the end of the budget,
-    and for a batch size below 1.
+    Raises :class:`EvidenceError` if no trial of the study reached the target or trained to the end of the budget, and
+    for a batch size below 1.
     """
     if global_batch_size < 1:
         raise EvidenceError(f"global_batch_size must be at least 1, but got {global_batch_size}")
@@ -233,8 +233,8 @@ def past_forecasts(result: StudyResult, global_batch_size: int | None) -> list[P
 def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -> Posterior:
     """The laws fitted to a study's trials and outcomes, for bands and forecasts at many batch sizes.
 
-    Outcomes at ``batches``, the study's full-scale batch if not given, are left out: a forecast is compared with them,
-    and so must not know them. The last few fits of the process are kept: the same evidence is not fitted twice.
+    Outcomes at ``batches``, the study's full-scale batch if not given, are left out, because a forecast is compared
+    with them. The process caches its last few fits, so the same evidence is not fitted twice.
     """
     evidence = evidence_of(result, batches)
     return _fitted(_Fingerprinted(fingerprint(evidence), evidence))

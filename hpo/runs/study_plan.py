@@ -57,10 +57,11 @@ def make_plan(
     workers: int | None = None,
     **options: Unpack[PlanOptions],
 ) -> Plan:
-    """The best launchable plan for a forecast; what is None is chosen. ``options`` are those of :class:`PlanRequest`.
+    """The best launchable plan for a forecast; options that are None are chosen. ``options`` are those of
+    :class:`PlanRequest`.
 
-    Raises :class:`PlanError` for an option that there is not, with the nearest that there is, for a machine or cost
-    that is not known, and for a plan that cannot be, with the nearest that can.
+    Raises :class:`PlanError` for an unknown option, with the nearest known one, for an unknown machine or cost, and for
+    an impossible plan, with the nearest possible one.
     """
     return choose_plan(
         forecast, PlanRequest.of(machine=machine, nodes=nodes, workers=workers, **options)
@@ -146,11 +147,11 @@ def trade_offs(
 
     Over batch sizes that its evidence supports, placements, and settings: the recommended ones at each batch, and half
     and twice their learning rate. The machine is that of the study's ``full_scale`` if None, else this one; ``options``
-    are those of :class:`PlanRequest`, whose batch size, deadline and slot do not count here. At most
+    are those of :class:`PlanRequest`, whose batch size, deadline and slot are ignored here. At most
     :data:`hpo.planning.placement.tradeoffs.SHOWN` members, the fastest first.
 
-    Raises :class:`PlanError` for an option or machine that there is not, where nothing tells how fast the workload
-    trains there, and for a forecast that was read without its laws.
+    Raises :class:`PlanError` for an unknown option or machine, if the speed of the workload there is unknown, and for a
+    forecast that was read without its laws.
     """
     full = forecast.spec.full_scale
     asked = PlanRequest.of(
@@ -277,11 +278,10 @@ def plan_study(
     workers: int | None = None,
     **options: Unpack[PlanOptions],
 ) -> tuple[StudyForecast, Plan]:
-    """The best plan for a study, after its forecast; what is None comes from the study's full scale, or is chosen.
+    """The best plan for a study and its forecast; what is None comes from the study's full scale, or is chosen.
 
-    ``options`` are those of :class:`PlanRequest`. The batch is the study's full-scale batch where none is asked for,
-    unless it is too small for the nodes. Raises :class:`PlanError` as :func:`make_plan`, and :class:`EvidenceError`
-    without a forecast.
+    ``options`` are those of :class:`PlanRequest`. The default batch is the study's full-scale batch, unless that is too
+    small for the nodes. Raises :class:`PlanError` as :func:`make_plan`, and :class:`EvidenceError` without a forecast.
     """
     return plan_as_asked(
         result, PlanRequest.of(machine=machine, nodes=nodes, workers=workers, **options)

@@ -49,7 +49,7 @@ class ErrorAnswer(Answer):
 
 
 class TargetAnswer(Answer):
-    """The metric and the threshold that a training must reach; null where the best within a budget is asked for."""
+    """The metric and the threshold that a training must reach; null if the study asks for the best within a budget."""
 
     metric: str = Field(examples=["top1"])
     threshold: float | None = Field(examples=[0.96])
@@ -57,7 +57,7 @@ class TargetAnswer(Answer):
 
 
 class StudyAnswer(Answer):
-    """A study: whose it is, where it stands, how far it has come."""
+    """A study: its owner, state and progress."""
 
     name: str = Field(examples=["digits"])
     state: StudyState
@@ -232,7 +232,7 @@ class CurvesAnswer(Answer):
 
 
 class EventAnswer(Answer):
-    """Something that happened."""
+    """An event."""
 
     id: int
     study: str | None

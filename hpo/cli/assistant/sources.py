@@ -61,7 +61,7 @@ class StudySource(Protocol):
         ...
 
     def calibration(self) -> list[Plain]:
-        """Every launched plan, its forecast beside what happened."""
+        """Every launched plan: its forecast and its outcome."""
         ...
 
     def submit(self, spec: str, limits: Mapping[str, Any]) -> Plain:

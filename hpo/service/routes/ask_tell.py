@@ -90,7 +90,7 @@ class PointBody(_Body):
 
 
 class ReportBody(_Body):
-    """Evaluations of a running trial, or none: a sign of life."""
+    """Evaluations of a running trial; without any, a heartbeat."""
 
     key: Key
     points: list[PointBody] = Field(default_factory=list, max_length=10_000)
@@ -128,7 +128,7 @@ class EndBody(_Body):
 
 
 class ReleaseBody(_Body):
-    """A trial that is given back."""
+    """A request to give a trial back."""
 
     key: Key
 
@@ -149,7 +149,8 @@ class ReleaseBody(_Body):
 def ask(who: Submitter, context: Shared, name: StudyName, body: AskBody) -> Response:
     """The next trial of the study, under a lease: report while it trains, then end it, or give it back.
 
-    From the first ask on, the study is for those who ask, and no worker takes it. The same key gets the same trial.
+    From the first request on, only clients that ask train the study, and no worker runs it. The same key gets the same
+    trial.
     """
     asked = _tried(
         lambda: _study(context, who, name).ask(body.key, body.holder, body.lease_seconds)
@@ -178,7 +179,7 @@ def ask(who: Submitter, context: Shared, name: StudyName, body: AskBody) -> Resp
 def report(
     who: Submitter, context: Shared, name: StudyName, number: Number, body: ReportBody
 ) -> Response:
-    """Store evaluations and renew the lease; the answer says whether to go on."""
+    """Store evaluations and renew the lease; the response says whether to continue."""
     points = [_point(each) for each in body.points]
     verdict = _tried(
         lambda: _study(context, who, name, points).report(
@@ -197,7 +198,7 @@ def report(
 def end(
     who: Submitter, context: Shared, name: StudyName, number: Number, body: EndBody
 ) -> Response:
-    """Store the last evaluations and how the trial ended. The first report of an outcome holds."""
+    """Store the last evaluations and how the trial ended. The first reported outcome counts."""
     outcome = None if body.outcome is None else _outcome(body.outcome)
     points = [_point(each) for each in body.points]
     ended = _tried(
@@ -222,7 +223,7 @@ def end(
 def release(
     who: Submitter, context: Shared, name: StudyName, number: Number, body: ReleaseBody
 ) -> Response:
-    """Put the trial back into the queue of its study, for somebody else; one that has ended stays as it is."""
+    """Put the trial back into the queue of its study, for another client; a finished trial is left unchanged."""
     released = _tried(lambda: _study(context, who, name).release(number, body.key))
     return reply(_values(context, name, released))
 

@@ -76,7 +76,7 @@ async def study_events(
         bool, Query(description="End the stream when the study is neither queued nor running.")
     ] = False,
 ) -> Response:
-    """Server-sent events of one study: what its workers report, and how its trials and their curves grow."""
+    """Server-sent events of one study: reports of its workers, and the progress of its trials and curves."""
     study = await run_sync(context.read_study, who, name)
     return _stream(request, who, context, study, _start(last_event_id, after), until_end=until_end)
 

@@ -98,9 +98,9 @@ async def forecast(
         ),
     ] = None,
 ) -> Response:
-    """Settings and epochs to target with 90 % intervals, and how far to trust them.
+    """Settings and epochs to target with 90 % intervals, and a trust level.
 
-    The first request after a trial ended fits the laws anew, which takes seconds; the next are answered at once.
+    The first request after a trial has ended fits the laws again, which takes seconds; later ones return at once.
     """
     study = await run_sync(context.read_study, who, name)
     full = study_facts(study.spec).full_scale_batch
@@ -132,7 +132,7 @@ async def forecast(
 
 
 class DesignAnswer(Answer):
-    """A number of trainings over the ladder up to some size: what they cost, and what they are expected to tell."""
+    """A number of trainings over the ladder up to some size: their cost and expected information."""
 
     largest: dict[str, int] = Field(
         description="Largest batch size, width, depth and samples.",
@@ -179,9 +179,9 @@ class DesignsAnswer(Answer):
     responses=refusals(404, 409),
 )
 async def designs(who: Reader, context: Shared, slot: OwnSlot, name: StudyName) -> Response:
-    """What this sweep has cost and the interval that it leaves, and the same for smaller, shorter and longer sweeps.
+    """The cost of this sweep and its interval at full scale, and the same for smaller, shorter and longer sweeps.
 
-    The first request after a trial ended fits the laws anew, which takes seconds; the next are answered at once.
+    The first request after a trial has ended fits the laws again, which takes seconds; later ones return at once.
     """
     study = await run_sync(context.read_study, who, name)
     if study_facts(study.spec).full_scale_batch is None:

@@ -64,7 +64,7 @@ class Submission(BaseModel):
 
 
 class Resumption(BaseModel):
-    """How a study goes on: as it is, or with a file that asks for more."""
+    """How a study continues: unchanged, or with a file that asks for more."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -82,7 +82,7 @@ class Resumption(BaseModel):
 
 
 class Renaming(BaseModel):
-    """The name that a study is to have."""
+    """The new name of a study."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -135,7 +135,7 @@ def submit(
         ),
     ] = None,
 ) -> Response:
-    """Queue a study for the workers. A bad study file is answered with every fault and its line."""
+    """Queue a study for the workers. For an invalid study file, the response lists every fault with its line."""
     limits, store = context.config.limits, context.open_store()
     if body.priority > limits.priority and not who.allows("admin"):
         raise RefusedError(
@@ -192,7 +192,7 @@ def studies(
 
 @router.get("/{name}", response_model=StudyDetail, summary="Show a study", responses=refusals(404))
 def show(who: Reader, context: Shared, name: StudyName) -> Response:
-    """A study with its file, its rungs and what it has used."""
+    """A study with its file, its rungs and its usage."""
     return reply(_detail(context.open_store(), context.read_study(who, name)))
 
 
@@ -203,7 +203,7 @@ def show(who: Reader, context: Shared, name: StudyName) -> Response:
     responses=refusals(404, 409),
 )
 def cancel(who: Submitter, context: Shared, name: StudyName) -> Response:
-    """Take a study out of the queue, or stop the trials that run now, within seconds. Its results stay."""
+    """Take a study out of the queue, or stop its running trials within seconds. Its results are kept."""
     store, study = _to_change(context, who, name)
     changed = store.request_cancel(study.id)
     if (changed.state, changed.cancel_requested) != (study.state, study.cancel_requested):
@@ -224,7 +224,7 @@ def resume(
     spec: Annotated[CheckedStudy | None, Depends(_resumed)],
     body: Annotated[Resumption | None, Body()] = None,
 ) -> Response:
-    """Queue a study again that was interrupted, failed, cancelled, or finished and is to be given more trials."""
+    """Queue a study again that was interrupted, has failed, was cancelled, or is finished and gets more trials."""
     store, study = _to_change(context, who, name)
     retry = body is not None and body.retry_failed
     if spec is not None:
