@@ -207,7 +207,7 @@ def test_asking_waits_for_those_that_run_and_two_desks_keep_the_budget(store, ur
         # the repetitions of a rung depend on its explorations
         assert sorted(held) == list(range(len(held))) and 8 <= len(held) < 12
         waiting = asked[-1]
-        assert not waiting.ended and waiting.wait_seconds > 0 and "depends" in waiting.message
+        assert not waiting.ended and waiting.wait_seconds > 0 and "depend on" in waiting.message
         for n, each in enumerate(asked):
             if each.number is not None:
                 (other, study)[n % 2].end(each.number, f"key {n}", state="censored")
@@ -266,7 +266,7 @@ def test_a_budget_of_samples_ends_the_study(store):
 def test_a_run_of_the_study_waits_for_those_who_train_and_then_fences_them_off(store, url):
     study = ask_tell_study_of(store)
     asked = study.ask("first", "me", 0.3)
-    with pytest.raises(TuningError, match="running study 'bowl' already"):
+    with pytest.raises(TuningError, match="already running study 'bowl'"):
         hpo.run_study(parse_study(SPEC), url)
     threading.Event().wait(0.4)
     assert hpo.run_study(parse_study(SPEC), url).complete

@@ -339,7 +339,7 @@ class QueueContract:
         )
         again = store.claim_study("v", lease_seconds=60)
         assert (again.taken_over, again.generation, again.study.attempts) == (False, 2, 2)
-        with pytest.raises(InvalidRecord, match="left running"):
+        with pytest.raises(InvalidRecord, match="cannot stay running"):
             store.release_study(again, StudyState.RUNNING)
 
     # fencing

@@ -73,7 +73,7 @@ def test_trials_without_curves_and_left_running(url):
     found = complaints(url)
     assert set(found) == {"curves", "trials"}
     assert "1 finished trials have no convergence point, in digits" in found["curves"]
-    assert "marked as running in studies that are not: digits" in found["trials"]
+    assert "marked as running in studies that are not running: digits" in found["trials"]
 
 
 def test_trainings_that_repeat_each_other(url):
@@ -159,7 +159,7 @@ def test_rows_that_point_nowhere(tmp_path):
         connection.execute("DELETE FROM studies")
     connection.close()
     assert (
-        "2 rows of trials point to studies that are not there; restore a backup"
+        "2 rows of trials refer to missing rows of studies; restore a backup"
         in complaints(url)["references"]
     )
 

@@ -148,7 +148,7 @@ def test_no_permission(open_folder):
     message, _ = python("-c", code, str(path)).communicate(timeout=60)
     open_folder.chmod(0o755)
     assert message.startswith(f"StoreUnavailable cannot use the database sqlite:///{path}: ")
-    assert "write the file and its folder" in message
+    assert "file and its folder writable" in message
 
 
 def test_locked_by_another_process(path):

@@ -72,7 +72,7 @@ def test_more_workers_than_gpus_are_refused_with_what_to_do(with_gpus):
     with_gpus(2)
     with pytest.raises(DeviceError) as caught:
         choose_device(1, 3)
-    for words in ("there are 2 for 3 workers on this node", "at most 2 a node", "--device cpu"):
+    for words in ("there are 2 for 3 workers on this node", "at most 2 per node", "--device cpu"):
         assert words in str(caught.value)
 
 

@@ -303,11 +303,11 @@ PROGRAMS = {
     ),
     "reports a list": (
         "import hpo; open(hpo.trial().report_file, 'a').write('[1]\\n')",
-        "is no JSON object",
+        "is not a JSON object",
     ),
     "reports text": (
         'import hpo; open(hpo.trial().report_file, \'a\').write(\'{"epochs": 1, "top1": "high"}\\n\')',
-        "it reported top1 'high', which is no number",
+        "it reported top1 'high', which is not a number",
     ),
     "goes backwards": (
         "import hpo; hpo.report(epochs=2, top1=0.1); hpo.report(epochs=1, top1=0.2)",
@@ -715,7 +715,7 @@ def test_reports_say_nothing_where_nobody_listens(monkeypatch, tmp_path):
     with pytest.raises(TypeError, match="top1 must be a number, but got 'high'"):
         hpo.report(epochs=1, top1="high")
     monkeypatch.setenv("HPO_TRIAL", str(tmp_path / "none.json"))
-    with pytest.raises(ValueError, match="must name the file of a trial"):
+    with pytest.raises(ValueError, match="must be the path of a trial"):
         hpo.trial()
 
 

@@ -225,7 +225,7 @@ class Vanishing(CountingOpener):
 @pytest.mark.parametrize(
     ("opener", "message"),
     [
-        (ShortFile(), "was listed with 50000 bytes but 12345 came out"),
+        (ShortFile(), "was listed with 50000 bytes, but 12345 bytes were read"),
         (Vanishing(), "vanished after it was listed"),
     ],
 )
