@@ -282,7 +282,7 @@ def _check_name(
         _settings.check_name(name)
     elif name not in others:
         raise SettingError(
-            f"there is no setting {name!r}, and the workload reads none of that name"
+            f"there is no setting {name!r}, and the workload has none with that name"
             f"{nearest_or_all(str(name), (*others, *_settings.names()))}"
         )
 

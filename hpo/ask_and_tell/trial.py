@@ -56,7 +56,7 @@ class AskedTrial:
         background: bool = False,
     ) -> None:
         if asked.number is None or asked.job is None:
-            raise TuningError("there is no trial in this answer")
+            raise TuningError("this answer has no trial")
         self.number: int = asked.number
         self.job: TrainingJob = asked.job
         self._channel, self._key, self._seconds = channel, key, lease_seconds

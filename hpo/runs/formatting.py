@@ -55,7 +55,10 @@ def prospects(forecast: Forecast) -> list[tuple[str, str]]:
         f"{percent(each.probability)} within {number(each.epochs)}" for each in forecast.chances
     ]
     risk, apart, past = forecast.divergence, forecast.disagreement, forecast.calibration
-    held = f"{past.held} of {past.count} held; the interval is {number(past.scale)} times as wide as by the laws alone"
+    held = (
+        f"{past.held} of {past.count} held; the interval is {number(past.scale)} times as "
+        f"wide as from the laws alone"
+    )
     rows = [
         (
             "regime",

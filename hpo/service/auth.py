@@ -94,9 +94,7 @@ def create_token(
 def check_token(token: Token | None, digest: str, now: datetime) -> Principal:
     """Whom a stored token stands for; RefusedError (401) for none, a revoked or an expired one."""
     if token is None or not hmac.compare_digest(token.digest, digest):
-        raise RefusedError(
-            401, "this token is not known here", way_out="`hpo token create` makes one"
-        )
+        raise RefusedError(401, "this token is unknown", way_out="`hpo token create` makes one")
     if token.revoked_at is not None:
         raise RefusedError(
             401, "this token was revoked", way_out="ask for a new one: `hpo token create`"

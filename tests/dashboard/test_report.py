@@ -151,7 +151,7 @@ def test_a_forecast_in_words() -> None:
         "half the learning rate": "1.79 (1.1 to 1.94) times the epochs, <1 % risk of divergence",
         "3 times the learning rate": "2.5 (1.5 to 3) times the epochs, 100 % risk of divergence",
         "laws that fit as well": "differ by a factor of 1.31 in the epochs",
-        "earlier forecasts": "2 of 3 held; the interval is 1.25 times as wide as by the laws alone",
+        "earlier forecasts": "2 of 3 held; the interval is 1.25 times as wide as from the laws alone",
     }
     of_a_table = dict(
         prospects(

@@ -49,7 +49,7 @@ def test_what_is_no_store_of_mlflow_is_refused(tmp_path):
     )
     with pytest.raises(EvidenceError, match="not an MLflow SQLite database"):
         read_mlflow(str(tmp_path / "mlflow.db"))
-    with pytest.raises(EvidenceError, match="no folder of an experiment"):
+    with pytest.raises(EvidenceError, match="no experiment folder"):
         read_mlflow(str(tmp_path))
     with pytest.raises(EvidenceError, match="there is no MLflow store"):
         read_mlflow(str(tmp_path / "mlruns"))

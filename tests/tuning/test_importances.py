@@ -224,7 +224,7 @@ def test_one_rung_has_the_settings_alone(result):
     assert set(study.trials[0].params) == {"learning_rate", "momentum", "nesterov"}
     assert study.trials[0].user_attrs["global_batch_size"] == 64
     assert study.trials[0].user_attrs["number"] == 1
-    with pytest.raises(EvidenceError, match=r"one that was trained at \(16, 64\), but got 32"):
+    with pytest.raises(EvidenceError, match=r"one of those trained \(16, 64\), but got 32"):
         hpo.to_optuna(result, global_batch_size=32)
 
 

@@ -281,8 +281,9 @@ def _residual_outputs(
         told = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in inside)) or "nothing"
         raise WorkloadError(
             f"{where} has {depth.blocks} blocks and {depth.base} at the base, so what each adds to the stream is "
-            f"divided by {depth.growth:g}, but residual_outputs {tuple(residual_outputs)!r} names no module of "
-            f"{depth.blocks - len(blocks)} of them; name the layers that write to the stream, of a block's {told}, or "
+            f"divided by {depth.growth:g}, but residual_outputs {tuple(residual_outputs)!r} "
+            f"names no module in {depth.blocks - len(blocks)} of them; name the layers that "
+            f"write to the stream, of a block's {told}, or "
             "build the base with as many blocks"
         )
     return list(found.values())

@@ -250,7 +250,7 @@ def _error(
     """The error with the best placement of the first possible alternative, and of the first possible of the others."""
     near, other = _first_possible(context, alternatives), _first_possible(context, others)
     if near is None:
-        return PlanError(f"{message}; there is no plan near it: give another machine or batch size")
+        return PlanError(f"{message}; there is no similar plan: give another machine or batch size")
     error = _with_nearest(message, near, {})
     if other is None or other.placement == near.placement:
         return error
