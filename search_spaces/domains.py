@@ -45,8 +45,8 @@ class Float:
         _check_range(self)
         if self.log and math.log(self.low) == math.log(self.high):
             raise SettingError(
-                f"the logarithms of low and high must differ, but got {self.low!r} and {self.high!r}; "
-                "give the one value instead of a range"
+                f"low and high must differ in their logarithms, but got {self.low!r} and "
+                f"{self.high!r}; give a single value instead of a range"
             )
 
     def contains(self, value: Any) -> bool:
@@ -98,7 +98,7 @@ class Int:
         for end in (self.low, self.high):
             if not _is_whole(end):
                 raise SettingError(
-                    f"the ends of a range of whole numbers must be whole, but got {end!r}"
+                    f"the ends of an integer range must be whole numbers, but got {end!r}"
                 )
         _check_range(self)
 
@@ -167,11 +167,11 @@ class Categorical:
             )
 
     def contains(self, value: Any) -> bool:
-        """Whether ``value`` is one of the values; ``True`` is not taken for 1."""
+        """Whether ``value`` is one of the values; ``True`` does not count as 1."""
         return any(_identity(value) == _identity(mine) for mine in self.values)
 
     def clip(self, value: Any) -> Scalar:
-        """``value`` if it is one of the values, else the nearest number; text has no nearest and raises."""
+        """``value`` if it is one of the values, else the nearest number; raises for text."""
         if self.contains(value):
             return self.values[self._index(value)]
         numbers = [
@@ -233,11 +233,11 @@ def _check_range(domain: Float | Int) -> None:
 
 def _check_role(role: Role) -> None:
     if not isinstance(role, Role):
-        raise SettingError(f"a role must be a Role, but got {role!r}; say Role({role!r})")
+        raise SettingError(f"a role must be a Role, but got {role!r}; use Role({role!r})")
     if role is Role.FIXED:
         raise SettingError(
-            "role `fixed` is for a setting with one value, but got several: write the value "
-            "alone (learning_rate: 0.1), or give the range the role `scaled` or `shared`"
+            "role `fixed` is for a setting with one value, but got several; write the single "
+            "value (learning_rate: 0.1), or give the range the role `scaled` or `shared`"
         )
 
 

@@ -155,11 +155,14 @@ def faults_of_own(name: Any, value: Any) -> Iterator[str]:
     """The fault of a custom setting: the rule, the value and the way out."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         yield (
-            "the name of a setting of your own must be letters, digits and underscores, a letter first, at most 63, "
-            f"but got {name!r}"
+            "the name of your own setting must be at most 63 letters, digits and underscores "
+            f"and start with a letter, but got {name!r}"
         )
     elif name in RESERVED:
-        yield f"{name} is what every trial has beside its settings; give your setting another name"
+        yield (
+            f"{name} is a field that every trial has besides its settings; give your setting "
+            f"another name"
+        )
     elif value is not None and not isinstance(value, (str, bool, int, float)):
         yield f"{name} must be text, a number, true, false or null, but got {value!r}"
     elif isinstance(value, float) and not math.isfinite(value):

@@ -149,16 +149,17 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
     def _refusal(self, plugin: Plugin) -> str:
         if not is_taken(plugin.package):
             return (
-                f"is not among the plug-ins that this service accepts; its operator adds {plugin.package} to the "
-                f"plugins of its configuration (hpo serve --plugin {plugin.package}, or {TAKEN})"
+                f"is not among the plug-ins that this service accepts; the operator can add "
+                f"{plugin.package} to plugins in the configuration (hpo serve --plugin "
+                f"{plugin.package}, or {TAKEN})"
             )
         if not _NAME.fullmatch(plugin.name):
             return (
-                "must have a name of small letters, digits and underscores, a letter first, "
-                f"but got {plugin.name!r}"
+                "must have a name of lowercase letters, digits and underscores that starts "
+                f"with a letter, but got {plugin.name!r}"
             )
         if plugin.name in self.built_in:
-            return "claims a name that the project has itself; give it another name"
+            return "uses a name that the project itself uses; give it another name"
         others = {
             other.package
             for other in self._offered()
@@ -166,8 +167,8 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
         }
         if others:
             return (
-                f"claims a name that {', '.join(sorted(others))} claims too; uninstall one, or name the other in "
-                f"{TAKEN}"
+                f"uses a name that {', '.join(sorted(others))} uses too; uninstall one, or "
+                f"list the other in {TAKEN}"
             )
         return ""
 

@@ -79,26 +79,27 @@ def _list(what: str, unit: str) -> Any:
 class TrainingSettings:
     """One complete recipe; values outside a range raise :class:`SettingError` on creation.
 
-    Rates follow the field's convention: ``learning_rate`` is the peak, reached when the warmup ends. All
+    ``learning_rate`` is the peak rate, reached at the end of the warmup. All
     durations are in epochs (samples processed over data-set size), so that they mean the same at any batch.
     """
 
     # the optimizer
-    optimizer: str = _technique("the rule by which weights move", "sgd")
+    optimizer: str = _technique("the update rule for the weights", "sgd")
     learning_rate: float = _number(
-        "peak of the rate, reached when the warmup ends", 0.1, "per update", 0, open_low=True
+        "peak learning rate, reached at the end of the warmup", 0.1, "per update", 0, open_low=True
     )
     momentum: float = _number(
         "decay of the momentum buffer per update", 0.9, "1", 0, 1, open_high=True
     )
     momentum_form: str | None = _choice(
-        "rate outside the momentum buffer, inside, or corrected (as timm); null: lars inside, sgd outside",
+        "rate outside the momentum buffer, inside it, or corrected (as timm); null: lars "
+        "inside, sgd outside",
         None,
         "outside",
         "inside",
         "corrected",
     )
-    nesterov: bool = _flag("Nesterov momentum in place of heavy-ball", False)
+    nesterov: bool = _flag("Nesterov momentum instead of heavy-ball", False)
     beta1: float = _number(
         "decay of the average of the gradient per update", 0.9, "1", 0, 1, open_high=True
     )
@@ -118,7 +119,7 @@ class TrainingSettings:
         open_low=True,
     )
     bias_correction: bool = _flag(
-        "divide the moments by 1 - beta^updates, since they start at 0", True
+        "divide the moments by 1 - beta^updates, because they start at 0", True
     )
     weight_decay: float = _number(
         "multiple of the weights added to their gradient or, decoupled, to their update",
@@ -126,8 +127,12 @@ class TrainingSettings:
         "1",
         0,
     )
-    decay_norm_and_bias: bool = _flag("decay biases and normalization parameters too", False)
-    decay_bias: bool | None = _flag("decay biases too; null: as decay_norm_and_bias says", None)
+    decay_norm_and_bias: bool = _flag(
+        "apply weight decay to biases and normalization parameters too", False
+    )
+    decay_bias: bool | None = _flag(
+        "apply weight decay to biases too; null: as in decay_norm_and_bias", None
+    )
     gradient_clip_norm: float | None = _number(
         "scale gradients down to this norm, once per update; null: no clipping",
         None,
@@ -138,75 +143,75 @@ class TrainingSettings:
 
     # layer-wise adaptation: lars, larc, lamb
     trust_coefficient: float = _number(
-        "multiple of ||w|| / ||g|| that makes a layer's rate", 0.001, "1", 0, open_low=True
+        "multiple of ||w|| / ||g|| that gives a layer's learning rate", 0.001, "1", 0, open_low=True
     )
     trust_epsilon: float = _number("added to the denominator of the trust ratio", 0.0, "norm", 0)
     adapt_norm_and_bias: bool = _flag(
-        "adapt biases and normalization parameters layer by layer too", False
+        "layer-wise adaptation of biases and normalization parameters too", False
     )
     weight_norm_limit: float | None = _number(
         "upper limit of ||w|| in LAMB's ratio; null: no limit", None, "norm", 0, open_low=True
     )
     larc_mode: str = _choice(
-        "bound the layer's rate by the learning rate (clip), or multiply the two (scale)",
+        "limit the layer's rate to the learning rate (clip), or multiply the two (scale)",
         "clip",
         "clip",
         "scale",
     )
     larc_optimizer: str = _choice(
-        "the optimizer that takes the gradients which LARC has scaled", "sgd", "sgd", "adam"
+        "the optimizer that receives the gradients scaled by LARC", "sgd", "sgd", "adam"
     )
 
     # rmsprop_warmup and shampoo
     rmsprop_learning_rate: float = _number(
-        "rate of the RMSprop share", 3e-4, "per update", 0, open_low=True
+        "learning rate of the RMSprop share", 3e-4, "per update", 0, open_low=True
     )
     rmsprop_center_epochs: float = _number(
         "when RMSprop and SGD have equal shares", 10.0, "epochs", 0
     )
     rmsprop_period_epochs: float = _number(
-        "time scale of the change; SGD is alone half of it after the center",
+        "time scale of the transition; only SGD remains half of it after the center",
         5.0,
         "epochs",
         0,
         open_low=True,
     )
     preconditioner_interval: int = _number(
-        "updates from one computation of Shampoo's roots to the next", 10, "updates", 1
+        "updates between two computations of Shampoo's roots", 10, "updates", 1
     )
     preconditioner_size_limit: int = _number(
         "larger dimensions are not preconditioned", 1024, "rows or columns", 1
     )
 
     # the learning rate over time
-    warmup_shape: str = _technique("how the rate rises to its peak", "gradual")
+    warmup_shape: str = _technique("how the learning rate rises to its peak", "gradual")
     warmup_epochs: float = _number("length of the warmup", 0.0, "epochs", 0)
     warmup_start_factor: float = _number(
-        "rate at which the warmup starts", 0.0, "of the peak", 0, 1
+        "learning rate at which the warmup starts", 0.0, "of the peak", 0, 1
     )
-    decay: str = _technique("how the rate falls after the warmup", "constant")
+    decay: str = _technique("how the learning rate falls after the warmup", "constant")
     decay_epochs: float | None = _number(
-        "when a polynomial or cosine decay ends; null: with the budget",
+        "when a polynomial or cosine decay ends; null: at the end of the budget",
         None,
         "epochs",
         0,
         open_low=True,
     )
     decay_power: float = _number("exponent of the polynomial decay", 2.0, "1", 0, open_low=True)
-    decay_milestones: tuple[float, ...] = _list("when the rate changes by steps", "epochs")
+    decay_milestones: tuple[float, ...] = _list("when the learning rate changes in steps", "epochs")
     decay_factor: float = _number(
-        "factor on the rate at each milestone", 0.1, "1", 0, 1, open_low=True
+        "factor on the learning rate at each milestone", 0.1, "1", 0, 1, open_low=True
     )
     decay_values: tuple[float, ...] = _list(
-        "the rate before the first milestone and after each", "multiples of the peak"
+        "the learning rate before the first milestone and after each", "multiples of the peak"
     )
     end_learning_rate_factor: float = _number(
-        "rate at the end of the decay", 0.0, "of the peak", 0, 1
+        "learning rate at the end of the decay", 0.0, "of the peak", 0, 1
     )
 
     # the batch size over time
     batch_control: str = _technique(
-        "constant batch, growth in place of the step decay (Smith), or free steps (Mikami)",
+        "constant batch, growth instead of the step decay (Smith), or free steps (Mikami)",
         "constant",
     )
     batch_milestones: tuple[float, ...] = _list("when the batch size changes", "epochs")
@@ -214,16 +219,19 @@ class TrainingSettings:
         "the batch size from each milestone on", "multiples of the first batch size"
     )
     batch_limit_factor: float | None = _number(
-        "where growth ends and the rate falls instead; null: no limit",
+        "where growth ends and the learning rate falls instead; null: no limit",
         None,
         "of the first batch size",
         1,
     )
     batch_rate_rule: str = _choice(
-        "how the rate follows the batch size", "none", "none", "linear", "sqrt"
+        "how the learning rate follows the batch size", "none", "none", "linear", "sqrt"
     )
     adascale_batch_size: int | None = _number(
-        "base batch of AdaScale, whose gain scales the rate; null: no AdaScale", None, "samples", 1
+        "base batch size of AdaScale, whose gain scales the learning rate; null: no AdaScale",
+        None,
+        "samples",
+        1,
     )
 
     # loss, normalization, precision
@@ -231,7 +239,7 @@ class TrainingSettings:
         "share of the label that is spread over all classes", 0.0, "1", 0, 1, open_high=True
     )
     class_weighting: str = _choice(
-        "power of its class frequency that weights a pixel's loss (segmentation)",
+        "power of the class frequency that weights a pixel's loss (segmentation)",
         "none",
         "none",
         "inverse_sqrt",
@@ -252,7 +260,7 @@ class TrainingSettings:
         open_high=True,
     )
     precision: str = _choice(
-        "type of the matrix products; tf32: fp32 with a GPU's shorter products",
+        "data type of the matrix products; tf32: fp32 with a GPU's TF32 products",
         "fp32",
         "fp32",
         "tf32",
@@ -260,17 +268,18 @@ class TrainingSettings:
         "fp16",
     )
     reduced_weights: bool = _flag(
-        "keep weights in the reduced type, with fp32 masters in the optimizer", False
+        "keep weights in the reduced type, with fp32 master weights in the optimizer", False
     )
     loss_scaling: str = _choice(
-        "multiply the loss and divide its gradient, so that small ones survive in fp16",
+        "loss scaling: multiply the loss and divide its gradient, so that small gradients "
+        "survive in fp16",
         "none",
         "none",
         "static",
         "dynamic",
     )
     loss_scale: float = _number(
-        "the factor, or its first value where it is dynamic", 65536.0, "1", 0, open_low=True
+        "the loss scale, or its first value if it is dynamic", 65536.0, "1", 0, open_low=True
     )
     loss_scale_growth_updates: int = _number(
         "updates without an overflow after which a dynamic scale doubles", 2000, "updates", 1
@@ -279,7 +288,7 @@ class TrainingSettings:
     # how the workers' gradients become an update
     gradient_lag: int = _number("age of the gradient that an update uses", 0, "updates", 0, 1)
     gradient_compression: str = _choice(
-        "type in which gradients travel between workers; none: their own",
+        "data type for sending gradients between workers; none: unchanged",
         "none",
         "none",
         "fp16",
@@ -289,7 +298,7 @@ class TrainingSettings:
         "reduction of the workers' gradients: the mean, or Adasum", "mean", "mean", "adasum"
     )
     update_mode: str = _choice(
-        "all workers at once, or a parameter server without or with a bound of staleness",
+        "all workers at once, or a parameter server with or without a bound on staleness",
         "synchronous",
         "synchronous",
         "asynchronous",
@@ -300,7 +309,7 @@ class TrainingSettings:
         "updates by which a replica may be ahead of the slowest", 3, "updates", 0
     )
     epoch_quorum: float = _number(
-        "share of replicas whose end of an epoch ends it for all",
+        "share of replicas that must finish an epoch before it ends for all",
         0.75,
         "of the workers",
         0,
@@ -320,7 +329,7 @@ class TrainingSettings:
             for fault in faults_of_own(name, value):
                 raise SettingError(fault)
             if name in names():
-                raise SettingError(f"{name} is a known setting and cannot be one of your own")
+                raise SettingError(f"{name} is a known setting and cannot be your own setting")
             if name in described:
                 described[name].check(name, value)
         for fault in faults_together(self):
@@ -328,12 +337,12 @@ class TrainingSettings:
 
     @property
     def own_settings(self) -> dict[str, OwnSetting]:
-        """The settings that the chosen optimizer and schedules read beside the known ones, by name."""
+        """The settings that the chosen optimizer and schedules read besides the known ones, by name."""
         return own_settings_of(lambda setting: (getattr(self, setting),))
 
     @property
     def scale(self) -> dict[str, int]:
-        """The sizes of the model that a ladder names, ``width`` and ``depth``; empty where it grows in neither."""
+        """The sizes of the model that a ladder names, ``width`` and ``depth``; empty if it grows in neither."""
         return {
             name: int(size)
             for name, size in self.own.items()
@@ -363,7 +372,7 @@ class TrainingSettings:
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> TrainingSettings:
-        """Settings as a trial is stored and shown: those of one's own beside the known ones, each by its name.
+        """Settings in the form of a stored trial: custom settings next to the known ones, each by its name.
 
         They may stand under ``own``, too, as :meth:`to_dict` has them.
         """
@@ -390,7 +399,7 @@ class TrainingSettings:
         }
 
     def value(self, name: str) -> Any:
-        """The value of a setting, known or of one's own; :class:`SettingError` for any other name.
+        """The value of a known or custom setting; :class:`SettingError` for any other name.
 
         One that a chosen technique reads and nothing names has its default.
         """
@@ -404,7 +413,7 @@ class TrainingSettings:
         return getattr(self, name)
 
     def replace(self, **changes: Any) -> TrainingSettings:
-        """These settings with some values changed, those of one's own by their names too; checked like new ones."""
+        """These settings with some values changed, custom ones included, by name; checked like new ones."""
         own = {**self.own, **changes.pop("own", {})}
         described = {
             name: changes.pop(name)
@@ -499,7 +508,8 @@ def _check_technique(setting: str, name: Any) -> None:
         raise SettingError(f"{setting} {name!r} cannot be used: {error}") from error
     for known in described.settings.keys() & set(names()):
         raise SettingError(
-            f"{setting} {name!r} cannot be used: it has a setting of its own named {known}, which is a known one"
+            f"{setting} {name!r} cannot be used: its own setting {known} has the name of a "
+            f"known setting"
         )
 
 

@@ -52,12 +52,12 @@ class SearchSpaceError(SettingError):
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """``fixed`` values and tuned ``domains``, by setting; what neither names keeps its default.
+    """``fixed`` values and tuned ``domains``, by setting; all other settings keep their defaults.
 
-    Created, it is checked against :class:`TrainingSettings`: every name exists, every value and every end of
-    a domain is allowed, and so is every combination of ends; and every setting that is named has an effect on
-    some of the trainings. All faults come in one :class:`SearchSpaceError`. ``own`` are the names that the workload
-    reads beside the known settings; None where only the workload itself can tell.
+    On creation it is checked against :class:`TrainingSettings`: every name exists, every value and every end of
+    a domain is allowed, and so is every combination of ends; and every named setting affects some of the trainings. All
+    faults come in one :class:`SearchSpaceError`. ``own`` are the names that the workload reads besides the known
+    settings; None if only the workload itself knows them.
     """
 
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -155,7 +155,7 @@ class SearchSpace:
                 if name not in self.fixed:
                     _settings.check_name(name)
                 raise SettingError(
-                    f"only tuned settings take a value, but got {name!r}; {self._listing()}"
+                    f"only tuned settings can be given a value, but got {name!r}; {self._listing()}"
                 )
         missing = [name for name in self.domains if name not in values]
         if missing:
@@ -166,7 +166,7 @@ class SearchSpace:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """The settings of the workload's own, fixed and tuned, in the order given."""
+        """The workload's own settings, fixed and tuned, in the order given."""
         described = own_settings_of(self.possible)
         return tuple(
             name
@@ -282,7 +282,7 @@ def _check_name(
         _settings.check_name(name)
     elif name not in others:
         raise SettingError(
-            f"there is no setting {name!r}, and the workload reads none of that name"
+            f"there is no setting {name!r}, and the workload has none with that name"
             f"{nearest_or_all(str(name), (*others, *_settings.names()))}"
         )
 
@@ -326,7 +326,7 @@ def _check_domain(name: str, domain: Domain, described: Mapping[str, OwnSetting]
         _settings.range_of(name) is not None if known else its is None or its.range is not None
     )
     if isinstance(domain, (Float, Int)) and not is_number:
-        raise SettingError(f"{name} is no number; use choice")
+        raise SettingError(f"{name} is not a number; use choice")
     for value in _ends(domain):
         _check_value(name, value, described)
 
@@ -369,7 +369,7 @@ def _faults_of_corners(space: SearchSpace) -> Iterator[tuple[str | None, str]]:
         except SettingError as error:
             yield (
                 None,
-                f"the domains allow settings that cannot be: {error}" if corner else str(error),
+                f"the domains allow impossible settings: {error}" if corner else str(error),
             )
             return
 

@@ -168,7 +168,7 @@ def _parse(url: str) -> URL:
         except (exc.ArgumentError, ValueError) as error:
             raise StoreUnavailable(
                 text,
-                "this is no database URL",
+                "this is not a database URL",
                 "write sqlite:///PATH or postgresql://USER@HOST/DATABASE",
             ) from error
     if parsed.get_backend_name() not in DATABASES:
@@ -318,7 +318,7 @@ def _begin_sqlite(connection: Connection) -> None:
 def _tell_damaged_text(error: BaseException) -> None:
     """Report text that is not UTF-8 as damage of its row, not of the database."""
     if "decode to UTF-8" in str(error):
-        raise DamagedRow("a row", "it holds text that is no UTF-8") from error
+        raise DamagedRow("a row", "it holds text that is not UTF-8") from error
 
 
 def _translate(error: exc.SQLAlchemyError, url: str) -> StoreError:
@@ -326,16 +326,16 @@ def _translate(error: exc.SQLAlchemyError, url: str) -> StoreError:
     if isinstance(error, exc.IntegrityError):
         if "unique" in cause.lower():
             return Conflict(f"this exists already: {cause}")
-        return InvalidRecord(f"a rule of the tables is broken: {cause}")
+        return InvalidRecord(f"a constraint of the tables is violated: {cause}")
     if isinstance(error, _LOST) or type(error) is exc.DatabaseError:
         return StoreUnavailable(url, cause, _way_out(cause))
-    return InvalidRecord(f"the database does not take this value: {cause}")
+    return InvalidRecord(f"the database does not accept this value: {cause}")
 
 
 _LOST = (exc.OperationalError, exc.TimeoutError, exc.InternalError)
 _WAYS_OUT = {
     "locked": "another process is writing: wait for it, or open with a larger timeout_seconds",
-    "readonly": "give yourself permission to write the file and its folder, or give another path",
+    "readonly": "make the file and its folder writable, or give another path",
     "unable to open": "check that the path is right and that you may read and write the file and its folder",
     "not a database": "give the path of a new file, or of a database that largebatch made",
     "malformed": "the file is damaged: restore a copy, or give the path of a new file",
@@ -345,7 +345,8 @@ _WAYS_OUT = {
     "starting up": "wait until the server has started",
     "shutting down": "start the server again",
     "no such file": "start the server, or correct host and port in the URL",
-    "disk i/o": "check that the disk is sound and has room, and that no limit or quota keeps the file from growing",
+    "disk i/o": "check that the disk is healthy and has space, and that no limit or quota "
+    "keeps the file from growing",
     "full": "free some space, or give a path on another disk",
     "refused": "start the server, or correct host and port in the URL",
     "password": "correct user and password in the URL",

@@ -22,7 +22,7 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):  # noqa: N818  (reads better where it is caught)
-    """The database cannot be reached or used; says which one, why, and the way out."""
+    """The database cannot be reached or used; the message names it, the reason and the way out."""
 
     def __init__(self, url: str, cause: str, way_out: str) -> None:
         self.url = without_password(url)
@@ -30,7 +30,7 @@ class StoreUnavailable(StoreError):  # noqa: N818  (reads better where it is cau
 
 
 class NoDatabaseFile(StoreUnavailable):
-    """There is no file of an SQLite database where one must be."""
+    """An SQLite database file that must exist is missing."""
 
 
 class SchemaTooNew(StoreUnavailable):
@@ -39,7 +39,7 @@ class SchemaTooNew(StoreUnavailable):
     def __init__(self, url: str, revision: str, known: str) -> None:
         super().__init__(
             url,
-            f"its schema is {revision!r}, and this release knows schemas up to {known!r}",
+            f"its schema is {revision!r}, but this release knows schemas up to {known!r}",
             "upgrade largebatch, or give another database",
         )
 
@@ -57,18 +57,18 @@ class LeaseLost(StoreError):  # noqa: N818
 
 
 class InvalidRecord(StoreError, ValueError):  # noqa: N818
-    """A value that the tables do not hold: an unknown setting, a wrong type, a rule of a column broken."""
+    """A value that the tables do not accept: an unknown setting, a wrong type, a violated column constraint."""
 
 
 class DamagedRow(StoreError):  # noqa: N818
-    """A stored row that is no record, changed by a disk or a hand; readers of many leave it out and log it."""
+    """A stored row that is not a valid record, damaged on disk or edited by hand; bulk readers skip and log it."""
 
     def __init__(self, what: str, cause: object) -> None:
         cause = getattr(cause, "cause", cause)
         self.cause = cause
         super().__init__(
-            f"{what} is damaged and cannot be read ({cause}); `hpo db check` names all that is, and a backup has it "
-            "as it was: hpo db restore FILE"
+            f"{what} is damaged and cannot be read ({cause}); `hpo db check` lists all damage; "
+            f"restore a backup with hpo db restore FILE"
         )
 
 

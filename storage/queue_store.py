@@ -90,9 +90,7 @@ class QueueStore(Transactions):
     def release_study(self, lease: Lease, state: StudyState, message: str = "") -> Study:
         """End the lease and set the study's state, ``queued`` to let another continue. Raises :class:`LeaseLost`."""
         if state == StudyState.RUNNING:
-            raise InvalidRecord(
-                "a study that is released cannot be left running; give another state"
-            )
+            raise InvalidRecord("a released study cannot stay running; give another state")
         with self._database.write() as connection:
             return queue.release(connection, lease, StudyState(state), message)
 

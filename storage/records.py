@@ -179,7 +179,7 @@ class Study:
 
 @dataclass(frozen=True, kw_only=True)
 class SubmittedStudy:
-    """A submitted study; ``created`` is False where the same submission had come before."""
+    """A submitted study; ``created`` is False if the same submission was received before."""
 
     study: Study
     created: bool
@@ -202,7 +202,7 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True)
 class StudySummary:
-    """A study beside its trials: how many stand where, the fewest epochs to target, the samples processed."""
+    """A study with figures of its trials: counts by state, the fewest epochs to target, the samples processed."""
 
     study: Study
     trials: Mapping[TrialState, int]
@@ -212,7 +212,7 @@ class StudySummary:
 
 @dataclass(frozen=True, kw_only=True)
 class NewStudy:
-    """A study to be created or submitted; the later fields say what its submission asks for.
+    """A study to be created or submitted; the later fields describe the submission.
 
     ``threshold`` is the target's value of ``metric``, ``spec`` the text of the study file, ``folder`` where that lies.
     ``budget_trials`` is how many trials the spec asks for, ``max_samples`` and ``max_accelerator_hours`` what it may
@@ -238,7 +238,7 @@ class NewStudy:
 
 @dataclass(frozen=True, kw_only=True)
 class NewTrial:
-    """One training to be done; ``settings`` holds every setting by name (``TrainingSettings.to_dict()``).
+    """One training to do; ``settings`` holds every setting by name (``TrainingSettings.to_dict()``).
 
     ``purpose`` is one of :class:`TrialPurpose`.
     """
@@ -294,7 +294,7 @@ class Trial(TrialFigures):
 
 
 def settings_key(settings: Mapping[str, Any]) -> str:
-    """Settings as one text, the same for the same settings however they are written.
+    """Settings as one text, the same for equal settings however they are written.
 
     Those of users' own stand under ``own``, as a new trial has them, or beside the others, as a stored one does; a
     whole number is the same as an int and as a float, a list as a tuple, and null as a setting left out.
@@ -388,12 +388,12 @@ class StoredForecast(NewForecast):
 
 @dataclass(frozen=True, kw_only=True)
 class NewPlan:
-    """Complete settings on a machine, with what is expected of them where anything is.
+    """Complete settings on a machine, with the expected results if there are any.
 
     A plan of kind ``forecast`` names its forecast and predicts the epochs; a baseline need do neither.
     ``directory`` holds the launch script. ``micro_batch_size`` is None where no gradients are accumulated.
-    ``ranks_per_node`` of 0 becomes workers over nodes, rounded up. ``slot_seconds`` is the time that the machine
-    is lent for, ``chance_in_slot`` the probability of finishing in it; ``limited_by`` says what bounds the speed;
+    ``ranks_per_node`` of 0 becomes workers over nodes, rounded up. ``slot_seconds`` is the time for which the machine
+    is available, ``chance_in_slot`` the probability of finishing in it; ``limited_by`` says what limits the speed;
     ``details`` is JSON.
     """
 
@@ -503,9 +503,9 @@ class CalibrationRow:
 
 def _check_ending(state: TrialState, epochs_to_target: float | None) -> None:
     if not TrialState(state).finished:
-        raise InvalidRecord(f"a result needs a state that is an end, but got {str(state)!r}")
+        raise InvalidRecord(f"a result needs an end state, but got {str(state)!r}")
     if (state == TrialState.REACHED) != (epochs_to_target is not None):
         raise InvalidRecord(
-            "epochs_to_target must be given exactly where the state is 'reached', but got "
+            "epochs_to_target must be given if and only if the state is 'reached', but got "
             f"state {str(state)!r} and epochs_to_target {epochs_to_target}"
         )

@@ -49,13 +49,13 @@ from storage.statements import (
 
 
 class Store(QueueStore, ServiceStore):
-    """Studies, trials, convergence, forecasts, plans, outcomes, the queue, and what the service keeps about itself.
+    """Studies, trials, convergence, forecasts, plans, outcomes, the queue, and the service's own records.
 
     Make one with :meth:`open`.
 
     **Threads and processes.** Several threads may share one store. Several processes may use one database, each with a
-    store that it opened itself, after a fork too. A store holds no state of its own besides its connections: what one
-    process wrote, the next read of another one sees.
+    store that it opened itself, also after a fork. A store has no state besides its connections: the next read of any
+    process sees what another has written.
 
     **Transactions.** A writing method takes effect as a whole or not at all, and is committed once it has returned. A
     reading method sees one state of the database.
@@ -63,15 +63,15 @@ class Store(QueueStore, ServiceStore):
     **Access.** Every process that opens a database may read all of it. A study that a worker holds under a lease is
     written by that worker through :meth:`leased`, which checks the lease within each writing transaction, so that a
     worker that lost its lease changes nothing. Convergence, results and states of its trials belong to the process that
-    runs the study; requests to cancel, events, tokens and signs of life may come from anybody. A trial that has ended,
+    runs the study; requests to cancel, events, tokens and heartbeats may come from any process. A trial that has ended,
     a forecast, a plan and an outcome are never changed again, except that :meth:`retry_failed` queues trials that have
     failed; :meth:`delete_study` removes them with their study.
 
     **Errors.** Every method may raise :class:`storage.errors.StoreUnavailable`, where the database is lost or locked
     for longer than the time that the store was opened with, and every writing method
     :class:`storage.errors.InvalidRecord`, for a value that the tables do not hold. A leased store's writing methods
-    raise :class:`storage.errors.LeaseLost`. Other errors stand beside the method that raises them; all of them are a
-    :class:`storage.errors.StoreError`, and none is of a database driver.
+    raise :class:`storage.errors.LeaseLost`. Other errors are named with the method that raises them; all of them are a
+    :class:`storage.errors.StoreError`, and none comes from a database driver.
     """
 
     # opening and closing
@@ -85,7 +85,7 @@ class Store(QueueStore, ServiceStore):
         timeout_seconds: float = 30,
         clock: Clock | None = None,
     ) -> Self:
-        """Open, and where needed create or upgrade, a database; a bare path means SQLite.
+        """Open, and if needed create or upgrade, a database; a bare path means SQLite.
 
         Raises :class:`StoreUnavailable` if that is impossible, :class:`SchemaTooNew` if a newer
         release wrote it. Without ``create``, a database that does not exist or has no tables yet also raises
@@ -267,7 +267,7 @@ class Store(QueueStore, ServiceStore):
             return trials.by_number(connection, study_id, number)
 
     def counts(self, study_id: int, purpose: str | None = None) -> dict[int, dict[TrialState, int]]:
-        """Numbers of trials by global batch size, then by state; what there is none of is left out."""
+        """Numbers of trials by global batch size, then by state; zeros are left out."""
         with self._read(single_statement=True) as connection:
             return trials.count(connection, study_id, purpose)
 

@@ -67,26 +67,28 @@ def _parser() -> argparse.ArgumentParser:
         "--report", type=Path, required=True, help="where worker 0 writes JSON lines"
     )
     parser.add_argument(
-        "--checkpoint", type=Path, help="saved after each evaluation; resumed from if it exists"
+        "--checkpoint",
+        type=Path,
+        help="saved after each evaluation; training resumes from it if it exists",
     )
     parser.add_argument(
         "--checkpoint-minutes",
         type=float,
         default=0.0,
         metavar="MINUTES",
-        help="save at the first evaluation after so many minutes instead of at each",
+        help="save at the first evaluation after this many minutes instead of at each",
     )
     parser.add_argument(
         "--stop-file",
         type=Path,
         metavar="FILE",
-        help="where it appears, save at the next evaluation and leave",
+        help="when this file appears, save at the next evaluation and exit",
     )
     parser.add_argument(
         "--data-path",
         type=Path,
         metavar="FOLDER",
-        help="where the data lie on this node, instead of the path in the job",
+        help="where the data are on this node, instead of the path in the job",
     )
     parser.add_argument(
         "--threads", type=int, help="CPU threads per worker (default: PyTorch's choice)"
@@ -94,19 +96,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--device",
         choices=DEVICES,
-        help="where to compute (default: what HPO_DEVICE says, else a GPU where there is one)",
+        help="device (default: HPO_DEVICE, else a GPU if there is one)",
     )
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="compile the training pass by torch.compile (default: what HPO_COMPILE says, else not)",
+        help="compile the training pass with torch.compile (default: HPO_COMPILE, else no)",
     )
     parser.add_argument(
         "--timeout",
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="a worker silent for so long is an error (default: %(default)g)",
+        help="seconds of silence after which a worker counts as lost (default: %(default)g)",
     )
     _add_communication(parser)
     _add_nodes(parser)
@@ -115,14 +117,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_nodes(parser: argparse.ArgumentParser) -> None:
     nodes = parser.add_argument_group(
-        "a program", "a workload that starts its own workers: run this once a node"
+        "a program", "for a workload that starts its own workers: run this once per node"
     )
-    nodes.add_argument("--hosts", default="localhost", help="the nodes, the first one first: a,b,c")
+    nodes.add_argument("--hosts", default="localhost", help="the nodes, in order: a,b,c")
     nodes.add_argument("--workers-per-node", type=int, default=1, metavar="N")
     nodes.add_argument(
-        "--port", type=int, help="where its workers meet on the first of several nodes"
+        "--port",
+        type=int,
+        help="port for the rendezvous of its workers on the first of several nodes",
     )
-    nodes.add_argument("--attempt", default="0", help="tells the starts of one run apart")
+    nodes.add_argument("--attempt", default="0", help="distinguishes the starts of one run")
 
 
 def _add_communication(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +135,7 @@ def _add_communication(parser: argparse.ArgumentParser) -> None:
         default="default",
         choices=ALL_REDUCES,
         help="how gradients are summed: the backend's own way, a 2D torus, within the nodes and then "
-        "between them, or by one master a node (default: %(default)s)",
+        "between them, or by one master per node (default: %(default)s)",
     )
     parser.add_argument(
         "--group-size",

@@ -74,8 +74,8 @@ class SignedBackend(C10dRendezvousBackend):
         code, state = found[0][:CODE_BYTES], found[0][CODE_BYTES:]
         if not hmac.compare_digest(code, self._code(state)):
             raise RendezvousStateError(
-                "the store of this job holds a message that none of its agents wrote: another process reaches its "
-                "port, or the agents read different secrets"
+                "the store of this job holds a message that none of its agents wrote: another "
+                "process can reach its port, or the agents use different secrets"
             )
         return state, found[1]
 
@@ -83,7 +83,7 @@ class SignedBackend(C10dRendezvousBackend):
 def read_secret(path: Path) -> bytes:
     """Return the job's secret; ValueError if others may read the file, or it is too short to be a secret."""
     if path.stat().st_mode & 0o077:
-        raise ValueError(f"{path} must be readable by its user alone: chmod 600 {path}")
+        raise ValueError(f"{path} must be readable only by its owner: chmod 600 {path}")
     secret = path.read_bytes().strip()
     if len(secret) < LEAST_SECRET_BYTES:
         raise ValueError(
@@ -118,7 +118,7 @@ def _store(host: str, port: int, is_host: bool | None, own: str) -> Any:
         except OSError as error:  # another agent of this node holds it already
             if is_host:
                 raise RendezvousConnectionError(
-                    f"cannot listen at {host}:{port}: {error}"
+                    f"cannot listen on {host}:{port}: {error}"
                 ) from error
     try:
         return TCPStore(
@@ -145,7 +145,8 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     if not given or given[0].startswith("-"):
         sys.exit(
-            "the first argument must be the file with the job's secret; the others are torchrun's"
+            "the first argument must be the file with the job's secret; the others are passed "
+            "to torchrun"
         )
     try:
         read_secret(Path(given[0]))

@@ -72,8 +72,8 @@ def workload_cost(workload: AnyWorkload, settings: TrainingSettings | None = Non
         own = getattr(workload, "cost", None)
         if own is None:
             raise WorkloadError(
-                f"the cost of {type(workload).__name__}, which trains itself, cannot be measured; "
-                "define cost() -> WorkloadCost in it"
+                f"the cost of {type(workload).__name__}, which has its own training loop, "
+                f"cannot be measured; define cost() -> WorkloadCost in the class"
             )
         return WorkloadCost(**dataclasses.asdict(own()))
     return _of_workload(workload, settings or TrainingSettings())
@@ -169,7 +169,7 @@ def _of_program(cost: Mapping[str, float | str] | str | None) -> WorkloadCost:
     if not set(NEEDED_FIGURES) <= set(given) <= set(FIGURES):
         raise WorkloadError(
             f"a program's cost cannot be measured; give {', '.join(NEEDED_FIGURES)} under "
-            f"program.cost, and {' and '.join(FIGURES[len(NEEDED_FIGURES) :])} where they count"
+            f"program.cost, and {' and '.join(FIGURES[len(NEEDED_FIGURES) :])} if they matter"
         )
     return WorkloadCost(
         **{

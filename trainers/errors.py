@@ -13,11 +13,11 @@ from __future__ import annotations
 
 
 class TrainerError(Exception):
-    """Base of every error that a user can mend; its message names the rule, the value and the way out."""
+    """Base of every error that a user can fix; its message names the rule, the value and the way out."""
 
 
 class WorkloadError(TrainerError):
-    """An unknown workload, a class that is no :class:`~trainers.workloads.Workload`, or an unknown metric."""
+    """An unknown workload, a class that is not a :class:`~trainers.workloads.Workload`, or an unknown metric."""
 
 
 class DataError(TrainerError):

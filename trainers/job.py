@@ -41,7 +41,7 @@ class Target:
 
     @classmethod
     def best(cls, metric: str, *, higher_is_better: bool) -> Target:
-        """The target of trainings that are to become as good as they can: a threshold that none reaches."""
+        """The target of trainings that should get as good as possible: a threshold that none reaches."""
         return cls(metric, NEVER if higher_is_better else -NEVER, higher_is_better)
 
     @property
@@ -54,11 +54,11 @@ class Target:
             raise JobError(f"target.threshold must be a finite number, but got {self.threshold!r}")
 
     def reached(self, value: float) -> bool:
-        """Whether ``value`` is at the threshold or beyond; never for a value that is no number."""
+        """Whether ``value`` is at the threshold or beyond; never for a value that is not a number."""
         return value >= self.threshold if self.higher_is_better else value <= self.threshold
 
     def better(self, first: float, second: float) -> float:
-        """The better of two values of the metric; a value that is no number loses."""
+        """The better of two values of the metric; NaN loses."""
         if math.isnan(first) or math.isnan(second):
             return second if math.isnan(first) else first
         return max(first, second) if self.higher_is_better else min(first, second)
@@ -128,7 +128,7 @@ class Constraint:
         """Return why an ended training violates the bound, "" if it does not."""
         value = self.value(ended)
         if value is None:
-            return f"it did not tell its {self.name}, which must be {self.rule}"
+            return f"it did not report its {self.name}, which must be {self.rule}"
         return "" if self.excess(value) <= 0 else f"{self.name} {value:.4g} is not {self.rule}"
 
     @property
@@ -227,7 +227,7 @@ HOW_SOON = Question(Target("", 0.0))
 class TrainingJob:
     """One training: the workload and its data, the target, the recipe, the global batch size and the seed.
 
-    ``epochs`` is the budget: where it ends first, the epochs to target are censored. ``micro_batch_size`` is
+    ``epochs`` is the budget: if it ends first, the epochs to target are censored. ``micro_batch_size`` is
     the most samples per forward pass (None: the workload's own limit). ``search_path`` is a folder in which
     the module of a user's workload is looked up first.
     """
@@ -281,7 +281,7 @@ class TrainingJob:
 
     @classmethod
     def load(cls, path: Path | str) -> TrainingJob:
-        """Read a job from a JSON file; raises :class:`JobError` where it cannot be read or is no job."""
+        """Read a job from a JSON file; raises :class:`JobError` if it cannot be read or is not a job."""
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
@@ -302,9 +302,7 @@ def _known(kind: type, values: Any, prefix: str) -> dict[str, Any]:
     names = {knob.name for knob in dataclasses.fields(kind)}
     for name in values:
         if name not in names:
-            raise JobError(
-                f"there is no key '{prefix}{name}' in a job{nearest_or_all(str(name), names)}"
-            )
+            raise JobError(f"a job has no key '{prefix}{name}'{nearest_or_all(str(name), names)}")
     for knob in dataclasses.fields(kind):
         if knob.default is dataclasses.MISSING and knob.name not in values:
             raise JobError(f"a job needs the key '{prefix}{knob.name}'")

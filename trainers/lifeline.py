@@ -86,6 +86,6 @@ def _start_time(pid: int) -> str:
 
 
 def _leave() -> None:
-    sys.stderr.write("the launcher of this run is gone, and so this process ends\n")
+    sys.stderr.write("the launcher of this run is gone, so this process exits\n")
     sys.stderr.flush()
     os._exit(LOST)

@@ -39,11 +39,11 @@ BEATS = 4.0
 
 
 class AskedTrial:
-    """One trial, held under a lease that a thread renews until the trial is told or given back.
+    """One trial, held under a lease that a thread renews until the trial is finished or given back.
 
-    As a context manager it is told at the end of the block; an exception there makes it a failed trial, and
-    KeyboardInterrupt gives it back. With ``background`` the thread sends the reports too, so that a training never
-    waits for a server; the answer to a report comes with one of the next.
+    As a context manager it finishes the trial at the end of the block; an exception there makes it a failed trial, and
+    KeyboardInterrupt gives it back. With ``background`` the thread also sends the reports, so that a training never
+    waits for a server; the answer to a report then comes with a later one.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class AskedTrial:
         background: bool = False,
     ) -> None:
         if asked.number is None or asked.job is None:
-            raise TuningError("there is no trial in this answer")
+            raise TuningError("this answer has no trial")
         self.number: int = asked.number
         self.job: TrainingJob = asked.job
         self._channel, self._key, self._seconds = channel, key, lease_seconds
@@ -89,13 +89,13 @@ class AskedTrial:
 
     @property
     def state(self) -> str:
-        """``running`` until it is told; then how it ended, or ``queued`` where it went back into the queue."""
+        """``running`` until it is finished; then how it ended, or ``queued`` if it went back into the queue."""
         return self._state
 
     @property
     def should_stop(self) -> bool:
-        """Whether there is nothing more to train: the target is reached, the budget of epochs is spent, the loss has
-        diverged, others are better, or the trial is no longer ours.
+        """Whether to stop: the target is reached, the budget of epochs is spent, the loss has diverged, others are
+        better, or the trial is no longer ours.
         """
         last = self._last
         spent = last is not None and (
@@ -105,7 +105,7 @@ class AskedTrial:
 
     @property
     def stop_reason(self) -> str:
-        """Why it was stopped from outside; empty where it was not."""
+        """Why it was stopped from outside; empty if it was not."""
         return str(self._error) if self._error else self._verdict.reason
 
     def report(
@@ -121,7 +121,7 @@ class AskedTrial:
         samples: int | None = None,
         gradient_noise_scale: float | None = None,
     ) -> bool:
-        """One evaluation, after ``steps`` updates and ``epochs`` epochs; returns whether to go on.
+        """One evaluation, after ``steps`` updates and ``epochs`` epochs; returns whether to continue.
 
         ``metric`` is the study's; unmeasured values are NaN. By default ``seconds`` count from the start of the trial,
         and ``samples`` are the updates times the batch. Raises :class:`TuningError` for evaluations that go backwards,
@@ -154,7 +154,7 @@ class AskedTrial:
         )
 
     def report_point(self, *points: ConvergencePoint) -> bool:
-        """Like :meth:`report`, for points that a trainer made."""
+        """Like :meth:`report`, for points that a trainer produced."""
         self._check()
         with self._lock:
             for point in points:
@@ -181,7 +181,7 @@ class AskedTrial:
         return self._verdict.stop
 
     def abandon(self) -> None:
-        """Give no more signs of life, and say nothing: another has the trial."""
+        """Send no more heartbeats and no result: another process has the trial."""
         self._finish()
 
     def tell(
@@ -207,7 +207,9 @@ class AskedTrial:
         return self._state
 
     def release(self) -> None:
-        """Give the trial back: it goes into the queue, and somebody trains it from its last checkpoint or its begin."""
+        """Give the trial back: it is queued, and another process trains it from its last checkpoint or from the
+        start.
+        """
         self._finish()
         if self._error is None and self._state == RUNNING:
             self._channel.release(self.number, self._key)
@@ -277,10 +279,10 @@ class AskedTrial:
 
 
 class AskTell:
-    """A study of which trials are asked: :meth:`ask` until it returns None. Threads and processes may share a study.
+    """A study that hands out trials: :meth:`ask` until it returns None. Threads and processes may share a study.
 
-    ``message``, ``ended`` and ``wait_seconds`` are what the last answer said: why there was no trial, whether the study
-    has ended, and when to ask again.
+    ``message``, ``ended`` and ``wait_seconds`` come from the last answer: why there was no trial, whether the study has
+    ended, and when to ask again.
     """
 
     def __init__(
@@ -319,7 +321,7 @@ class AskTell:
         return None
 
     def close(self) -> None:
-        """Give back the database."""
+        """Close the database."""
         self._close()
 
     def __enter__(self) -> Self:

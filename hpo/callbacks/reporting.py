@@ -43,12 +43,12 @@ RANKS = (
 
 @dataclass(frozen=True)
 class ProgramTrial:
-    """The training that a program is asked for; everything is None or empty where it was started by hand.
+    """The training that a program should do; everything is None or empty if it was started by hand.
 
     ``settings`` holds the known settings and the study's own, by name. Batch sizes are in samples: per update over all
     workers, per update of one worker, and per forward pass of one worker, of which an update takes ``accumulation``.
-    ``epochs`` is the budget. ``checkpoint_folder`` is kept until the training has ended, also over restarts;
-    ``output_folder`` for good.
+    ``epochs`` is the budget. ``checkpoint_folder`` is kept until the training has ended, across restarts;
+    ``output_folder`` is kept permanently.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -67,9 +67,9 @@ class ProgramTrial:
 
 
 def trial() -> ProgramTrial:
-    """The training that this program was started for; an empty one where it was started by hand.
+    """The training that this program was started for; an empty one if it was started by hand.
 
-    Raises ValueError where the file that the environment names cannot be read.
+    Raises ValueError if the file named in the environment cannot be read.
     """
     path = os.environ.get(TRIAL)
     if not path:
@@ -81,7 +81,8 @@ def trial() -> ProgramTrial:
         )
     except (OSError, ValueError, TypeError) as error:
         raise ValueError(
-            f"{TRIAL} must name the file of a trial, but {path!r} cannot be read as one: {error}"
+            f"{TRIAL} must be the path of a trial's file, but {path!r} cannot be read as one: "
+            f"{error}"
         ) from error
 
 
@@ -92,19 +93,19 @@ def report(
     steps: float | None = None,
     **metrics: SupportsFloat,
 ) -> None:
-    """Report one evaluation: how far the training has come, and its metrics by name.
+    """Report one evaluation: the progress of the training, and its metrics by name.
 
-    One of ``epochs``, ``samples`` and ``steps`` (updates) says how far: counted from the start of the training, also
-    after a restart. Beside the metrics of the study, ``train_loss`` (mean since the last report) and ``learning_rate``
-    are kept; others are ignored. Call it in every worker or in the first alone: only the first one's counts. Values
-    may be anything that ``float`` takes, tensors of one element too. Raises ValueError without progress, TypeError for
-    a value that is no number.
+    One of ``epochs``, ``samples`` and ``steps`` (updates) gives the progress, counted from the start of the training,
+    also after a restart. Beside the metrics of the study, ``train_loss`` (mean since the last report) and
+    ``learning_rate`` are kept; others are ignored. Call it in every worker or only in the first: only the first one's
+    report counts. Values may be anything that ``float`` accepts, such as tensors of one element. Raises ValueError
+    without progress, TypeError for a value that is not a number.
     """
     given = {"epochs": epochs, "samples": samples, "steps": steps, **metrics}
     values = {name: _number(name, value) for name, value in given.items() if value is not None}
     if not {"epochs", "samples", "steps"} & values.keys():
         raise ValueError(
-            "a report must say how far the training has come: epochs, samples or steps"
+            "a report must give the progress of the training: epochs, samples or steps"
         )
     path = trial().report_file
     if path is None or not is_first_worker():
@@ -116,9 +117,9 @@ def report(
 
 
 def should_stop() -> bool:
-    """Whether this training is to end now: it has reached its target, or others are better; False by hand.
+    """Whether this training should stop: it has reached its target, or others are better; False if started by hand.
 
-    A program that asks is given time to leave by itself; one that never does gets SIGTERM at once. Workers of one
+    A program that calls this gets time to exit by itself; one that never does gets SIGTERM at once. Workers of one
     training may see it at different moments: let one ask, and broadcast the answer.
     """
     path = trial().stop_file

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 OPTION, TOKEN = "--storage", "--token"
 ARGUMENTS = "HPO_ARGUMENTS"
 WARNING = (
-    "warning: the password of --storage stood on the command line, where everybody on this machine can read it, and "
-    "may stand in the history of the shell; give the URL in HPO_STORAGE, or keep the password in ~/.pgpass (PGPASSFILE)"
+    "warning: --storage has a password on the command line, where every user of this machine "
+    "can read it and where it may stay in the shell history; give the URL in HPO_STORAGE, or "
+    "keep the password in ~/.pgpass (PGPASSFILE)"
 )
 
 

@@ -40,11 +40,11 @@ def address(url: str | None, token: str | None) -> Address:
     token = (token or os.environ.get("HPO_TOKEN", "")).strip()
     if not url:
         raise RequestError(
-            "no server is named; give its URL, or set HPO_SERVER (`hpo serve` prints it)"
+            "no server given; give its URL, or set HPO_SERVER (`hpo serve` prints it)"
         )
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise RequestError(f"the URL of a server must be like https://host:8642, but got {url!r}")
+        raise RequestError(f"the URL of a server must look like https://host:8642, but got {url!r}")
     if not token:
         raise AuthenticationError(
             f"no token for {parts.netloc}; give one, or set HPO_TOKEN "
@@ -52,7 +52,7 @@ def address(url: str | None, token: str | None) -> Address:
         )
     if not token.isascii() or not token.isprintable() or " " in token:
         raise AuthenticationError(
-            "a token has only visible ASCII characters; this one was not copied whole, or has "
-            "more than the token in it"
+            "a token must have only visible ASCII characters; this one was not copied "
+            "completely, or contains extra text"
         )
     return Address(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", token)

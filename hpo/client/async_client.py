@@ -86,13 +86,15 @@ class AsyncClient:
         return self.study(status.name)
 
     def study(self, name: str) -> AsyncRemoteStudy:
-        """The study of that name; nothing is asked yet."""
+        """The study of that name; sends no request yet."""
         return AsyncRemoteStudy(self, name, self._retries)
 
     async def studies(
         self, *, owner: str | None = None, state: str | None = None, search: str | None = None
     ) -> list[StudyStatus]:
-        """The state of studies: all that the token may read, or those of an owner, a state, a part of a name."""
+        """The state of all studies that the token may read, or those of an owner, in a state, or with a part of a
+        name.
+        """
         return await self.run(calls.studies(self._retries, owner=owner, state=state, search=search))
 
     async def document(self, *path: str) -> Any:
@@ -100,7 +102,7 @@ class AsyncClient:
         return await self.run(calls.document(self._retries, *path))
 
     async def run(self, steps: Steps[T]) -> T:
-        """Carry out the steps of a call."""
+        """Execute the steps of a call."""
         reply: ServerResponse | NoResponse | None = None
         while True:
             try:
@@ -120,7 +122,7 @@ class AsyncClient:
                 reply = carrier.no_response(error, self._address)
 
     async def stream(self, feed: EventStream) -> AsyncIterator[RemoteEvent]:
-        """The events of a feed, over as many connections as it takes."""
+        """The events of a feed, reconnecting as often as needed."""
         while not feed.ended:
             reply: ServerResponse | NoResponse
             try:

@@ -152,7 +152,7 @@ def wait(
                 raise StudyFailedError(
                     f"study {name!r} is {now.state}"
                     + (f": {now.message}" if now.message else "")
-                    + f"; `hpo logs {name}` tells more",
+                    + f"; `hpo logs {name}` shows more",
                     now.state,
                 )
             return now
@@ -163,8 +163,8 @@ def wait(
         )
         if left <= 0:
             raise WaitTimeoutError(
-                f"study {name!r} is {now.state} after {timeout:g} s, and goes on; wait longer, or "
-                "cancel it"
+                f"study {name!r} is still {now.state} after {timeout:g} s; wait longer, or "
+                f"cancel it"
             )
         yield Pause(left)
 

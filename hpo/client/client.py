@@ -100,13 +100,15 @@ class Client:
         return self.study(status.name)
 
     def study(self, name: str) -> RemoteStudy:
-        """The study of that name; nothing is asked yet."""
+        """The study of that name; sends no request yet."""
         return RemoteStudy(self, name, self._retries)
 
     def studies(
         self, *, owner: str | None = None, state: str | None = None, search: str | None = None
     ) -> list[StudyStatus]:
-        """The state of studies: all that the token may read, or those of an owner, a state, a part of a name."""
+        """The state of all studies that the token may read, or those of an owner, in a state, or with a part of a
+        name.
+        """
         return self.run(calls.studies(self._retries, owner=owner, state=state, search=search))
 
     def document(self, *path: str) -> Any:
@@ -114,7 +116,7 @@ class Client:
         return self.run(calls.document(self._retries, *path))
 
     def run(self, steps: Steps[T]) -> T:
-        """Carry out the steps of a call."""
+        """Execute the steps of a call."""
         reply: ServerResponse | NoResponse | None = None
         while True:
             try:
@@ -134,7 +136,7 @@ class Client:
                 reply = carrier.no_response(error, self._address)
 
     def stream(self, feed: EventStream) -> Iterator[RemoteEvent]:
-        """The events of a feed, over as many connections as it takes."""
+        """The events of a feed, reconnecting as often as needed."""
         while not feed.ended:
             reply: ServerResponse | NoResponse
             try:
@@ -249,7 +251,7 @@ class RemoteStudy:
     def designs(self) -> list[RemoteDesign]:
         """What its trainings buy: their cost against the interval at full scale, as :func:`hpo.designs` tells it.
 
-        The list has the study's own design, and each that beats every cheaper one; the cheapest first.
+        The study's own design, and each that gives a narrower interval than every cheaper one; the cheapest first.
         """
         return self._client.run(calls.designs(self._retries, self.name))
 

@@ -142,7 +142,9 @@ class RemoteTrial:
         """Return a figure; AttributeError if the server has none of this name."""
         figures: Mapping[str, float | None] = self.__dict__.get("figures", {})
         if name not in figures:
-            raise AttributeError(f"a trial has no {name!r}; its figures are {', '.join(figures)}")
+            raise AttributeError(
+                f"a trial has no field {name!r}; its fields are {', '.join(figures)}"
+            )
         return figures[name]
 
 
@@ -278,8 +280,8 @@ def _read(kind: type[T], document: Any, make: Callable[[Any], T]) -> T:
         return make(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ServiceError(
-            f"the server's answer is no {kind.__name__}: {type(error).__name__} {error}; is it an "
-            "`hpo serve` of this release?"
+            f"the server's response is not a {kind.__name__}: {type(error).__name__} {error}; "
+            f"is it an `hpo serve` of the same release?"
         ) from error
 
 

@@ -71,7 +71,7 @@ def failure(
     maybe = (
         ""
         if request.repeatable or (isinstance(reply, NoResponse) and reply.never_sent)
-        else "; it may have arrived, so it was not sent again: look with `hpo status`"
+        else "; it may have arrived, so it was not sent again: check with `hpo status`"
     )
     return UnreachableError(
         f"{request.method} {request.path}: {reason} ({attempts} "

@@ -96,7 +96,8 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
     if not any(epochs_of(trial) for trial in result.trials):
         ended = bool(by_state(result.trials))
         style.note(
-            figure, "no training got to an evaluation" if ended else "no training has ended yet"
+            figure,
+            "no training reached its first evaluation" if ended else "no training has ended yet",
         )
     return figure
 
@@ -132,7 +133,7 @@ def _metric_ladder(result: StudyResult, posterior: Posterior | None) -> go.Figur
         **metric_axis(question, drawn),
     )
     if not drawn:
-        style.note(figure, "no training has come to the end of its budget yet")
+        style.note(figure, "no training has reached the end of its budget yet")
     return figure
 
 
@@ -435,7 +436,7 @@ def _mark_critical(
         return
     text = style.lines(
         f"critical batch size {interval(critical)}",
-        "there the law takes about twice its smallest number of epochs",
+        "where the law needs about twice the minimum number of epochs",
     )
     figure.add_scatter(
         x=[critical.median] * 2,

@@ -236,7 +236,7 @@ def _contour(result: StudyResult) -> go.Figure:
     """Draw the contour over the two most important settings, as in the report."""
     order = importance_order(importances(result))
     if len(order) < 2:
-        raise EvidenceError("needs two settings, and more trainings that have ended")
+        raise EvidenceError("needs two settings and more finished trainings")
     return figures.contour(result, order[0], order[1])
 
 

@@ -7,7 +7,7 @@
 
 Each function takes a :class:`hpo.StudyResult` (``sample_images`` those of a model, ``calibration``,
 ``calibration_of_time`` and ``trade_offs`` their rows, ``pareto_front`` and ``time_shares`` a :class:`hpo.Plan`) and
-returns a ``plotly.graph_objects.Figure``. None of them fits: laws are drawn from a posterior that is handed in
+returns a ``plotly.graph_objects.Figure``. None of them fits laws: they are drawn from a given posterior
 (:func:`hpo.fit_posterior`), and left out without one.
 """
 

@@ -74,7 +74,8 @@ def importances(result: StudyResult, found: Sequence[Importances] | None = None)
     if not found:
         style.note(
             figure,
-            f"needs {LEAST_TRIALS} trainings of one batch size that have ended, {LEAST_REACHED} of them at the target",
+            f"needs {LEAST_TRIALS} finished trainings of one batch size, {LEAST_REACHED} of "
+            f"which reached the target",
         )
     return figure
 
@@ -112,7 +113,8 @@ def contour(
     for name in (first, second):
         if name not in known or first == second:
             raise EvidenceError(
-                f"a contour plot needs two different ones of {', '.join(known)}, but got {first!r} and {second!r}"
+                f"a contour plot needs two different settings of {', '.join(known)}, but got "
+                f"{first!r} and {second!r}"
             )
     study = _study(result, global_batch_size)
     from optuna.visualization import plot_contour
@@ -151,7 +153,7 @@ def _enough(result: StudyResult, global_batch_size: int | None, figure: go.Figur
         for trial in result.trials
     )
     if answered < LEAST_DRAWN:
-        what = "went to the end of the budget" if question.fixed else "reached the target"
+        what = "trained to the end of the budget" if question.fixed else "reached the target"
         style.note(figure, f"needs {LEAST_DRAWN} trainings that {what}")
     return answered >= LEAST_DRAWN
 

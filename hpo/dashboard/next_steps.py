@@ -10,15 +10,18 @@ from hpo.runs.results import PlannedRun, StudyResult
 from storage.records import StudyState, TrialState
 
 GOES_ON = (StudyState.QUEUED, StudyState.INTERRUPTED, StudyState.CANCELLED)
-DIVERGED = """Every training diverged: lower the learning rates under search, or allow a longer warmup. A study that
-searches elsewhere needs a name of its own."""
-FAILED = "Every training failed. The list of trials gives the reasons; fix the workload, then run it again."
+DIVERGED = """Every training diverged: lower the learning rates under search, or allow a longer warmup. To search
+elsewhere, start a study with another name."""
+FAILED = (
+    "Every training failed. The list of trials shows the reasons; fix the workload, then "
+    "run it again."
+)
 MISSED = """No training reached the target: raise budget.epochs_per_trial, widen the ranges under search, or set a
-target that can be reached. A study that asks for something else needs a name of its own."""
-UNFINISHED = """No training came to the end of its budget: widen the ranges under search, down to lower learning rates.
-A study that asks for something else needs a name of its own."""
-UNSURE = """No settings reached the target with every seed, so there is no forecast: raise budget.trials, and the same
-command goes on with the study."""
+target that can be reached. To ask for something else, start a study with another name."""
+UNFINISHED = """No training reached the end of its budget: widen the ranges under search, down to lower learning rates.
+To ask for something else, start a study with another name."""
+UNSURE = """No settings reached the target with every seed, so there is no forecast: raise budget.trials and run the
+same command to continue the study."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def next_steps(view: StudyView) -> list[Step]:
     if result.spec.full_scale is None:
         return [
             Step(
-                "The study file names no full-scale batch size; a forecast can be made for any.",
+                "The study file has no full-scale batch size; forecast any batch size you need.",
                 f"hpo forecast {name} --at BATCH {storage}",
             )
         ]
@@ -55,12 +58,12 @@ def _about_the_sweep(result: StudyResult, again: str, report: str) -> Step | Non
     """Return the next step for a sweep that is incomplete or has no results; None if it has results."""
     states = {trial.state for trial in result.trials if trial.state.finished}
     if result.study.state is StudyState.RUNNING:
-        return Step("The sweep is going on; write this report again later.", report)
+        return Step("The sweep is still running; write this report again later.", report)
     if result.study.state in GOES_ON or not states:
         started = (
-            "is not complete; the same command goes on with it" if states else "has no results yet"
+            "is not complete; run the same command to continue" if states else "has no results yet"
         )
-        return Step(f"The sweep {started}. The study file stands at the end of this page.", again)
+        return Step(f"The sweep {started}. The study file is at the end of this page.", again)
     if states == {TrialState.DIVERGED}:
         return Step(DIVERGED)
     if states == {TrialState.FAILED}:
@@ -76,7 +79,7 @@ def _about_the_plan(run: PlannedRun, name: str, storage: str) -> list[Step]:
     if not run.outcomes:
         return [
             Step(
-                "Launch the plan on this machine; what it does is kept beside its forecast.", launch
+                "Launch the plan on this machine; its outcome is stored with the forecast.", launch
             )
         ]
     seed = max(outcome.seed for outcome in run.outcomes) + 1

@@ -17,7 +17,7 @@ from storage.records import CalibrationRow
 VERDICTS = {
     True: ("inside the interval", "circle", "#4477AA"),
     False: ("outside", "x", "#CC3311"),
-    None: ("not known", "circle-open", "#5b6670"),
+    None: ("unknown", "circle-open", "#5b6670"),
 }
 
 
@@ -245,7 +245,7 @@ def _add_rows(
     texts = [
         style.lines(
             f"plan {row.plan_id} of {row.study}, global batch size {number(row.global_batch_size)}",
-            f"predicted {interval(ends)}, trust {row.trust or 'not told'}",
+            f"predicted {interval(ends)}, trust {row.trust or 'unknown'}",
             f"observed {number(row.observed_epochs_mean)}, {row.reached} of {row.runs} runs "
             "reached the target",
         )

@@ -28,39 +28,39 @@ from storage.records import Outcome, PlanKind, TrialState
 
 VALIDATION = """The bar is the 90 % interval that was forecast for the mean of a few runs; each mark is one launch,
 open where it missed the target."""
-LADDER = """Each point is one training; at each rung they stand side by side in the order of the sweep. Triangles were
-stopped before they reached the target, so that they would have needed more epochs than they show; what was stopped
-long before stands at the foot. The band is the 90 % interval for settings tuned as well as the sweep's; the line is
-dashed where no batch was swept."""
-SETTING = """Coloured trainings reached the target, the darker the sooner; triangles were stopped, crosses diverged.
+LADDER = """Each point is one training; at each rung they are side by side in the order of the sweep. Triangles were
+stopped before they reached the target, so they would have needed more epochs than shown; those stopped long before are
+at the bottom. The band is the 90 % interval for settings tuned as well as the sweep's; the line is dashed where no
+batch size was swept."""
+SETTING = """Coloured trainings reached the target, darker is sooner; triangles were stopped, crosses diverged.
 Rings mark the best settings of each rung, the line is their law with its 90 % band."""
 RESPONSE = """Filled circles reached the target; triangles were stopped at the epochs they show, crosses diverged."""
-LADDER_OF_METRIC = """Each point is one training; at each rung they stand side by side in the order of the sweep. Full
-triangles trained to the end of the budget, open ones were stopped before and stand where they were then. The band is
-the 90 % interval for settings tuned as well as the sweep's; the line is dashed where no batch was swept."""
-SETTING_OF_METRIC = """Full triangles trained to the end of the budget, open ones were stopped before, crosses diverged.
-Rings mark the best settings of each rung, the line is their law with its 90 % band."""
-RESPONSE_OF_METRIC = """Full triangles trained to the end of the budget, open ones were stopped before and stand where
-they were then, crosses diverged."""
-LADDER_OF_SIZES = """Each point is one training, a panel for each length and a colour for each model; faint ones were
-stopped before their end. Lines are the law of each with its 90 % band, for settings as good as the best; the dashed one
-is beyond all that was trained."""
-SETTING_OF_SIZES = """A panel for each length and a colour for each model; faint trainings were stopped before their
-end. Lines are the best value by the law with its 90 % band, the dashed one beyond all that was trained."""
-DESIGNS = """The 90 % interval at full scale that trainings leave, as a factor of its high end over its low one, against
-what they cost; by the laws that were fitted here, for fewer and for more trainings than there are."""
+LADDER_OF_METRIC = """Each point is one training; at each rung they are side by side in the order of the sweep. Full
+triangles trained to the end of the budget, open ones were stopped earlier and show their last value. The band is the 90
+% interval for settings tuned as well as the sweep's; the line is dashed where no batch size was swept."""
+SETTING_OF_METRIC = """Full triangles trained to the end of the budget, open ones were stopped earlier, crosses
+diverged. Rings mark the best settings of each rung, the line is their law with its 90 % band."""
+RESPONSE_OF_METRIC = """Full triangles trained to the end of the budget, open ones were stopped earlier and show their
+last value, crosses diverged."""
+LADDER_OF_SIZES = """Each point is one training, with a panel for each length and a colour for each model; faint ones
+were stopped early. Lines are the law of each with its 90 % band, for settings as good as the best; the dashed line is
+beyond everything that was trained."""
+SETTING_OF_SIZES = """A panel for each length and a colour for each model; faint trainings were stopped early. Lines are
+the best value by the law with its 90 % band, the dashed line is beyond everything that was trained."""
+DESIGNS = """The 90 % interval at full scale, as the ratio of its high end to its low end, against the cost of the
+trainings; by the laws fitted here, for fewer and for more trainings than there are."""
 IMPORTANCES = """By fANOVA, the share of the variance of the epochs that a setting explains alone; by PED-ANOVA,
 how far its values in the best trainings differ from those in all. A training that missed the target counts as long as
-the longest of its batch size. A few dozen trainings tell an order, not digits."""
-SLICES = """Optuna's slice plot, the darker the later in the sweep. A trial that missed the target is drawn at the
+the longest of its batch size. A few dozen trainings give a ranking, not exact values."""
+SLICES = """Optuna's slice plot; darker is later in the sweep. A trial that missed the target is drawn at the
 epochs of the longest training of its batch size."""
-CONTOURS = """Optuna's contour plot over the two that matter most, the darker the better. A trial that missed the target
-counts with the epochs of the longest training of its batch size."""
+CONTOURS = """Optuna's contour plot over the two settings that matter most; darker is better. A trial that missed the
+target counts with the epochs of the longest training of its batch size."""
 TRADE_OFFS = """No batch size, placement or settings that the evidence supports beat these in time, accelerator hours
-and epochs (or the metric of a fixed budget) at once; the lighter, the larger the batch. A run that may be lost counts
-with its repetitions."""
-CURVES = """One line for each training; those that were stopped early or diverged are faint. Click on a batch size to
-hide it, twice to see it alone."""
+and epochs (or the metric of a fixed budget) at once; lighter is a larger batch. The cost includes repeating runs that
+may be lost."""
+CURVES = """One line for each training; those that were stopped early or diverged are faint. Click a batch size to hide
+it; double-click to see only that one."""
 CALIBRATION = """One point for each launched plan of this study; the bars are 90 % intervals, and nine of ten should
 cross the diagonal."""
 
@@ -214,7 +214,7 @@ def verdict(result: StudyResult) -> str:
     fixed = run.question.fixed
     observed = run.observed_best if fixed else run.observed_epochs
     if observed is None:
-        came = "came to the end of the budget" if fixed else "reached the target"
+        came = "reached the end of the budget" if fixed else "reached the target"
         said = f"Of {len(run.outcomes)} launched, {len(run.needs)} {came}."
     else:
         place = {"yes": "inside", "no": "outside"}.get(_inside(run), "beside")
@@ -263,7 +263,7 @@ def pictures(view: StudyView) -> Iterator[Picture]:
             "trade-offs",
             "Time, cost and epochs",
             TRADE_OFFS,
-            figures.trade_offs(rows, f"{result.study.name}: what is weighed against what"),
+            figures.trade_offs(rows, f"{result.study.name}: trade-offs"),
         )
     for name in varied:
         yield Picture(

@@ -79,7 +79,7 @@ def trade_offs(
     """
     figure = style.figure(title, height=380)
     if not rows:
-        style.note(figure, "how fast this machine trains the workload is not known")
+        style.note(figure, "the speed of this machine for the workload is unknown")
         return figure
     unit, seconds = _unit([row["seconds_to_target"]["median"] for row in rows])
     figure.add_scatter(
@@ -145,7 +145,7 @@ def time_shares(plan: Plan) -> go.Figure:
     )
     figure.update_yaxes(type="category", showgrid=False)
     if not rows:
-        style.note(figure, "nothing is known of this machine's times")
+        style.note(figure, "no times are known for this machine")
     return figure
 
 

@@ -33,8 +33,8 @@ def write_report(name: str, storage: str, output: Path | str) -> Path:
     output = Path(output)
     if not output.absolute().parent.is_dir():
         raise HpoError(
-            f"the folder of a report must exist, but there is no folder {output.parent}; make it, or give "
-            "another file"
+            f"the folder of a report must exist, but there is no folder {output.parent}; "
+            f"create it, or give another file"
         )
     text = render(load_view(name, storage), datetime.now(UTC))
     try:

@@ -305,7 +305,8 @@ def _away(posterior: Posterior, sizes: Mapping[str, float]) -> Array:
     missing = [name for name in posterior.model.scales.names if name not in sizes]
     if missing:
         raise EvidenceError(
-            f"sizes must name every direction of the evidence, {', '.join(posterior.model.scales.names)}, but "
+            f"sizes must give every size of the evidence, "
+            f"{', '.join(posterior.model.scales.names)}, but "
             f"{missing[0]} is missing"
         )
     return np.asarray(posterior.model.scales.away([sizes])[0])

@@ -131,14 +131,14 @@ def check_options(
     for status, state in options.states.items():
         if state not in (SKIP, *(str(each) for each in TrialState if each.finished)):
             raise EvidenceError(
-                f"{status}={state}: a run's status stands for reached, censored, diverged, pruned, failed or "
-                f"skip, but got {state!r}"
+                f"{status}={state}: a run's status must map to reached, censored, diverged, "
+                f"pruned, failed or skip, but got {state!r}"
             )
     train_samples = options.train_samples or said_train_samples(spec)
     if train_samples is None and any(run.curves for run in runs):
         raise EvidenceError(
-            "curves need the number of training samples, to tell updates, epochs and samples from one another: "
-            "give --train-samples"
+            "curves need the number of training samples, to convert between updates, epochs "
+            "and samples: give --train-samples"
         )
     return ImportOptions(options.mapping, options.states, options.axis, train_samples)
 
@@ -170,7 +170,7 @@ def trial_of(
     new = dataclasses.replace(new, seed=seed)
     points = _points(said, batch, options) if METRIC in said.curves else []
     if fault := fault_of_points(points):
-        raise SkippedError(f"its curve is no training's: {fault}")
+        raise SkippedError(f"its curve is not that of a training: {fault}")
     try:
         result = (
             _end_of_curve(spec, points, said, options)
@@ -244,7 +244,8 @@ def _told_batch_size(values: Mapping[str, Any]) -> int:
             _whole(values, name, least=1) for name in BATCH_NAMES[1:] if name in values
         )
     raise SkippedError(
-        "it does not say its batch size: map a name to global_batch_size, or to local_batch_size, workers and "
+        "it does not give its batch size: map a name to global_batch_size, or to "
+        "local_batch_size, workers and "
         "accumulation"
     )
 
@@ -263,17 +264,18 @@ def _settings(spec: StudySpec, values: Mapping[str, Any]) -> TrainingSettings:
     }
     missing = sorted(set(spec.search.domains) - told.keys())
     if missing:
-        raise SkippedError(f"it does not say {', '.join(missing)}, which the study tunes")
+        raise SkippedError(f"it does not give {', '.join(missing)}, which the study tunes")
     for name, fixed in spec.search.fixed.items():
         if name in told and not _same(told[name], fixed):
             raise SkippedError(
-                f"its {name} is {_shown(told[name])}, and the study fixes {_shown(fixed)}"
+                f"its {name} is {_shown(told[name])}, but the study fixes {_shown(fixed)}"
             )
     base = TrainingSettings.from_record(spec.search.fixed)
     for name, value in told.items():
         if name not in spec.search.domains and not _same(value, base.value(name)):
             raise SkippedError(
-                f"its {name} is {_shown(value)}, and the study's trainings have {_shown(base.value(name))}"
+                f"its {name} is {_shown(value)}, but the study's trainings have "
+                f"{_shown(base.value(name))}"
             )
     try:
         return TrainingSettings.from_record({**spec.search.fixed, **told})
@@ -338,7 +340,7 @@ def _own_setting(spec: StudySpec, name: str, value: Any) -> Any:
     if isinstance(domain, Categorical):
         choices = {str(choice).lower(): choice for choice in domain.values}
         if str(value).lower() not in choices:
-            raise SkippedError(f"its {name} is {value!r}, and the study's choices are others")
+            raise SkippedError(f"its {name} is {value!r}, which is not one of the study's choices")
         return choices[str(value).lower()]
     if isinstance(domain, Int):
         return _whole({name: value}, name, least=-(2**63))
@@ -444,7 +446,7 @@ def _end_of_curve(
             return made(state=TrialState.DIVERGED, epochs=point.epochs, steps=point.step)
     state = _state(said, options)
     if state is TrialState.REACHED:
-        raise SkippedError("its state is reached, but its curve does not come to the target")
+        raise SkippedError("its state is reached, but its curve does not reach the target")
     return made(state=state, resolution_epochs=_resolution(points))
 
 
@@ -482,18 +484,20 @@ def _end_of_values(spec: StudySpec, said: _Said, options: ImportOptions) -> Tria
         state = TrialState.DIVERGED
     elif state is TrialState.REACHED or (final is not None and spec.target.reached(final)):
         raise SkippedError(
-            "it reached the target, but nothing says after how many epochs: give its curve, or map a name to "
+            "it reached the target, but the number of epochs is missing: give its curve, or "
+            "map a name to "
             "epochs_to_target"
         )
     if state is not TrialState.DIVERGED and (epochs is None or final is None):
         raise SkippedError(
-            f"it has no curve of {spec.target.metric}, and does not say both its epochs and its last "
-            f"{spec.target.metric}: map names to them"
+            f"it has no curve of {spec.target.metric}, and does not give both its epochs and "
+            f"its last {spec.target.metric}: map names to them"
         )
     budget = spec.question.epochs
     if budget is not None and epochs is not None and epochs > LONGER * budget:
         raise SkippedError(
-            f"it trained {epochs:g} epochs, the study's budget is {budget:g}, and no curve says how good it was then"
+            f"it trained {epochs:g} epochs, but the study's budget is {budget:g}, and no curve "
+            f"shows how good it was then"
         )
     if epochs is not None and epochs <= 0:
         raise SkippedError(f"its epochs must be above 0, but got {epochs:g}")
@@ -522,11 +526,7 @@ def _state(said: _Said, options: ImportOptions, default: TrialState | None = Non
     if told == SKIP or state is None or (told is None and state is TrialState.FAILED):
         raise SkippedError(
             f"it ended as {status!r}"
-            + (
-                ""
-                if told == SKIP
-                else f"; --state {status}=censored takes what it shows until then"
-            )
+            + ("" if told == SKIP else f"; --state {status}=censored uses its curve up to then")
         )
     return state
 

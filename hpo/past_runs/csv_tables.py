@@ -125,8 +125,8 @@ def _read_chart(path: Path, names: Sequence[str]) -> dict[str, dict[str, list[Re
     if not known:
         first = next(iter(lines.values()))[0]
         raise EvidenceError(
-            f"{path}: none of its runs, such as {first!r}, is in the table of runs; export both from one "
-            "project, with the runs' names shown"
+            f"{path}: none of its runs, such as {first!r}, is in the table of runs; export "
+            f"both from the same project, with the run names shown"
         )
     found: dict[str, dict[str, list[Reading]]] = defaultdict(lambda: defaultdict(list))
     for line, row in enumerate(rows[1:], 2):
@@ -144,8 +144,8 @@ def _check_unique(path: Path, column: str, names: Sequence[str]) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise EvidenceError(
-            f"{path}: each run needs a name of its own in column {column!r}, but {twice[0]!r} stands there "
-            f"{names.count(twice[0])} times; rename the runs"
+            f"{path}: each run needs a unique name in column {column!r}, but {twice[0]!r} "
+            f"appears {names.count(twice[0])} times; rename the runs"
         )
 
 

@@ -99,7 +99,7 @@ IMPORTERS: Registry[ImporterDescription] = Registry(
             about="the trials of a study of Optuna; SOURCE is a URL or a file",
             source="optuna.storages",
             file=False,
-            options={"name": ImporterOption(what="The study in Optuna, where there are several.")},
+            options={"name": ImporterOption(what="The study in Optuna, if there are several.")},
             details="The value that a trial returned is called value, and its values at each step intermediate_value.",
         ),
     },

@@ -94,7 +94,7 @@ def _from_folder(root: Path) -> _Found:
     experiments = sorted(path.parent for path in root.glob("*/meta.yaml"))
     if not experiments:
         raise EvidenceError(
-            f"{root} is no MLflow store: it has no folder of an experiment, with a meta.yaml"
+            f"{root} is not an MLflow store: it has no experiment folder with a meta.yaml"
         )
     for experiment in experiments:
         about = _meta(experiment)
@@ -141,7 +141,8 @@ def _metric(path: Path) -> Iterator[tuple[int, float, float]]:
             yield int(words[2]) if len(words) > 2 else 0, value, time
         except (IndexError, ValueError):
             raise EvidenceError(
-                f"{path}, line {number}: a metric of MLflow is 'TIMESTAMP VALUE STEP', but got {line!r}"
+                f"{path}, line {number}: an MLflow metric must be 'TIMESTAMP VALUE STEP', but "
+                f"got {line!r}"
             ) from None
 
 
@@ -155,7 +156,7 @@ def _from_database(path: Path) -> _Found:
         ) as connection:
             yield from _rows(connection)
     except sqlite3.Error as error:
-        raise EvidenceError(f"{path} is no SQLite database of MLflow: {error}") from error
+        raise EvidenceError(f"{path} is not an MLflow SQLite database: {error}") from error
 
 
 def _rows(connection: sqlite3.Connection) -> _Found:
@@ -197,8 +198,8 @@ def _from_server(uri: str) -> _Found:
         )
     except ImportError as error:
         raise EvidenceError(
-            f"reading {uri} needs MLflow, which is not installed: pip install mlflow-skinny; folders and SQLite "
-            "databases of MLflow are read without it"
+            f"reading {uri} needs MLflow, which is not installed: pip install mlflow-skinny; "
+            f"MLflow folders and SQLite databases are read without it"
         ) from error
     try:
         client = MlflowClient(uri)

@@ -30,26 +30,26 @@ def read_optuna(source: str, name: str | None = None) -> list[PastRun]:
     try:
         names = [summary.study_name for summary in optuna.get_all_study_summaries(storage)]
         if not names:
-            raise EvidenceError(f"{source} holds no study of Optuna")
+            raise EvidenceError(f"{source} has no Optuna study")
         if name is None and len(names) == 1:
             name = names[0]
         if name not in names:
             asked = "give one with --name" if name is None else f"there is no {name!r}"
             raise EvidenceError(
-                f"{source} has {len(names)} studies of Optuna, and {asked}: {', '.join(sorted(names))}"
+                f"{source} has {len(names)} Optuna studies, and {asked}: {', '.join(sorted(names))}"
             )
         loaded = optuna.load_study(study_name=name, storage=storage)
         if len(loaded.directions) > 1:
             raise EvidenceError(
-                f"the Optuna study {name!r} has {len(loaded.directions)} objectives, and which of them is the "
-                "metric cannot be told; import a table of its trials: hpo import csv"
+                f"the Optuna study {name!r} has {len(loaded.directions)} objectives, and it is "
+                f"unclear which of them is the metric; import a table of its trials: hpo import csv"
             )
         return [_run(name or "", trial) for trial in loaded.get_trials(deepcopy=False)]
     except EvidenceError:
         raise
     except Exception as error:  # SQLAlchemy's and Optuna's errors have no common base
         reason = str(error.__cause__ or error).strip().splitlines()[0]
-        raise EvidenceError(f"{source} cannot be read as a database of Optuna: {reason}") from error
+        raise EvidenceError(f"{source} cannot be read as an Optuna database: {reason}") from error
 
 
 def _storage(source: str) -> optuna.storages.BaseStorage:
@@ -74,7 +74,7 @@ def _storage(source: str) -> optuna.storages.BaseStorage:
         return optuna.storages.RDBStorage(source, skip_compatibility_check=True)
     except Exception as error:
         reason = str(error.__cause__ or error).strip().splitlines()[0]
-        raise EvidenceError(f"{source} cannot be read as a database of Optuna: {reason}") from error
+        raise EvidenceError(f"{source} cannot be read as an Optuna database: {reason}") from error
 
 
 def _run(study: str, trial: optuna.trial.FrozenTrial) -> PastRun:

@@ -34,11 +34,11 @@ def read_tensorboard(root: Path) -> list[PastRun]:
     """
     if not root.is_dir():
         raise EvidenceError(
-            f"there is no folder {root}; give the folder that TensorBoard is started with"
+            f"there is no folder {root}; give the log directory of TensorBoard (its --logdir)"
         )
     folders = sorted({path.parent for path in root.rglob("*tfevents*") if path.is_file()})
     if not folders:
-        raise EvidenceError(f"{root} holds no event files of TensorBoard (*tfevents*)")
+        raise EvidenceError(f"{root} has no TensorBoard event files (*tfevents*)")
     logs = {folder: _read_folder(folder) for folder in folders}
     for folder in folders:
         above = logs.get(folder.parent)
@@ -100,7 +100,7 @@ def _read_folder(folder: Path) -> _FolderLog:
             try:
                 _take_event(log, content)
             except (struct.error, IndexError, UnicodeDecodeError) as error:
-                raise EvidenceError(f"{path} is no event file of TensorBoard: {error}") from error
+                raise EvidenceError(f"{path} is not a TensorBoard event file: {error}") from error
     return log
 
 
@@ -112,7 +112,7 @@ def _records(path: Path) -> Iterator[bytes]:
         (checksum,) = struct.unpack_from("<I", content, place + 8)
         if checksum != _masked_crc(content[place : place + 8]):
             raise EvidenceError(
-                f"{path} is no event file of TensorBoard, or is damaged at byte {place}"
+                f"{path} is not a TensorBoard event file, or is damaged at byte {place}"
             )
         if place + 16 + length > len(content):
             return

@@ -25,8 +25,8 @@ def read_wandb(source: str, chart: Sequence[Path] = ()) -> list[PastRun]:
         return csv_tables.read_wandb(Path(source), chart)
     if chart:
         raise EvidenceError(
-            f"a chart belongs to an exported table, but the source is the project {source}, whose curves come by the "
-            "API; leave --chart out"
+            f"a chart belongs to an exported table, but the source is the project {source}, "
+            f"whose curves are read through the API; leave --chart out"
         )
     try:
         import wandb
@@ -42,8 +42,8 @@ def read_wandb(source: str, chart: Sequence[Path] = ()) -> list[PastRun]:
     except Exception as error:  # errors of its server, the key or the network
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise EvidenceError(
-            f"cannot read the project {source} of Weights & Biases: {reason}; look at the name ENTITY/PROJECT and "
-            "`wandb login`, or export the table of runs as CSV"
+            f"cannot read the project {source} of Weights & Biases: {reason}; check the name "
+            f"ENTITY/PROJECT and `wandb login`, or export the table of runs as CSV"
         ) from error
 
 

@@ -29,12 +29,12 @@ BUDGET_FACTOR = 1.5
 class Plan:
     """One launchable run. ``epochs`` and ``seconds`` are 90 % intervals to the target; a baseline has none.
 
-    ``workers`` counts the ranks of all nodes, ``ranks_per_node`` those of one (where not given, as many as it takes).
+    ``workers`` counts the ranks of all nodes, ``ranks_per_node`` those of one (by default as many as needed).
     ``slot_seconds`` is the time that the run may take, and ``chance_in_slot`` the probability that it reaches its
     target within it. ``accelerator_hours`` and ``energy_kwh`` are 90 % intervals too. ``details`` holds the
     explanation of the plan, as plain values that JSON holds (:func:`hpo.planning.placement.planner.explained`), and as
-    ``machine_file`` the path of a machine's own file. Where a fixed budget was asked about, ``epochs`` is that budget
-    and ``best`` how good the metric gets in it.
+    ``machine_file`` the path of a machine's own file. For a fixed budget, ``epochs`` is that budget and ``best`` how
+    good the metric gets within it.
     """
 
     study: str
@@ -74,7 +74,7 @@ class Plan:
 
     @property
     def micro_batch_size(self) -> int | None:
-        """The most samples per forward pass; None where the workload's own limit holds."""
+        """The most samples per forward pass; None if the workload's own limit applies."""
         return self.job.micro_batch_size
 
     @property
@@ -122,7 +122,7 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Plan:
-        """The plan that :meth:`to_dict` gave; what files of version 0.1 do not hold is as it was then."""
+        """The plan that :meth:`to_dict` gave; values missing in files of version 0.1 are as they were then."""
 
         def interval(name: str) -> Interval | None:
             return Interval(**values[name]) if values.get(name) else None
@@ -190,7 +190,8 @@ def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) 
     """
     if nodes < 1 or nodes > machine.nodes:
         raise PlanError(
-            f"nodes must lie between 1 and {machine.nodes}, what {machine.name} has, but got {nodes}",
+            f"nodes must be between 1 and {machine.nodes}, the nodes of {machine.name}, but "
+            f"got {nodes}",
             {"nodes": min(max(nodes, 1), machine.nodes)},
         )
     if workers < 1:
@@ -201,7 +202,7 @@ def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) 
         if job.global_batch_size % unit:
             nearest = max(1, round(job.global_batch_size / unit)) * unit
             way_out, name = (
-                f"the nearest batch that whole normalization batches fill is {nearest}",
+                f"the nearest batch size made of whole normalization batches is {nearest}",
                 "global_batch_size",
             )
         else:

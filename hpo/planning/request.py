@@ -41,52 +41,55 @@ def _about(description: str, **rules: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What is asked of a plan; what is None is chosen, or comes from the study's ``full_scale`` section.
+    """The request for a plan; what is None is chosen, or comes from the study's ``full_scale`` section.
 
     - ``machine``: a name of ``hpo machines``, the path of a machine's YAML file, or a :class:`Machine`.
     - ``nodes``, ``workers`` (processes over all nodes), ``ranks_per_node``: whole numbers of at least 1.
-    - ``global_batch_size``: samples per update; if None that of the forecast, and chosen within what the evidence
-      supports if "best".
-    - ``micro_batch_size``: samples per forward pass; if None as many as the memory holds.
-    - ``minimise``: "time", "accelerator_hours" or "energy"; if None the time, or the accelerator hours where there is a
-      deadline.
-    - ``deadline_hours``: within so many hours the target must be reached, with the probability ``chance``;
-      ``slot_hours``: within so many it should.
+    - ``global_batch_size``: samples per update; None: that of the forecast; "best": chosen within what the evidence
+      supports.
+    - ``micro_batch_size``: samples per forward pass; None: as many as fit in memory.
+    - ``minimise``: "time", "accelerator_hours" or "energy"; None: the time, or the accelerator hours with a deadline.
+    - ``deadline_hours``: hours within which the target must be reached, with the probability ``chance``;
+      ``slot_hours``: hours within which it should be.
     - ``cost``: what a sample of the workload costs: one of ``hpo.planning.timing.costs`` by name, the path of a file,
-      or the figures; if None those that the study measured.
-    - ``node_failure_hours``: mean hours between failures of one node; if None no failures are counted with.
+      or the figures; None: those that the study measured.
+    - ``node_failure_hours``: mean hours between failures of one node; None: failures are ignored.
     - ``launcher``: how it is started, one of :data:`hpo.planning.schedulers.SCHEDULERS`; the machine's own scheduler if
       None.
 
-    Raises :class:`PlanError` for a number out of its range and a word that is none of the choices.
+    Raises :class:`PlanError` for a number out of its range and an unknown choice.
     """
 
     machine: str | Machine | None = field(
         default=None,
         metadata=_about(
-            "A machine of `hpo machines`, or the YAML file of one; that of the study's full_scale if not given, else "
-            "'local'.",
+            "A machine from `hpo machines`, or its YAML file; default: the machine of the "
+            "study's full_scale, else 'local'.",
             unit="NAME|FILE",
         ),
     )
     nodes: int | None = field(
-        default=None, metadata=_about("Nodes to use; chosen if not given.", ge=1, le=MOST_WORKERS)
+        default=None,
+        metadata=_about("Nodes to use; default: chosen automatically.", ge=1, le=MOST_WORKERS),
     )
     ranks_per_node: int | None = field(
         default=None,
-        metadata=_about("Processes on each node; chosen if not given.", ge=1, le=10**4, unit="R"),
+        metadata=_about(
+            "Processes on each node; default: chosen automatically.", ge=1, le=10**4, unit="R"
+        ),
     )
     workers: int | None = field(
         default=None,
         metadata=_about(
-            "Worker processes of all nodes; chosen if not given.", ge=1, le=MOST_WORKERS
+            "Worker processes on all nodes; default: chosen automatically.", ge=1, le=MOST_WORKERS
         ),
     )
     global_batch_size: int | Literal["best"] | None = field(
         default=None,
         metadata=_about(
-            "Batch to plan for; the study's full-scale batch if not given, and with 'best', or where that batch cannot "
-            "fill the nodes, chosen within what the evidence supports.",
+            "Batch size to plan for; default: the study's full-scale batch size. With 'best', "
+            "or if that batch cannot fill the nodes, it is chosen within the range that the "
+            "evidence supports.",
             ge=1,
             le=LARGEST_BATCH,
             unit="B|best",
@@ -95,7 +98,7 @@ class PlanRequest:
     micro_batch_size: int | None = field(
         default=None,
         metadata=_about(
-            "Samples per forward pass; as many as the memory holds if not given.",
+            "Samples per forward pass; default: as many as fit in memory.",
             ge=1,
             le=LARGEST_BATCH,
             unit="M",
@@ -104,14 +107,14 @@ class PlanRequest:
     minimise: Objective | None = field(
         default=None,
         metadata=_about(
-            "Objective; default: the time, or with a deadline the accelerator hours.",
+            "Objective; default: time, or accelerator hours with a deadline.",
             choices=get_args(Objective),
         ),
     )
     deadline_hours: float | None = field(
         default=None,
         metadata=_about(
-            "Make the cheapest plan that meets it.",
+            "Deadline; makes the cheapest plan that meets it.",
             gt=0,
             le=MOST_HOURS,
             unit="HOURS",
@@ -121,7 +124,8 @@ class PlanRequest:
     slot_hours: float | None = field(
         default=None,
         metadata=_about(
-            "Time that the machine is lent for; tells the chance.",
+            "Time for which the machine is available; the plan shows the chance of finishing "
+            "in it.",
             gt=0,
             le=MOST_HOURS,
             unit="HOURS",
@@ -131,7 +135,8 @@ class PlanRequest:
     chance: float = field(
         default=0.9,
         metadata=_about(
-            "How probable it must be to meet the deadline, and should be to end within the slot.",
+            "Required probability of meeting the deadline, and desired probability of "
+            "finishing in the slot.",
             gt=0,
             lt=1,
             unit="P",
@@ -140,22 +145,22 @@ class PlanRequest:
     cost: str | WorkloadCost | None = field(
         default=None,
         metadata=_about(
-            "Cost of a sample of the workload, where the study sweeps a smaller model: resnet50, tiramisu, "
-            "deeplabv3plus, or a file; what the study measured if not given.",
+            "Cost of a sample of the workload, if the study sweeps a smaller model: resnet50, "
+            "tiramisu, deeplabv3plus, or a file; default: the cost that the study measured.",
             unit="NAME|FILE",
         ),
     )
     node_failure_hours: float | None = field(
         default=None,
         metadata=_about(
-            "Mean time between failures of one node; counts what checkpoints and restarts cost.",
+            "Mean time between failures of one node; adds the cost of checkpoints and restarts.",
             gt=0.01,
             unit="HOURS",
         ),
     )
     launcher: str | None = field(
         default=None,
-        metadata=_about("The machine's own scheduler if not given.", registry=SCHEDULERS),
+        metadata=_about("Default: the machine's own scheduler.", registry=SCHEDULERS),
     )
 
     def __post_init__(self) -> None:
@@ -166,7 +171,7 @@ class PlanRequest:
 
     @classmethod
     def of(cls, **options: Any) -> PlanRequest:
-        """The request with these options; a name that is none raises :class:`PlanError` with the nearest that is."""
+        """The request with these options; an unknown name raises :class:`PlanError` with the nearest."""
         from search_spaces.names import nearest
 
         names = [each.name for each in dataclasses.fields(cls)]

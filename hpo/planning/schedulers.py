@@ -44,7 +44,7 @@ class SchedulerDescription:
         if not all(self.rule.partition(":")):
             raise ValueError(f"rule must be 'package.module:attribute', but got {self.rule!r}")
         if self.program and not (self.account and self.partition):
-            raise ValueError("account and partition must be said where there is a program")
+            raise ValueError("account and partition must be given if there is a program")
 
 
 _FILES = "hpo.planning.launchers"

@@ -98,12 +98,12 @@ def to_optuna(
     """The study as an :class:`optuna.Study` in memory, for every plot, importance and dashboard of Optuna.
 
     ``study`` is what :func:`read_study` or :func:`run_study` returned, or the name of a study in ``storage``. It
-    minimises the epochs to target; its parameters are the tuned settings and ``global_batch_size``, or the settings
-    alone where ``global_batch_size`` picks one rung. Values at each evaluation are the target's metric by optimizer
+    minimises the epochs to target; its parameters are the tuned settings and ``global_batch_size``, or only the
+    settings if ``global_batch_size`` picks one rung. Values at each evaluation are the target's metric by optimizer
     step, at most ``points`` of them for a trial; the seed, epochs, seconds, reason and state of a training are in the
     ``user_attrs``. Only a training that reached the target is COMPLETE; with ``count_missed`` one that ended without it
-    is so too, with the epochs of the longest training at its batch size. Raises :class:`ExportError` where Optuna is
-    not installed, :class:`StudyNotFoundError` for a name that the storage lacks, and :class:`EvidenceError` for a
+    is COMPLETE too, with the epochs of the longest training at its batch size. Raises :class:`ExportError` where Optuna
+    is not installed, :class:`StudyNotFoundError` for a name that the storage lacks, and :class:`EvidenceError` for a
     batch size that no trial has.
     """
     result = read_study(study, storage) if isinstance(study, str) else study
@@ -120,7 +120,7 @@ def to_optuna(
 
 
 def store_plan(forecast: StudyForecast, plan: Plan, directory: Path | str) -> Plan:
-    """Keep a plan in the forecast's storage and write its folder; the plan that returns carries its id."""
+    """Store a plan in the forecast's storage and write its folder; returns the plan with its id."""
     with open_store(forecast.storage) as store:
         backend = choose_backend(None, plan.launcher, plan.job.workload)
         check_script(plan, backend)
@@ -141,8 +141,8 @@ def launch(
 ) -> list[TrainingOutcome]:
     """Run a plan on this machine, once for each seed: the outcomes of :func:`hpo.runs.launches.launch_here`.
 
-    A run that loses a worker goes on from its last checkpoint. Raises :class:`LaunchError` where the processes end
-    without an outcome, and :class:`PlanError` where the batch cannot be split over ``workers``.
+    A run that loses a worker resumes from its last checkpoint. Raises :class:`LaunchError` if the processes end without
+    an outcome, and :class:`PlanError` if the batch cannot be split over ``workers``.
     """
     runs = launch_here(
         plan,
@@ -166,7 +166,7 @@ def record(
     nodes: int | None = None,
     workers: int | None = None,
 ) -> Outcome:
-    """Take back the report that a plan's script wrote, on whatever machine it ran: :func:`hpo.runs.launches.record`."""
+    """Store the report that a plan's script wrote, on whatever machine it ran: :func:`hpo.runs.launches.record`."""
     return launches.record(plan, outcome, storage, backend=backend, nodes=nodes, workers=workers)
 
 
@@ -185,6 +185,6 @@ def studies(storage: str = DEFAULT_STORAGE) -> list[Study]:
 
 
 def calibration(storage: str = DEFAULT_STORAGE) -> list[CalibrationRow]:
-    """Every plan that was launched, its prediction beside what happened."""
+    """Every launched plan with its prediction and its outcome."""
     with open_store(storage, create=False) as store:
         return store.calibration()

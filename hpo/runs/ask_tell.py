@@ -66,7 +66,7 @@ def ask_tell(
     *,
     lease_seconds: float = LEASE_SECONDS,
 ) -> AskTell:
-    """A study whose trials this process asks for, trains in a loop of its own, and tells.
+    """A study whose trials this process asks for, trains in its own loop, and reports.
 
     ::
 
@@ -78,9 +78,9 @@ def ask_tell(
                             break
 
     The trials are those of ``hpo run``: ladder, sampler, repetitions, stopping rules and budget of the study. Any
-    number of threads and processes may ask at once; a trial whose process vanishes is handed out again when its lease
+    number of threads and processes may ask at once; a trial whose process dies is handed out again when its lease
     of ``lease_seconds`` has ended. Close it, or use it as a context manager. Raises :class:`SpecError`, and
-    :class:`TuningError` where a worker runs the study.
+    :class:`TuningError` if a worker runs the study.
     """
     spec = spec if isinstance(spec, StudySpec) else load_study(spec)
     with contextlib.ExitStack() as stack:

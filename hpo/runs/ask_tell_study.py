@@ -177,7 +177,8 @@ class AskTellStudy:
             outcome = outcome_of(curve, self._spec.target)
             if outcome is None:
                 raise TuningError(
-                    f"trial {held.trial.number} has no evaluation: report at least one, or tell that it failed"
+                    f"trial {held.trial.number} has no evaluation: report at least one, or "
+                    f"report that it failed"
                 )
         if outcome is not None and outcome.state == TrialState.REACHED:
             self._check_reached(held.trial, outcome, curve)
@@ -213,8 +214,9 @@ class AskTellStudy:
             for point in curve
         ):
             raise FigureError(
-                f"trial {trial.number}: epochs_to_target is that of an evaluation at the target, and none of its "
-                f"{len(curve)} evaluations after {at:g} epochs is: report it first"
+                f"trial {trial.number}: epochs_to_target must be the epochs of an evaluation "
+                f"that reached the target, but none of its {len(curve)} evaluations up to "
+                f"{at:g} epochs did; report that evaluation first"
             )
 
     def _next(self) -> Trial | Suggested | Done | None:
@@ -285,10 +287,12 @@ class AskTellStudy:
         race = (
             ""
             if batch is None or SAMPLERS[self._spec.sampler].chooses_rung
-            else f"; no race at {batch}, which is `hpo run`'s with the study's file, or `hpo forecast --race`"
+            else f"; to race at {batch}, use `hpo run` with the study file, or `hpo forecast "
+            f"--race`"
         )
         self._finish(
-            f"all {len(self._sweep.trials)} trials have ended; `hpo forecast` and `hpo plan` go on from them{race}"
+            f"all {len(self._sweep.trials)} trials have ended; continue with `hpo forecast` "
+            f"and `hpo plan`{race}"
         )
         return self._ended(self._store.study_by_id(self.study.id))
 
@@ -317,7 +321,7 @@ class AskTellStudy:
         )
 
 
-_WAITING = "every trial that is left depends on those that run"
+_WAITING = "all remaining trials depend on trials that are still running"
 
 
 def _stored(point: ReportedPoint) -> ConvergencePoint:
@@ -328,7 +332,7 @@ def _end_state(state: str) -> TrialState:
     ends = [TrialState.CENSORED, TrialState.DIVERGED, TrialState.FAILED]
     if state not in ends:
         raise TuningError(
-            f"the state of a trial must be one of {', '.join(ends)}, or left out, but got {state!r}"
+            f"the state of a trial must be one of {', '.join(ends)}, or omitted, but got {state!r}"
         )
     return TrialState(state)
 

@@ -77,15 +77,15 @@ def check_full_scale(spec: StudySpec) -> None:
     raced = spec.race_batch is not None and not SAMPLERS[spec.sampler].chooses_rung
     if raced and not reads_seed(spec.program):
         raise spec.error(
-            f"the command must read {{seed}}: the race at {spec.race_batch} repeats the best settings with other "
-            "seeds; or name no race (budget: {race: 0})",
+            f"the command must contain {{seed}}: the race at {spec.race_batch} repeats the "
+            f"best settings with other seeds; add it, or switch the race off (budget: {{race: 0}})",
             "program",
             "command",
         )
     if full.validate_plan and full.machine != "local":
         raise spec.error(
             f"validate runs the plan on this machine, but full_scale.machine is {full.machine!r}; "
-            "leave validate out, and `hpo record` takes the outcome back",
+            "leave validate out, and store the outcome with `hpo record`",
             "full_scale",
             "validate",
         )

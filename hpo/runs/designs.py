@@ -49,12 +49,12 @@ TAIL = 1.6448536269514722  # quantile of the normal distribution at the ends of 
 
 @dataclass(frozen=True)
 class Design:
-    """A number of trainings over the ladder up to ``largest``, and what they cost and are expected to tell.
+    """A number of trainings over the ladder up to ``largest``, with their cost and expected information.
 
-    ``cost`` is in trainings at full scale, ``hours`` in those of a worker of this study, None where no training was
-    timed. ``interval`` is that of the epochs to the target, or of the best metric, at full scale; ``factor`` its high
-    end over its low one, of what trainings need or lack. ``regret`` is the expected share by which the settings chosen
-    would lengthen the training at full scale. ``own`` is the study as it is.
+    ``cost`` is in trainings at full scale, ``hours`` in accelerator hours of this study's workers, None if no training
+    was timed. ``interval`` is that of the epochs to the target, or of the best metric, at full scale; ``factor`` its
+    high end over its low one, of what trainings need or lack. ``regret`` is the expected share by which the settings
+    chosen would lengthen the training at full scale. ``own`` is the current study.
     """
 
     largest: Mapping[str, int]
@@ -82,10 +82,10 @@ class Design:
 
 @dataclass(frozen=True)
 class Designs:
-    """The study's own design and the others, by their cost; ``question`` says what the intervals are of.
+    """The study's own design and the others, by cost; ``question`` says what the intervals describe.
 
-    ``full_scale`` has the batch and the sizes that they forecast. :meth:`worthwhile` are those than which none cheaper
-    tells as much.
+    ``full_scale`` has the batch and the sizes of the forecast. :meth:`worthwhile` are those that no cheaper one
+    matches.
     """
 
     study: str
@@ -95,11 +95,13 @@ class Designs:
 
     @property
     def own(self) -> Design:
-        """The study as it is."""
+        """The current study."""
         return next(each for each in self.all if each.own)
 
     def worthwhile(self) -> list[Design]:
-        """The study's own design, and each that tells more than every cheaper one; the cheapest first."""
+        """The study's own design, and each that gives a narrower interval than every cheaper one; the cheapest
+        first.
+        """
         kept, narrowest = list[Design](), math.inf
         for each in self.all:
             narrower = math.log(each.factor) < (1 - NARROWER) * narrowest
@@ -109,7 +111,7 @@ class Designs:
         return kept
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: what they are of, and one object for each design that is worthwhile."""
+        """Plain values: what the intervals describe, and one object for each worthwhile design."""
         return {
             "study": self.study,
             "answer": self.question.answer,
@@ -123,18 +125,20 @@ def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
     """The cost of trainings up to each size and batch of the ladder, and the interval at full scale that they leave.
 
     ``made`` is the forecast to be narrowed; that of the study's full scale if not given. Raises
-    :class:`EvidenceError` where the study names no full scale, or no trial of it has answered.
+    :class:`EvidenceError` if the study has no full scale, or no trial has a result.
     """
     if made is None:
         full = result.spec.full_scale
         if full is None:
             raise EvidenceError(
-                f"study {result.study.name!r} must name a full_scale to tell what its trainings are worth there; add "
-                "full_scale: {global_batch_size: ...}"
+                f"study {result.study.name!r} needs a full_scale to estimate what its "
+                f"trainings are worth there; add full_scale: {{global_batch_size: ...}}"
             )
         made = forecast(result, full.global_batch_size)
     if made.posterior is None:
-        raise EvidenceError("a forecast that was read back has no laws; make it again")
+        raise EvidenceError(
+            "a forecast that was read from the storage has no laws; compute it again"
+        )
     spec = result.spec
     ended = [
         trial

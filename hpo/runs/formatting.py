@@ -55,7 +55,10 @@ def prospects(forecast: Forecast) -> list[tuple[str, str]]:
         f"{percent(each.probability)} within {number(each.epochs)}" for each in forecast.chances
     ]
     risk, apart, past = forecast.divergence, forecast.disagreement, forecast.calibration
-    held = f"{past.held} of {past.count} held; the interval is {number(past.scale)} times as wide as by the laws alone"
+    held = (
+        f"{past.held} of {past.count} held; the interval is {number(past.scale)} times as "
+        f"wide as from the laws alone"
+    )
     rows = [
         (
             "regime",
@@ -74,9 +77,7 @@ def prospects(forecast: Forecast) -> list[tuple[str, str]]:
         ),
         (
             "risk of divergence",
-            "not known: only a sweep of the learning rate tells it"
-            if risk is None
-            else percent(risk),
+            "unknown: it needs a sweep of the learning rate" if risk is None else percent(risk),
         ),
         *(
             (
@@ -91,7 +92,7 @@ def prospects(forecast: Forecast) -> list[tuple[str, str]]:
         ),
         (
             "earlier forecasts",
-            "" if forecast.best is not None else held if past.count else "none to judge by yet",
+            "" if forecast.best is not None else held if past.count else "none to compare with yet",
         ),
     ]
     return [row for row in rows if row[1]]

@@ -39,10 +39,10 @@ MOST_TRIALS = 128
 
 @dataclass(frozen=True)
 class Importances:
-    """Importances of the tuned settings at one batch size, ``global_batch_size`` None for over all.
+    """Importances of the tuned settings at one batch size; ``global_batch_size`` is None for all together.
 
-    ``fanova`` and ``ped_anova`` hold the share of each setting, between 0 and 1, the sum 1, or all of them 0 where no
-    setting made a difference; ``trials`` is the number of trainings that they were computed from.
+    ``fanova`` and ``ped_anova`` hold the share of each setting, between 0 and 1, with the sum 1, or all 0 if no setting
+    made a difference; ``trials`` is the number of trainings that they were computed from.
     """
 
     global_batch_size: int | None
@@ -61,9 +61,9 @@ class Importances:
 
 
 def importances(result: StudyResult) -> tuple[Importances, ...]:
-    """The importances over all batch sizes, then at each that has enough trainings; empty where none has.
+    """The importances over all batch sizes, then at each with enough trainings; empty if none has enough.
 
-    Raises :class:`ExportError` where Optuna is not installed.
+    Raises :class:`ExportError` if Optuna is not installed.
     """
     return tuple(_importances(result))
 

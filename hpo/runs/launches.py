@@ -47,15 +47,15 @@ def launch_here(
 ) -> list[Launched]:
     """Run a plan on this machine, once for each seed, and keep the outcomes if it came from ``storage``.
 
-    ``seeds`` is the plan's own seed if not given. A run that loses a worker goes on from its last checkpoint, which is
+    ``seeds`` defaults to the plan's own seed. A run that loses a worker resumes from its last checkpoint, which is
     saved at every evaluation or at the first after ``checkpoint_minutes``, at most ``max_restarts`` times. Raises
-    :class:`LaunchError` where the processes end without an outcome, and :class:`PlanError` where the batch cannot be
-    split over ``workers``.
+    :class:`LaunchError` if the processes end without an outcome, and :class:`PlanError` if the batch cannot be split
+    over ``workers``.
     """
     if workers is None and plan.launcher != "local":
         raise PlanError(
-            f"plan {plan.id} is for {plan.machine} and its {plan.launcher}: submit_plan (`hpo launch`) "
-            "hands it over, and with workers (--workers N) it runs on this machine"
+            f"plan {plan.id} is for {plan.machine} and its {plan.launcher}: submit_plan (`hpo "
+            f"launch`) submits it there; with workers (--workers N) it runs on this machine"
         )
     progress, backend = (
         progress or progress_here(),
@@ -108,11 +108,11 @@ def submit_plan(
     account: str | None = None,
     partition: str | None = None,
 ) -> Submitted:
-    """Hand a plan to its machine's scheduler, in a folder that the machine's nodes see.
+    """Submit a plan to its machine's scheduler, from a folder that the machine's nodes can read.
 
-    A script that is in the folder already, with what was filled in there, is taken as it is, unless ``backend`` asks
-    for another. Raises :class:`LaunchError`, which says how to do it by hand, where the scheduler's command is not
-    here.
+    A script that already exists in the folder is used as it is, with its manual changes, unless ``backend`` asks for
+    another. Raises :class:`LaunchError`, which explains how to do it by hand, if the scheduler's command is not
+    available here.
     """
     folder = Path(directory or DEFAULT_FOLDER / folder_name(plan)).absolute()
     if backend is not None or not (folder / script_name(plan.launcher)).exists():
@@ -134,7 +134,7 @@ def record(
     ``nodes`` and ``workers`` are what the report says of its last start, or the plan's, if not given.
     """
     if plan.id is None:
-        raise PlanError("this plan is in no storage; `hpo plan STUDY --output DIR` keeps one")
+        raise PlanError("this plan is not stored; `hpo plan STUDY --output DIR` stores one")
     report = read_launched(Path(outcome))
     launched = dataclasses.replace(report, nodes=nodes or report.nodes or plan.nodes)
     with open_store(storage, create=False) as store:

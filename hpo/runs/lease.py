@@ -40,8 +40,8 @@ def take_lease(store: Store, study: Study, lease_seconds: float = LEASE_SECONDS)
     if lease is None:
         holder = store.study(study.name).lease_worker or "another process"
         raise TuningError(
-            f"{holder} is running study {study.name!r} already; watch it with `hpo show`, or cancel it "
-            "there and run it again"
+            f"{holder} is already running study {study.name!r}; watch it with `hpo show`, or "
+            f"cancel it there and run it again"
         )
     return lease
 

@@ -32,7 +32,7 @@ def within(trials: Sequence[Trial], question: Question) -> str:
     free = dataclasses.replace(question, constraints=())
     broken = [question.broken(trial) for trial in trials if free.need(trial) is not None]
     example = next(filter(None, broken), "")
-    said = f"; {len(broken)} did without them, the first: {example}" if example else ""
+    said = f"; {len(broken)} did so without keeping them, such as: {example}" if example else ""
     return f" within the constraints ({'; '.join(map(str, question.constraints))}{said})"
 
 
@@ -80,7 +80,7 @@ def told_end(trials: Sequence[Trial]) -> str:
         f"{_of(count, trials)} {words}"
         for state, words in (
             (TrialState.CENSORED, "used up their epochs"),
-            (_PRUNED, "were stopped as worse than others"),
+            (_PRUNED, "were stopped because others were better"),
         )
         if (count := sum(trial.state is state for trial in trials))
     ]

@@ -57,9 +57,13 @@ def study_price(
     if not timed:
         return counted
     if workload.simulated:
-        return replace(counted, reason="its trainings are simulated, thousands of epochs a second")
+        return replace(
+            counted, reason="its trainings are simulated, at thousands of epochs per second"
+        )
     if spec.workload == PROGRAM:
-        return replace(counted, reason="how long a program takes shows with its first trial")
+        return replace(
+            counted, reason="the time that a program takes is known after its first trial"
+        )
     told, reason = _timed(spec, seconds)
     machine = {"CPU": float(local.cores()), "GPU": float(told.pop(ACCELERATORS, 0))}
     try:

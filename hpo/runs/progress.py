@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Hears nothing; an interface that shows something overrides what it shows."""
+    """Ignores all progress; an interface overrides the methods for what it shows."""
 
     def message(self, text: str) -> None:
-        """One line about what happens next."""
+        """One line about the next step."""
 
     def price(self, spec: StudySpec, price: StudyPrice) -> None:
-        """The upper bound on the cost of a study that begins now."""
+        """The upper bound on the cost of a study that is starting."""
 
     def sweep(
         self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
     ) -> None:
-        """All trials of the sweep after an event, and the last convergence point of those that run, by trial id."""
+        """All trials of the sweep after an event, and the last convergence point of running ones, by trial id."""
 
     def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
-        """All trials of the race after an event, and the last convergence point of those that run, by trial id."""
+        """All trials of the race after an event, and the last convergence point of running ones, by trial id."""
 
     def run(self, plan: Plan, seed: int, point: ConvergencePoint) -> None:
         """A launched plan was evaluated."""
@@ -109,7 +109,7 @@ class TimeLeft:
             self._already = ended
         done = ended - self._already
         if done == 0:
-            return "time left not yet known"
+            return "time left: unknown yet"
         elapsed = time.monotonic() - self._started
         return f"about {_duration(elapsed / done * (total - ended))} left"
 

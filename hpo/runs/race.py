@@ -56,21 +56,22 @@ def plan_race(
     if candidates is None:
         return RacePlan(
             None,
-            f"no race {at}: the study tunes no learning rate, so that there is nothing to choose by",
+            f"no race {at}: the study tunes no learning rate, so there is nothing to race",
             made,
         )
     if most_epochs < 2 * candidates.epochs:
         return RacePlan(
             None,
-            f"no race {at}: its budget of {number(float(most))} samples is {most_epochs:.3g} epochs, "
-            f"too little for two trainings of {candidates.epochs:.3g} epochs; raise budget.race",
+            f"no race {at}: its budget of {number(float(most))} samples is {most_epochs:.3g} "
+            f"epochs, too few for two trainings of {candidates.epochs:.3g} epochs; raise "
+            f"budget.race",
             made,
         )
     price = min((len(candidates.settings) + FINALISTS) * candidates.epochs, most_epochs)
     if candidates.worth_epochs < price and not (forced or begun):
         return RacePlan(
             None,
-            f"no race {at}: it would cost {price:.3g} epochs, and knowing the best settings there "
+            f"no race {at}: it would cost {price:.3g} epochs, but the best settings there "
             f"would save at most {candidates.worth_epochs:.3g}",
             made,
         )
@@ -138,19 +139,20 @@ def race(
     storage_retry_seconds: float = 300.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> StudyResult:
-    """Race settings of a study at a batch, its full-scale batch if not given; the study as it is then, with a forecast.
+    """Race settings of a study at a batch size, by default full scale; returns the study with its new trials and
+    forecast.
 
-    A race that is interrupted goes on with the same call; one that has ended is not run again. ``samples`` is what it
-    may process, the study's own budget if not given. Raises :class:`EvidenceError` where no trial reached the target or
-    there is nothing to race, and what :func:`hpo.run_study` raises.
+    The same call continues an interrupted race; a finished race is not run again. ``samples`` is its budget; default:
+    the study's own. Raises :class:`EvidenceError` if no trial reached the target or there is nothing to race, and
+    whatever :func:`hpo.run_study` raises.
     """
     from hpo.tuning.tuner import RayOptions, only_runner
 
     full = result.spec.full_scale
     if global_batch_size is None and full is None:
         raise EvidenceError(
-            f"a race needs a batch size, but study {result.study.name!r} names no full_scale; give "
-            "global_batch_size"
+            f"a race needs a batch size, but study {result.study.name!r} has no full_scale; "
+            f"give global_batch_size"
         )
     batch = (
         global_batch_size

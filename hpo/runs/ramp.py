@@ -54,7 +54,8 @@ class RampSaving:
         updates, samples = self.updates, self.samples
         return (
             f"Growing to {self.largest_batch}, the batch is expected to save {updates.median:.0%} "
-            f"({updates.low:.0%} to {updates.high:.0%}) of the updates of one that stays, for {samples.median:.0%} "
+            f"({updates.low:.0%} to {updates.high:.0%}) of the updates of a constant batch, "
+            f"for {samples.median:.0%} "
             f"({samples.low:.0%} to {samples.high:.0%}) more samples."
         )
 

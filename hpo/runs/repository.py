@@ -93,9 +93,9 @@ def enter_study(store: Store, spec: StudySpec) -> Study:
     for name, old, new in ((name, _value(before, name), _value(spec, name)) for name in COMPARABLE):
         if old != new:
             raise spec.error(
-                f"study {spec.name!r} is in the storage with another {name}, so that its trials and new "
-                f"ones would not compare: {old} there, {new} here; give this study another name, or that one "
-                f"(`hpo rename {spec.name} NAME`)",
+                f"study {spec.name!r} is in the storage with another {name}, so its trials and "
+                f"new ones would not be comparable: {old} there, {new} here; rename this "
+                f"study, or the stored one (`hpo rename {spec.name} NAME`)",
                 *name.split("."),
             )
     return study

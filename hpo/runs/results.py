@@ -75,10 +75,11 @@ class ConstraintCount:
     untold: int
 
     def __str__(self) -> str:
-        untold = f", {self.untold} did not tell it" if self.untold else ""
+        untold = f", {self.untold} did not report it" if self.untold else ""
         return (
-            f"{self.constraint}: kept by {self.kept} of {self.kept + self.broken + self.untold} trainings that came to "
-            f"their end, broken by {self.broken}{untold}"
+            f"{self.constraint}: kept by {self.kept} of "
+            f"{self.kept + self.broken + self.untold} trainings that ran to their end, broken "
+            f"by {self.broken}{untold}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -104,9 +105,9 @@ def _counted(constraint: Constraint, trials: Sequence[Trial]) -> ConstraintCount
 
 @dataclass(frozen=True)
 class StudyForecast:
-    """A forecast together with what a plan needs: the study, and every setting, also those that do not move.
+    """A forecast together with what a plan needs: the study, and every setting, including those that do not change.
 
-    ``posterior`` and ``source``, the laws and the study that it was made from, tell of other batch sizes.
+    ``posterior`` and ``source``, the laws and the study that it was made from, serve for other batch sizes.
     """
 
     spec: StudySpec
@@ -123,7 +124,7 @@ class StudyForecast:
 
     @property
     def global_batch_size(self) -> int:
-        """The batch size that it is for."""
+        """The batch size of the forecast."""
         return int(self.numbers.global_batch_size)
 
     @property
@@ -138,7 +139,7 @@ class StudyForecast:
 
     @property
     def reason(self) -> str:
-        """Why it is trusted that far."""
+        """The reason for the trust level."""
         return self.numbers.reason
 
     @property
@@ -213,7 +214,7 @@ class PlannedRun:
 
     @property
     def inside(self) -> bool | None:
-        """Whether the launches bore the forecast out, by the rule of the calibration; None where that is not known."""
+        """Whether the launches confirmed the forecast, by the rule of the calibration; None if unknown."""
         if self.question.fixed:
             best, seen = self.plan.best, self.observed_best
             if best is None or seen is None:
@@ -227,7 +228,9 @@ class PlannedRun:
         )
 
     def references(self, outcome: Outcome) -> dict[str, float]:
-        """The target's metric of what an outcome's model must beat, by name; empty where its workload tells none."""
+        """The target's metric of the references that an outcome's model must beat, by name; empty if the workload has
+        none.
+        """
         return dict(self.sample_images.get(outcome.id, {}).get("references", {}))
 
     def to_dict(self) -> dict[str, Any]:
@@ -280,7 +283,7 @@ class StudyResult:
 
     @property
     def complete(self) -> bool:
-        """Whether the study has done all that its file asks for."""
+        """Whether the study has done everything that its file asks for."""
         return self.study.state is StudyState.FINISHED
 
     @property
@@ -312,15 +315,15 @@ class StudyResult:
 
     @property
     def batches(self) -> list[int]:
-        """The rungs of the ladder; where the full-scale batch itself was searched, what was trained at."""
+        """The rungs of the ladder; if the full-scale batch itself was searched, the batch sizes trained."""
         if self.searched:
             return sorted({trial.global_batch_size for trial in self.swept})
         return sorted(self.spec.ladder)
 
     @property
     def race_samples(self) -> int:
-        """The samples that a race may process, in the full scale's model: what the study says, else those that cost a
-        quarter of what its sweep has cost.
+        """The samples that a race may process, in the full scale's model: as the study says, else a quarter of the cost
+        of its sweep.
         """
         if self.spec.budget.race is not None:
             return self.spec.budget.race
@@ -335,7 +338,7 @@ class StudyResult:
 
     @property
     def plan(self) -> PlannedRun | None:
-        """The forecast's newest plan, at the study's full-scale batch where it names one."""
+        """The forecast's newest plan, at the study's full-scale batch if it has one."""
         return self._newest(PlanKind.FORECAST)
 
     @property
@@ -358,7 +361,7 @@ class StudyResult:
         )
 
     def evidence(self, without: Collection[int] = ()) -> tuple[Trial, ...]:
-        """All trainings that say something: the trials, and the outcomes of launched plans in the form of trials.
+        """All trainings that are evidence: the trials, and the outcomes of launched plans in the form of trials.
 
         Outcomes at the batch sizes ``without`` are left out: a forecast is compared with those, and may not know them.
         """
@@ -404,7 +407,9 @@ class StudyResult:
         }
 
     def by_sizes(self) -> dict[Point, list[Trial]]:
-        """The trials of each combination of sizes, those of the ladder first; all where the batch alone grows."""
+        """The trials of each combination of sizes, those of the ladder first; all trials if only the batch size
+        grows.
+        """
         found: dict[Point, list[Trial]] = {point: [] for point in points(self.spec)}
         for trial in self.trials:
             found.setdefault(point_of(self.spec, trial.settings), []).append(trial)

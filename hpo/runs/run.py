@@ -69,7 +69,7 @@ class RunOptions:
     ray: RayOptions
     stop: Callable[[], bool] = lambda: False
     stopped_state: StudyState = StudyState.INTERRUPTED
-    stopped_message: str = "run it again to go on"
+    stopped_message: str = "run it again to continue"
     progress: Progress = field(default_factory=Progress)
     check: bool = False
     limits: StudyLimits | None = None
@@ -118,7 +118,7 @@ def run_held(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions
     except Exception as error:
         text = f"unexpected {type(error).__name__}: {error}"
         run.release(StudyState.FAILED, text)
-        raise TuningError(f"study {spec.name!r} failed by an {text}") from error
+        raise TuningError(f"study {spec.name!r} failed with an {text}") from error
     return RunEnd(run.release(state, message), made)
 
 
@@ -245,7 +245,7 @@ class _Run:
         if self._held.cancelled:
             return (
                 StudyState.CANCELLED,
-                "cancelled; what has ended is kept, resuming the study goes on from there",
+                "cancelled; finished trials are kept, and resuming the study continues from them",
             )
         if self._excess:
             return StudyState.FAILED, self._excess
@@ -339,7 +339,7 @@ class _Run:
         if full.validate_plan and not rules:
             self._progress.message(
                 f"no rule of thumb to compare with: no training below {full.global_batch_size} "
-                "has settings to move that differ from the forecast's"
+                f"has settings to scale up that differ from the forecast's"
             )
         for each in (plan, *rules):
             self._check()
@@ -356,7 +356,7 @@ class _Run:
         said = (
             f"the target takes {epochs.median:.4g} epochs ({epochs.low:.4g} to {epochs.high:.4g})"
             if best is None
-            else f"{best.metric} comes to {best.interval.median:.4g} ({best.interval.low:.4g} to "
+            else f"{best.metric} reaches {best.interval.median:.4g} ({best.interval.low:.4g} to "
             f"{best.interval.high:.4g}) in {best.epochs:g} epochs"
         )
         self._held.event(
@@ -447,16 +447,16 @@ def run_study(
     price_seconds: float = 0.0,
     retry_failed: bool = False,
 ) -> StudyResult:
-    """Sweep, extrapolate, plan and, where the study asks for it, validate; goes on with a study of this name.
+    """Sweep, extrapolate, plan and, if the study asks for it, validate; resumes a study of this name.
 
-    A call that is interrupted returns a result that is not ``complete``; the same call later goes on from the
-    database. The study is held by a lease meanwhile, so that no worker runs it at the same time. A database that is
-    away is retried for up to ``storage_retry_seconds``. After ``stop_after`` seconds the run stops as if it were
-    interrupted: before the end of a slot. A study without trials is timed for at most ``price_seconds`` first, to tell
-    ``progress`` its price; 0 tells none. Trials that failed are trained anew where ``spec`` starts another program than
-    before, or the same one otherwise, and in any case with ``retry_failed``. Raises :class:`SpecError` for a study that
-    cannot be run, :class:`TuningError` where Ray fails, another process runs the study or failures are why no trial
-    reached the target, and :class:`LaunchError` where a validation run fails.
+    A call that is interrupted returns a result that is not ``complete``; the same call later resumes from the database.
+    A lease ensures that no worker runs the study at the same time. An unavailable database is retried for up to
+    ``storage_retry_seconds``. After ``stop_after`` seconds the run stops as if it were interrupted, such as before the
+    end of a slot. A study without trials is timed for at most ``price_seconds`` first, to tell ``progress`` its price;
+    0 skips this. Failed trials are trained again if the program or its command in ``spec`` has changed, and in any case
+    with ``retry_failed``. Raises :class:`SpecError` for a study that cannot be run, :class:`TuningError` if Ray fails,
+    another process runs the study or failures are why no trial reached the target, and :class:`LaunchError` if a
+    validation run fails.
     """
     from hpo.tuning.tuner import RayOptions, only_runner
 

@@ -39,9 +39,9 @@ class DeletedStudy:
 def delete_study(name: str, storage: str, *, folder: Path | str | None = None) -> DeletedStudy:
     """Remove a study from a storage with its trials, curves, forecasts, plans, outcomes and events.
 
-    From ``folder``, in which it was run, go its checkpoints, its programs' files and the plans that were written there;
-    plans that were written elsewhere stay. Raises :class:`StudyNotFoundError`, and :class:`TuningError` while the study
-    is running.
+    From ``folder``, in which it was run, its checkpoints, its programs' files and the plans written there are removed;
+    plans written elsewhere are kept. Raises :class:`StudyNotFoundError`, and :class:`TuningError` while the study is
+    running.
     """
     with _resting(storage, name) as (store, study):
         trials, forecasts, plans = (
@@ -77,14 +77,14 @@ def delete_study(name: str, storage: str, *, folder: Path | str | None = None) -
 
 
 def rename_study(name: str, new: str, storage: str) -> Study:
-    """Give a study of a storage another name, in its stored file too; its earlier name is free then.
+    """Rename a study of a storage, in its stored file too; its earlier name becomes free.
 
-    Raises :class:`StudyNotFoundError`, :class:`SpecError` for what can be no name, and :class:`TuningError` where the
-    name is taken or the study is running.
+    Raises :class:`StudyNotFoundError`, :class:`SpecError` for an invalid name, and :class:`TuningError` if the name is
+    taken or the study is running.
     """
     with _resting(storage, name) as (store, study):
         renamed = store.rename_study(study.id, new, renamed_text(study, new))
-        store.add_event(study.id, "renamed", f"{name!r} is named {new!r} now")
+        store.add_event(study.id, "renamed", f"{name!r} is now named {new!r}")
         return renamed
 
 
@@ -119,7 +119,7 @@ def _resting(storage: str, name: str) -> Iterator[tuple[Store, Study]]:
             )
         elif study.state is StudyState.RUNNING and study.for_agents and not _trained(store, study):
             store.set_study_state(
-                study.id, StudyState.INTERRUPTED, "nobody trains its trials any more"
+                study.id, StudyState.INTERRUPTED, "its trials are not being trained any more"
             )
         try:
             yield store, study

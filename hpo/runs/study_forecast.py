@@ -61,15 +61,15 @@ def forecast(
     """Settings and epochs to target at a batch size, from all trials of a study.
 
     The forecast gives the chance of reaching the target within each of ``budgets``, in epochs. Outcomes of earlier
-    plans of this study are evidence like its trials, and how earlier forecasts held, of this study or others, widens or
-    narrows the interval; outcomes of this study at this very batch size are what the forecast is to be compared with,
-    and do not count. A ``posterior`` must have been fitted without them.
+    plans of this study are evidence like its trials, and the accuracy of earlier forecasts, of this study or others,
+    widens or narrows the interval; outcomes of this study at the same batch size are left out, because the forecast is
+    compared with them. A ``posterior`` must have been fitted without them.
 
-    Of a study that asks for the best within a fixed budget it is the best metric in place of the epochs; ``budgets``
-    and earlier forecasts say nothing of that.
+    For a study that asks for the best within a fixed budget, it forecasts the best metric instead of the epochs;
+    ``budgets`` and earlier forecasts do not apply then.
 
-    Raises :class:`EvidenceError` where no trial of the study reached the target or trained to the end of the budget,
-    and for a batch size below 1.
+    Raises :class:`EvidenceError` if no trial of the study reached the target or trained to the end of the budget, and
+    for a batch size below 1.
     """
     if global_batch_size < 1:
         raise EvidenceError(f"global_batch_size must be at least 1, but got {global_batch_size}")
@@ -77,8 +77,9 @@ def forecast(
     best = best_settings(result.evidence(without=[global_batch_size]), question)
     if best is None:
         raise EvidenceError(
-            f"no trial of study {result.study.name!r} {done(question)}{within(result.trials, question)}, so that there "
-            f"are no settings to start from; {way_out(question)}"
+            f"no trial of study {result.study.name!r} "
+            f"{done(question)}{within(result.trials, question)}, so there are no settings to "
+            f"start from; {way_out(question)}"
         )
     posterior = posterior or fit_posterior(result, [global_batch_size])
     past = past_forecasts(result, global_batch_size)
@@ -172,7 +173,7 @@ def _advice(result: StudyResult, numbers: Forecast) -> str:
     rate = throughput(here, result.train_samples, result.spec)
     time = f", about {_duration(most * result.train_samples / rate)} here" if rate else ""
     taken = f"{math.ceil(most)} epochs{time}"
-    return f"A race at {batch} (hpo forecast --race) would take {taken}, and raise the trust most."
+    return f"A race at {batch} (hpo forecast --race) would take {taken} and raise the trust most."
 
 
 def direct_search(result: StudyResult, made: StudyForecast) -> str:
@@ -190,12 +191,14 @@ def direct_search(result: StudyResult, made: StudyForecast) -> str:
         return ""
     if result.spec.sizes:
         return (
-            f"the sweep cost as much as {spent / epochs:.0f} trainings at the full scale need: a search there itself, "
-            f"by accumulation, takes about {SEARCH_TRAININGS} and is cheaper"
+            f"the sweep cost as much as {spent / epochs:.0f} trainings at full scale: a search "
+            f"directly there, by gradient accumulation, takes about {SEARCH_TRAININGS} and is "
+            f"cheaper"
         )
     return (
-        f"the sweep trained {spent:.0f} epochs, as many as {spent / epochs:.0f} trainings at {batch} need: a search at "
-        f"{batch} itself (sampler: forecast) takes about {SEARCH_TRAININGS} and is cheaper"
+        f"the sweep trained {spent:.0f} epochs, as many as {spent / epochs:.0f} trainings at "
+        f"{batch}: a search directly at {batch} (sampler: forecast) takes about "
+        f"{SEARCH_TRAININGS} and is cheaper"
     )
 
 
@@ -228,8 +231,8 @@ def past_forecasts(result: StudyResult, global_batch_size: int | None) -> list[P
 def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -> Posterior:
     """The laws fitted to a study's trials and outcomes, for bands and forecasts at many batch sizes.
 
-    Outcomes at ``batches``, the study's full-scale batch if not given, are left out: a forecast is compared with them,
-    and so must not know them. The last few fits of the process are kept: the same evidence is not fitted twice.
+    Outcomes at ``batches``, the study's full-scale batch if not given, are left out, because a forecast is compared
+    with them. The process caches its last few fits, so the same evidence is not fitted twice.
     """
     evidence = evidence_of(result, batches)
     return _fitted(_Fingerprinted(fingerprint(evidence), evidence))
@@ -267,7 +270,7 @@ def forecast_at(made: StudyForecast, global_batch_size: int) -> StudyForecast:
     """Return the forecast of the same study at another batch size; :class:`PlanError` if its evidence is missing."""
     if made.source is None:
         raise PlanError(
-            f"this forecast holds for global batch size {made.global_batch_size} only, but got "
+            f"this forecast is valid only for global batch size {made.global_batch_size}, but got "
             f"{global_batch_size}; make another with hpo.forecast",
             {"global_batch_size": made.global_batch_size},
         )

@@ -89,8 +89,8 @@ class LimitWatch(PeriodicThread):
         if total <= most:
             return
         self.excess = self.excess or (
-            f"its processes took {_gigabytes(total)} of memory, and on this worker a study may take "
-            f"{_gigabytes(most)}; a smaller micro-batch or fewer trials at once (resources) take less"
+            f"its processes used {_gigabytes(total)} of memory, but on this worker a study may "
+            f"use {_gigabytes(most)}; use a smaller micro batch or fewer trials at once (resources)"
         )
         taken.pop(os.getpid(), None)
         if taken:
@@ -102,7 +102,7 @@ class LimitWatch(PeriodicThread):
         total, most = disk_bytes(self._folders, self.ended.is_set), self._limits.disk_bytes
         if total > most:
             self.excess = self.excess or (
-                f"its folders hold {_gigabytes(total)}, and on this worker a study may take "
+                f"its folders hold {_gigabytes(total)}, but on this worker a study may use "
                 f"{_gigabytes(most)} of disk; see {', '.join(map(str, self._folders))}"
             )
 

@@ -57,10 +57,11 @@ def make_plan(
     workers: int | None = None,
     **options: Unpack[PlanOptions],
 ) -> Plan:
-    """The best launchable plan for a forecast; what is None is chosen. ``options`` are those of :class:`PlanRequest`.
+    """The best launchable plan for a forecast; options that are None are chosen. ``options`` are those of
+    :class:`PlanRequest`.
 
-    Raises :class:`PlanError` for an option that there is not, with the nearest that there is, for a machine or cost
-    that is not known, and for a plan that cannot be, with the nearest that can.
+    Raises :class:`PlanError` for an unknown option, with the nearest known one, for an unknown machine or cost, and for
+    an impossible plan, with the nearest possible one.
     """
     return choose_plan(
         forecast, PlanRequest.of(machine=machine, nodes=nodes, workers=workers, **options)
@@ -121,8 +122,9 @@ def choose_plan(
         )
     if plan.seconds is not None and not math.isfinite(plan.seconds.median + plan.seconds.high):
         raise PlanError(
-            f"node_failure_hours must be so large that a run on {plan.nodes} nodes comes to its end between failures, "
-            f"but got {asked.node_failure_hours:g}; use fewer nodes, or nodes that fail less often"
+            f"node_failure_hours must be large enough for a run on {plan.nodes} nodes to "
+            f"finish between failures, but got {asked.node_failure_hours:g}; use fewer nodes, "
+            f"or nodes that fail less often"
         )
     own_file = (
         None
@@ -145,11 +147,11 @@ def trade_offs(
 
     Over batch sizes that its evidence supports, placements, and settings: the recommended ones at each batch, and half
     and twice their learning rate. The machine is that of the study's ``full_scale`` if None, else this one; ``options``
-    are those of :class:`PlanRequest`, whose batch size, deadline and slot do not count here. At most
+    are those of :class:`PlanRequest`, whose batch size, deadline and slot are ignored here. At most
     :data:`hpo.planning.placement.tradeoffs.SHOWN` members, the fastest first.
 
-    Raises :class:`PlanError` for an option or machine that there is not, where nothing tells how fast the workload
-    trains there, and for a forecast that was read without its laws.
+    Raises :class:`PlanError` for an unknown option or machine, if the speed of the workload there is unknown, and for a
+    forecast that was read without its laws.
     """
     full = forecast.spec.full_scale
     asked = PlanRequest.of(
@@ -163,13 +165,13 @@ def trade_offs(
     rates, memory = _figures(forecast, target, asked)
     if rates is None:
         raise PlanError(
-            f"how fast {target.name} trains this workload is not known, so that time and cost cannot be weighed; "
-            "--cost NAME|FILE says what a sample costs"
+            f"the speed of {target.name} for this workload is unknown, so time and cost cannot "
+            f"be compared; give the cost of a sample with --cost NAME|FILE"
         )
     if forecast.posterior is None:
         raise PlanError(
-            "this forecast was read without its laws, so that other batch sizes cannot be weighed against its own; "
-            "make it with hpo.forecast"
+            "this forecast was read without its laws, so other batch sizes cannot be compared "
+            "with its own; compute it with hpo.forecast"
         )
     context = _context(forecast, target, rates, memory, asked)
     return _trade_offs(forecast, context, _constraints(asked, forecast.global_batch_size))
@@ -276,11 +278,10 @@ def plan_study(
     workers: int | None = None,
     **options: Unpack[PlanOptions],
 ) -> tuple[StudyForecast, Plan]:
-    """The best plan for a study, after its forecast; what is None comes from the study's full scale, or is chosen.
+    """The best plan for a study and its forecast; what is None comes from the study's full scale, or is chosen.
 
-    ``options`` are those of :class:`PlanRequest`. The batch is the study's full-scale batch where none is asked for,
-    unless it is too small for the nodes. Raises :class:`PlanError` as :func:`make_plan`, and :class:`EvidenceError`
-    without a forecast.
+    ``options`` are those of :class:`PlanRequest`. The default batch is the study's full-scale batch, unless that is too
+    small for the nodes. Raises :class:`PlanError` as :func:`make_plan`, and :class:`EvidenceError` without a forecast.
     """
     return plan_as_asked(
         result, PlanRequest.of(machine=machine, nodes=nodes, workers=workers, **options)
@@ -308,8 +309,8 @@ def plan_as_asked(result: StudyResult, request: PlanRequest) -> tuple[StudyForec
         request = dataclasses.replace(request, global_batch_size="best")
         notes = (
             [
-                f"the study's full-scale batch of {at} is too small for {request.nodes} nodes in normalization "
-                f"batches of {unit}: another was chosen"
+                f"the study's full-scale batch of {at} is too small for {request.nodes} nodes "
+                f"in normalization batches of {unit}: another batch size was chosen"
             ]
             if full
             else []

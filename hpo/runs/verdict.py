@@ -92,7 +92,7 @@ def _arrived(ours: Mean, theirs: Mean, name: str) -> str:
     if ours.runs == theirs.runs == 1:
         return "no verdict on a single run"
     arrived = [f"{each.runs - each.lost} of {each.runs}" for each in (ours, theirs)]
-    return f"{arrived[0]} runs by the forecast arrived, {arrived[1]} by {name}"
+    return f"{arrived[0]} runs by the forecast succeeded, {arrived[1]} by {name}"
 
 
 def _compared(ours: Mean, theirs: Mean) -> str:

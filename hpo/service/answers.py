@@ -49,7 +49,7 @@ class ErrorAnswer(Answer):
 
 
 class TargetAnswer(Answer):
-    """The metric and the threshold that a training must reach; null where the best within a budget is asked for."""
+    """The metric and the threshold that a training must reach; null if the study asks for the best within a budget."""
 
     metric: str = Field(examples=["top1"])
     threshold: float | None = Field(examples=[0.96])
@@ -57,7 +57,7 @@ class TargetAnswer(Answer):
 
 
 class StudyAnswer(Answer):
-    """A study: whose it is, where it stands, how far it has come."""
+    """A study: its owner, state and progress."""
 
     name: str = Field(examples=["digits"])
     state: StudyState
@@ -69,14 +69,15 @@ class StudyAnswer(Answer):
     created_at: datetime
     updated_at: datetime
     cancel_requested: bool
-    worker: str | None = Field(description="Worker that runs it now.")
+    worker: str | None = Field(description="Worker that is running it.")
     lease_expires_at: datetime | None
-    attempts: int = Field(description="How often a worker took it.")
+    attempts: int = Field(description="How often a worker has started it.")
     for_agents: bool = Field(
-        description="Whether its trials are trained by those who ask for them, and no worker takes it."
+        description="Whether its trials are trained by clients that ask for them, so that no "
+        "worker runs it."
     )
     budget_trials: int | None = Field(
-        description="Trials that its file asks for; null where the search ends by itself."
+        description="Trials that its file asks for; null if the search stops by itself."
     )
     max_samples: int | None = Field(description="Budget over all trials, in training samples.")
     max_accelerator_hours: float | None
@@ -94,7 +95,7 @@ class StudiesAnswer(Answer):
 
     studies: list[StudyAnswer]
     next: int | None = Field(
-        description="Give it back as `after` for the next page; null at the end."
+        description="Pass it as `after` to get the next page; null on the last page."
     )
 
 
@@ -121,8 +122,8 @@ class RungAnswer(Answer):
     global_batch_size: int
     trials: dict[str, int] = Field(description="Of all sizes, by state.")
     by_sizes: list[SizesRungAnswer] = Field(
-        description="The same for each combination of width, depth and samples, the cheapest first; empty where the "
-        "batch alone grows."
+        description="The same for each combination of width, depth and samples, the cheapest "
+        "first; empty if only the batch size grows."
     )
 
 
@@ -132,7 +133,8 @@ class StudyDetail(StudyAnswer):
     spec: str = Field(description="The study file, as it was given.")
     ladder: list[int]
     sizes: dict[str, list[int]] = Field(
-        description="What grows beside the batch: width, depth, samples; empty where the batch alone grows.",
+        description="What grows besides the batch size: width, depth, samples; empty if only "
+        "the batch size grows.",
         examples=[{"width": [32, 64], "samples": [2048, 8192]}],
     )
     full_scale: dict[str, Any] | None
@@ -162,7 +164,7 @@ class TrialAnswer(Answer):
     state: TrialState
     global_batch_size: int = Field(description="Samples per update over all workers.")
     sizes: dict[str, int] = Field(
-        description="Width, depth and samples of its rung; empty where the batch alone grows.",
+        description="Width, depth and samples of its rung; empty if only the batch size grows.",
         examples=[{"width": 64, "samples": 8192}],
     )
     seed: int
@@ -172,7 +174,7 @@ class TrialAnswer(Answer):
     )
     reason: str
     measures: dict[str, float] | None = Field(
-        description="Other metrics than the target's at the last evaluation, by name."
+        description="Metrics other than the target's at the last evaluation, by name."
     )
     started_at: datetime | None
     finished_at: datetime | None
@@ -183,11 +185,13 @@ class AskAnswer(Answer):
 
     trial: TrialAnswer | None
     job: dict[str, Any] | None = Field(
-        description="All that decides the training, as `trainers.job.TrainingJob` reads it."
+        description="Everything that defines the training, in the form that "
+        "`trainers.job.TrainingJob` reads."
     )
-    ended: bool = Field(description="Whether nothing is left to be trained.")
+    ended: bool = Field(description="Whether nothing is left to train.")
     wait_seconds: float = Field(
-        description="When to ask again, where what is left depends on trials that run."
+        description="Seconds after which to ask again, if the remaining trials depend on "
+        "running ones."
     )
     message: str
 
@@ -196,8 +200,8 @@ class VerdictAnswer(Answer):
     """The answer to a report."""
 
     state: TrialState = Field(
-        description="`running`: go on. `pruned`: it has ended, as others are better; `queued`: somebody else will go "
-        "on with it. In both cases stop."
+        description="`running`: continue. `pruned`: it has ended, because others are better; "
+        "`queued`: another client will continue it. In both cases stop."
     )
     reason: str
 
@@ -207,7 +211,7 @@ class TrialsAnswer(Answer):
 
     trials: list[TrialAnswer]
     next: int | None = Field(
-        description="Give it back as `after` for the next page; null at the end."
+        description="Pass it as `after` to get the next page; null on the last page."
     )
 
 
@@ -216,7 +220,7 @@ class CurveAnswer(Answer):
 
     trial: int
     points: int = Field(
-        description="How many points are stored; the columns may hold fewer, see max_points."
+        description="Number of stored points; the columns may hold fewer, see max_points."
     )
     columns: dict[str, list[float | None]]
 
@@ -228,7 +232,7 @@ class CurvesAnswer(Answer):
 
 
 class EventAnswer(Answer):
-    """Something that happened."""
+    """An event."""
 
     id: int
     study: str | None

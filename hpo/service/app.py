@@ -36,7 +36,7 @@ SETTLE_SECONDS = 5.0
 TAGS = [
     {
         "name": "studies",
-        "description": "Sweeps: one study file each, with an owner and a place in the queue.",
+        "description": "Sweeps, each with a study file, an owner and a place in the queue.",
     },
     {
         "name": "trials",
@@ -48,7 +48,7 @@ TAGS = [
     },
     {
         "name": "plans",
-        "description": "Forecasts on a machine: scripts to launch, and what became of them.",
+        "description": "Forecasts on a machine: launch scripts and outcomes.",
     },
     {"name": "events", "description": "Live and past events."},
     {"name": "tokens", "description": "Access tokens and their scopes."},
@@ -56,10 +56,10 @@ TAGS = [
 ]
 DESCRIPTION = (
     "Sweep large-batch training settings at small scale; forecast, plan and launch the full-machine run. "
-    "Every request under /api needs a token, as Authorization: Bearer lb_..., with a scope: read, submit "
-    "(which may read) or admin (which may do all). Every error is one JSON document: error.kind, "
-    "error.message, and where there is one error.way_out; every response has an X-Request-ID, which the "
-    "server's log has too."
+    "Every request under /api needs a token, as Authorization: Bearer lb_..., with a scope: "
+    "read, submit (includes read) or admin (includes all). Every error is one JSON document: "
+    "error.kind, error.message and, if there is one, error.way_out; every response has an "
+    "X-Request-ID, which is also in the server's log."
 )
 
 

@@ -94,9 +94,7 @@ def create_token(
 def check_token(token: Token | None, digest: str, now: datetime) -> Principal:
     """Return the holder of a stored token; RefusedError (401) if it is missing, revoked or expired."""
     if token is None or not hmac.compare_digest(token.digest, digest):
-        raise RefusedError(
-            401, "this token is not known here", way_out="`hpo token create` makes one"
-        )
+        raise RefusedError(401, "this token is unknown", way_out="`hpo token create` makes one")
     if token.revoked_at is not None:
         raise RefusedError(
             401, "this token was revoked", way_out="ask for a new one: `hpo token create`"
@@ -163,7 +161,7 @@ class Tokens:
         if not _SECRET.fullmatch(secret):
             raise RefusedError(
                 401,
-                f"a token begins with {PREFIX} and is followed by letters, digits, - and _",
+                f"a token starts with {PREFIX}, followed by letters, digits, - and _",
                 way_out="`hpo token create` makes one",
             )
         busy = self._busy(began)
@@ -215,4 +213,6 @@ class Tokens:
 
 
 def _no_session() -> RefusedError:
-    return RefusedError(401, "you are not logged in, or no longer", way_out="log in again: /login")
+    return RefusedError(
+        401, "you are not logged in, or your session has ended", way_out="log in again: /login"
+    )

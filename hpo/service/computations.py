@@ -49,8 +49,8 @@ class Computations:
         except asyncio.QueueFull:
             raise RefusedError(
                 429,
-                f"more than {MOST_WAITING} {self._kind} of {who.owner} wait",
-                way_out="wait for their answers before asking again",
+                f"{who.owner} has more than {MOST_WAITING} {self._kind} waiting",
+                way_out="wait for the responses before sending more",
                 retry_after=5,
             ) from None
 
@@ -61,7 +61,10 @@ class Computations:
                 await self._free.acquire()
         except TimeoutError:
             raise RefusedError(
-                503, f"{self._kind} of others take long", way_out="try again", retry_after=5
+                503,
+                f"the server is busy with the {self._kind} of others",
+                way_out="try again",
+                retry_after=5,
             ) from None
         try:
             yield

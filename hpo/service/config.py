@@ -40,23 +40,22 @@ class Limits(_ConfigSection):
 
     body_bytes: int = Field(2_500_000, ge=1_000, description="Largest request body, in bytes.")
     body_seconds: float = Field(
-        30, gt=0, description="Time in which a request body must have arrived."
+        30, gt=0, description="Time within which a request body must arrive."
     )
     requests_per_second: float = Field(
-        500, gt=0, description="Requests per second of one token, over a longer time."
+        500, gt=0, description="Requests per second of one token, on average."
     )
-    burst: int = Field(1_000, ge=1, description="Requests that a token may make at once.")
+    burst: int = Field(1_000, ge=1, description="Requests that a token may send in a burst.")
     requests_at_once: int = Field(
         6,
         ge=1,
-        description="Requests of one owner that are worked on at one time; fewer where other owners ask too.",
+        description="Requests of one owner that are processed at the same time; fewer if other "
+        "owners send requests too.",
     )
     streams: int = Field(500, ge=1, description="Open event streams of the server.")
     streams_per_token: int = Field(50, ge=1, description="Open event streams of one token.")
-    queued_studies: int = Field(
-        1_000, ge=1, description="Studies of one owner that wait for a worker."
-    )
-    priority: int = Field(10, ge=0, description="Highest priority that needs no admin scope.")
+    queued_studies: int = Field(1_000, ge=1, description="Studies of one owner in the queue.")
+    priority: int = Field(10, ge=0, description="Highest priority allowed without the admin scope.")
     trials: int = Field(100_000, ge=1, description="Budget of one study, in trials.")
     samples: int | None = Field(None, ge=1, description="Budget of one study, in training samples.")
     accelerator_hours: float | None = Field(
@@ -69,14 +68,15 @@ class Limits(_ConfigSection):
         100_000_000, ge=1, description="Training samples that a study generates or simulates."
     )
     modes: int = Field(100_000, ge=1, description="Modes of a noisy quadratic.")
-    updates: int = Field(20_000_000, ge=1, description="Updates of one trial that is simulated.")
+    updates: int = Field(20_000_000, ge=1, description="Updates of one simulated trial.")
     generated_bytes: int = Field(
         20_000_000_000, ge=1, description="Size of the data that a study generates, in bytes."
     )
     launch_workers: int | None = Field(
         None,
         ge=1,
-        description="Processes of a validation run on a worker's machine; the cores of this one if none.",
+        description="Processes of a validation run on a worker's machine; default: the number "
+        "of cores of this machine.",
     )
     stored_bytes: int | None = Field(
         10_000_000_000, ge=1, description="Database size of the studies of one owner."
@@ -84,28 +84,33 @@ class Limits(_ConfigSection):
     study_memory_bytes: int | None = Field(
         None,
         ge=1,
-        description="Memory limit of a study's processes in the built-in worker; default 90 % of the machine's.",
+        description="Memory limit for a study's processes in the built-in worker; default: 90 "
+        "% of the machine's memory.",
     )
     study_disk_bytes: int = Field(
         100_000_000_000,
         ge=1,
-        description="Disk limit of a study in the folder of the built-in worker.",
+        description="Disk limit for a study in the folder of the built-in worker.",
     )
     forecasts_per_minute: int = Field(
-        60, ge=1, description="Forecasts and plans of one owner that take a computation."
+        60, ge=1, description="Forecasts and plans per minute of one owner that need a computation."
     )
     check_seconds: float = Field(
-        10, gt=0, description="Time in which the check of a submission must end."
+        10, gt=0, description="Time within which the check of a submission must finish."
     )
-    head_seconds: float = Field(10, gt=0, description="Time in which a request's head must arrive.")
-    head_bytes: int = Field(65_536, ge=1_000, description="Longest head of a request, in bytes.")
+    head_seconds: float = Field(
+        10, gt=0, description="Time within which the headers of a request must arrive."
+    )
+    head_bytes: int = Field(
+        65_536, ge=1_000, description="Maximum size of the headers of a request, in bytes."
+    )
     send_seconds: float = Field(
-        30, gt=0, description="Time in which a client must take some of what it is sent."
+        30, gt=0, description="Time within which a client must read some of the data sent to it."
     )
     connections_per_address: int = Field(
-        200, ge=1, description="Open connections from one address; trusted proxies may open any."
+        200, ge=1, description="Open connections from one address; trusted proxies have no limit."
     )
-    curves: int = Field(100, ge=1, description="Trials whose convergence one request reads.")
+    curves: int = Field(100, ge=1, description="Trials whose convergence one request may read.")
 
 
 class ServerConfig(_ConfigSection):
@@ -117,48 +122,54 @@ class ServerConfig(_ConfigSection):
     folder: Path = Field(Path(".hpo"), description="Where plans and the login token are kept.")
     workloads: tuple[Annotated[str, AfterValidator(rules.check_workload)], ...] = Field(
         BUILT_IN_WORKLOADS,
-        description="Workloads that studies may train, by name, those of plug-ins too; package.module:Class is code of "
-        "the server's own.",
+        description="Names of the workloads that studies may train, including those of "
+        "plug-ins; package.module:Class is code on the server.",
     )
     plugins: tuple[str, ...] = Field(
-        (), description="Packages whose optimizers, schedules and other plug-ins studies may name."
+        (), description="Packages whose optimizers, schedules and other plug-ins studies may use."
     )
     trackers: tuple[str, ...] = Field(
         (),
-        description="Trackers that studies may name of the worker inside, such as wandb; where they write is its "
-        "environment's affair.",
+        description="Trackers that studies may use in the built-in worker, such as wandb; the "
+        "worker's environment decides where they write.",
     )
     data_folders: tuple[Path, ...] = Field(
-        (), description="Folders that the data of studies may lie in."
+        (), description="Folders that studies may read data from."
     )
     program_environment: tuple[str, ...] = Field(
         (),
-        description="Variables that programs get of the worker inside besides the usual ones; * for any letters.",
+        description="Environment variables of the built-in worker that programs get besides "
+        "the usual ones; * matches any characters.",
     )
     program_wrapper: str = Field(
         "",
         max_length=2000,
-        description="Prefix of a program's command: another user, or a container.",
+        description="Prefix of a program's command, to run it as another user or in a container.",
     )
     shared_reading: bool = Field(
-        True, description="Whether everyone with a token may read everyone's studies."
+        True, description="Whether every token may read the studies of all owners."
     )
-    threads: int = Field(12, ge=1, le=200, description="Requests that are worked on at one time.")
+    threads: int = Field(
+        12, ge=1, le=200, description="Requests that are processed at the same time."
+    )
     limits: Limits = Field(default_factory=lambda: Limits.model_validate({}))
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     trusted_proxies: tuple[str, ...] = Field(
-        (), description="Addresses whose X-Forwarded-For and -Proto are believed."
+        (),
+        description="Addresses of proxies whose X-Forwarded-For and X-Forwarded-Proto "
+        "headers are trusted.",
     )
     hosts: tuple[str, ...] = Field(
         (),
-        description="Names by which it may be asked; those of this machine if it listens here alone, else any.",
+        description="Host names that requests may use; default: those of this machine if it "
+        "listens only locally, else any.",
     )
     path: str = Field(
         "",
         max_length=200,
         pattern=r"^(/[A-Za-z0-9._~-]+)*$",
-        description="Before all addresses, where a proxy gives it a path of a name, such as /hpo.",
+        description="Path prefix of all addresses, such as /hpo, if a proxy serves it under one.",
     )
     log_format: Literal["text", "json"] = "text"
 
@@ -168,7 +179,8 @@ class ServerConfig(_ConfigSection):
         for folder in folders:
             if not folder.is_absolute():
                 raise ValueError(
-                    f"must be absolute paths, as workers start anywhere, but got {str(folder)!r}"
+                    f"must be absolute paths, because workers may start in any folder, but got "
+                    f"{str(folder)!r}"
                 )
         return folders
 

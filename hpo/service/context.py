@@ -113,7 +113,8 @@ class Context:
         if stored >= most:
             raise RefusedError(
                 429,
-                f"the studies of {owner} take about {stored:,} bytes, and this server keeps {most:,}",
+                f"the studies of {owner} take about {stored:,} bytes, but this server allows "
+                f"{most:,}",
                 way_out="delete studies that are no longer needed",
                 retry_after=600,
             )
@@ -135,8 +136,8 @@ class Context:
         if wait > 0:
             raise RefusedError(
                 429,
-                f"{who.owner} asks for more than {self.config.limits.forecasts_per_minute} forecasts and plans a "
-                "minute that take a computation",
+                f"{who.owner} asked for more than {self.config.limits.forecasts_per_minute} "
+                f"forecasts and plans per minute that need a computation",
                 way_out=f"wait {wait:.1f} s",
                 retry_after=wait,
             )
@@ -234,7 +235,7 @@ def requires_scope(scope: str) -> Callable[..., Coroutine[Any, Any, Principal]]:
         if not who.allows(scope):
             raise RefusedError(
                 403,
-                f"this needs the scope {scope}, and the token has {', '.join(sorted(who.scopes))}",
+                f"this needs the scope {scope}, but the token has {', '.join(sorted(who.scopes))}",
                 way_out=f"use a token made with `hpo token create --scope {scope}`",
             )
         return who
@@ -265,8 +266,8 @@ async def _authenticate(request: Request, secret: str | None, session: str | Non
     if wait > 0:
         raise RefusedError(
             429,
-            f"this token asks more than {context.config.limits.requests_per_second:g} times a "
-            "second",
+            f"this token sends more than {context.config.limits.requests_per_second:g} "
+            f"requests per second",
             way_out=f"wait {wait:.1f} s",
             retry_after=wait,
         )
@@ -293,7 +294,7 @@ async def look_up(request: Request, secret: str, *, session: bool = False) -> Pr
             raise
         raise RefusedError(
             429,
-            "too many requests with tokens that are not known here",
+            "too many requests with unknown tokens",
             way_out="wait a second",
             retry_after=1,
         ) from None
@@ -332,9 +333,9 @@ def check_own_page(request: Request) -> None:
         raise RefusedError(
             403,
             "a request with a login cookie must come from a page of this server"
-            + (f", and it came from {origin[:100]!r} to {host[:100]!r}" if origin else ""),
+            + (f", but it came from {origin[:100]!r} to {host[:100]!r}" if origin else ""),
             way_out="send the header X-Requested-With, or a bearer token"
-            + ("; a proxy must hand on the Host header that it got" if origin else ""),
+            + ("; a proxy must forward the original Host header" if origin else ""),
         )
 
 

@@ -76,7 +76,7 @@ def told_error(error: Exception) -> Response:
     # the address of the database goes to the log, for the operator, and not to the client
     return error_reply(
         503,
-        "the server cannot do this at the moment: its database or its disk does not answer",
+        "the server cannot do this at the moment: its database or its disk does not respond",
         way_out="try again in some seconds; the server's log says what happened",
         headers={"Retry-After": str(RETRY_SECONDS)},
     )
@@ -117,8 +117,8 @@ async def _invalid_request(_: Request, error: Exception) -> Response:
 async def _of_framework(_: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 500)
     explanations = {
-        404: "there is nothing at this address; /docs lists all that there is",
-        405: "this address does not take this method; /docs lists all that there is",
+        404: "there is nothing at this address; /docs lists all addresses",
+        405: "this address does not allow this method; /docs lists all methods",
     }
     return error_reply(
         status,

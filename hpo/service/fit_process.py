@@ -44,7 +44,7 @@ class _Pool:
         try:
             return self._started().submit(work, *arguments).result()
         except (BrokenProcessPool, RuntimeError) as error:
-            LOG.warning("the processes of fits ended (%s); the server fits itself", error)
+            LOG.warning("the fit processes ended (%s); the server now runs fits itself", error)
             self.close()
             return work(*arguments)
 

@@ -32,7 +32,7 @@ class Metrics:
         )
         self.seconds = Histogram(
             "hpo_request_seconds",
-            "Time to the end of a response, event streams aside.",
+            "Time to the end of a response, without event streams.",
             ("method", "route"),
             buckets=SECONDS,
             registry=self.registry,
@@ -43,12 +43,12 @@ class Metrics:
         )
         self._workers = Gauge(
             "hpo_workers",
-            "Workers that were heard of within the last minute.",
+            "Workers that sent a heartbeat within the last minute.",
             registry=self.registry,
         )
         self._queue_age = Gauge(
             "hpo_queue_age_seconds",
-            "How long the oldest queued study has waited; 0 without one.",
+            "How long the oldest queued study has waited; 0 if the queue is empty.",
             registry=self.registry,
         )
         self._points = Gauge(

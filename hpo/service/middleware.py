@@ -68,7 +68,7 @@ class RequestMiddleware:
             if not passing.status:
                 answer = error_reply(
                     500,
-                    "the server failed at this request; its log has the request's number "
+                    "the server failed on this request; its log has the request ID "
                     f"{passing.request_id}",
                 )
                 await answer(scope, receive, passing.send)
@@ -92,8 +92,8 @@ class RequestMiddleware:
         except asyncio.QueueFull:
             refusal = error_reply(
                 429,
-                f"too many requests of {owner[1]} wait to be answered",
-                way_out="wait for answers before asking again",
+                f"too many requests of {owner[1]} are waiting for a response",
+                way_out="wait for responses before sending more",
                 headers={"Retry-After": "1"},
             )
             await refusal(scope, receive, passing.send)
@@ -105,8 +105,9 @@ class RequestMiddleware:
         if "x-forwarded-proto" in headers or "x-forwarded-for" in headers:
             self._proxy_told = True
             LOG.warning(
-                "a request was handed on by a proxy (X-Forwarded-...), and trusted_proxies names none: all clients "
-                "share the proxy's address and its limits, and cookies of https are not marked Secure"
+                "a request was forwarded by a proxy (X-Forwarded-...), but trusted_proxies is "
+                "empty: all clients share the proxy's address and its limits, and https "
+                "cookies are not marked Secure"
             )
 
     def _host(self, headers: Headers) -> Response | None:
@@ -118,8 +119,8 @@ class RequestMiddleware:
         return error_reply(
             400,
             f"this server is not known as {host[:100]!r}",
-            way_out="ask it by one of its names; its configuration lists them under hosts, and a proxy must hand on "
-            "the Host header that it got",
+            way_out="use one of its names, listed under hosts in its configuration; and a "
+            "proxy must forward the original Host header",
             headers={"Connection": "close"},
         )
 

@@ -69,12 +69,13 @@ def serve(
     try:
         tell(
             f"largebatch serves {without_password(config.storage)} at {address}"
-            f"{', with one worker' if worker else ', without a worker: start `hpo worker` where studies are to run'}"
+            f"{', with one worker' if worker else ', without a worker: start `hpo worker` where studies should run'}"
         )
         if not (config.is_local or config.tls_certificate or config.trusted_proxies):
             LOG.warning(
-                "the server listens at %s without TLS: anybody on the network path can read tokens; give "
-                "tls_certificate and tls_key, or put a proxy before it and name it in trusted_proxies",
+                "the server listens on %s without TLS: anyone on the network path can read "
+                "tokens; set tls_certificate and tls_key, or put a proxy in front of it and "
+                "list that in trusted_proxies",
                 config.host,
             )
         if link:
@@ -82,15 +83,17 @@ def serve(
                 secret = login_secret(store, config.folder)
             tell(f"\n    {address}/login?token={quote(secret)}\n")
             tell(
-                f"The token of this link is kept in {secret_file(config.folder)}; for the command line: "
+                f"The token of this link is stored in {secret_file(config.folder)}; for the "
+                f"command line: "
                 f"HPO_SERVER={address}, HPO_TOKEN=(the token)."
             )
         else:
             tell("Make a token with `hpo token create --owner NAME --scope submit`.")
         if packages := left_out():
             tell(
-                f"Studies may not name the plug-ins of {', '.join(packages)}, and pages of those that do stay empty; "
-                f"to take them: hpo serve {' '.join(f'--plugin {each}' for each in packages)}"
+                f"Studies may not use the plug-ins of {', '.join(packages)}, and the pages of "
+                f"those that do stay empty; to allow them: hpo serve "
+                f"{' '.join(f'--plugin {each}' for each in packages)}"
             )
         tell("Ctrl-C stops it.")
         if child is not None:
@@ -114,7 +117,8 @@ def listening_socket(config: ServerConfig) -> socket.socket:
     except (OSError, UnicodeError) as error:
         sock.close()
         raise ServeError(
-            f"cannot listen at {config.host}:{config.port}: {getattr(error, 'strerror', None) or error}; "
+            f"cannot listen on {config.host}:{config.port}: "
+            f"{getattr(error, 'strerror', None) or error}; "
             "give another --port (0 takes any free one) or --host"
         ) from error
     return sock

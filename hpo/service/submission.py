@@ -65,7 +65,7 @@ def read_submission(
 
 def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str | int, ...], str]]:
     if spec.name in (".", ".."):
-        yield ("name",), f"name must not be {spec.name!r}, which an address cannot hold"
+        yield ("name",), f"name must not be {spec.name!r}, which cannot be part of a URL"
     if spec.workload not in config.workloads:
         yield (
             ("workload",),
@@ -85,14 +85,16 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
         if option in spec.data:
             yield (
                 ("data", option),
-                f"data.{option} is where generated samples are written, and what a server's studies read they may not "
-                "write; leave it out: the samples go to the worker's cache",
+                f"data.{option} must not be set on a server, because studies may not write to "
+                f"the folders they read; leave it out, and generated samples go to the "
+                f"worker's cache",
             )
     for name in spec.data:
         if len(name) > LONGEST_NAME:
             yield (
                 ("data",),
-                f"the names of data options have at most {LONGEST_NAME} characters, but got {shown(name)}",
+                f"the names of data options must have at most {LONGEST_NAME} characters, but "
+                f"got {shown(name)}",
             )
     limits, full = config.limits, spec.full_scale
     yield from _faults_of_size(spec, limits)
@@ -106,8 +108,8 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
         yield (
             ("full_scale", "workers"),
             (
-                f"full_scale.workers must be at most {most} where the plan "
-                f"is run by the server's workers, but got {full.workers:,}"
+                f"full_scale.workers must be at most {most} if the server's workers run the "
+                f"plan, but got {full.workers:,}"
             ),
         )
 
@@ -170,8 +172,8 @@ def faults_of_data(
             yield (
                 location,
                 (
-                    f"{dotted(location)} names a file or folder, and this server's configuration has no "
-                    f"data_folders that studies may read, but {reason}"
+                    f"{dotted(location)} names a file or folder, but this server's "
+                    f"configuration has no data_folders that studies may read, and {reason}"
                 ),
             )
         elif reason:
@@ -190,7 +192,7 @@ def fault_of_machine(name: str) -> str | None:
     if name in names:
         return None
     return (
-        f"machine must be one that comes with the service ({', '.join(names)}), but got {shown(name)}"
+        f"machine must be one of the built-in machines ({', '.join(names)}), but got {shown(name)}"
         f"{nearest(name, names)}"
     )
 
@@ -266,7 +268,8 @@ def _paths(
 def _outside(text: str, roots: Sequence[Path]) -> str | None:
     if len(text) > LONGEST_PATH:
         return (
-            f"a path has at most {LONGEST_PATH:,} characters, and {shown(text)} has {len(text):,}"
+            f"a path must have at most {LONGEST_PATH:,} characters, but {shown(text)} has "
+            f"{len(text):,}"
         )
     try:
         path = Path(text)
@@ -274,5 +277,5 @@ def _outside(text: str, roots: Sequence[Path]) -> str | None:
             return f"got {shown(text)}"
         resolved = path.resolve()
     except (OSError, ValueError, RuntimeError) as error:  # NUL bytes, loops of links
-        return f"{shown(text)} cannot be: {error}"
+        return f"{shown(text)} is not possible: {error}"
     return None if any(resolved.is_relative_to(root) for root in roots) else f"got {shown(text)}"

@@ -112,7 +112,7 @@ class Worker:
             open_store(options.storage) as store,
             _Presence(store, self.name, options.cores) as presence,
         ):
-            LOG.info("worker %s takes studies from %s", self.name, store.url)
+            LOG.info("worker %s: waiting for studies in %s", self.name, store.url)
             try:
                 while not self._stopping.is_set() and self._empty < EMPTY_LOOKS:
                     lease = self._claim(store)
@@ -130,7 +130,7 @@ class Worker:
                         break
             finally:
                 stop_ray()
-        LOG.info("worker %s ends after %d studies", self.name, taken)
+        LOG.info("worker %s: stopping after %d studies", self.name, taken)
         return taken
 
     def _claim(self, store: Store) -> Lease | None:
@@ -141,7 +141,7 @@ class Worker:
                 per_owner=self._options.per_owner,
             )
         except StoreUnavailable as error:
-            LOG.warning("no study can be taken, trying again: %s", error)
+            LOG.warning("cannot take a study, trying again: %s", error)
             return None
         self._empty = self._empty + 1 if lease is None and self._options.drain else 0
         return lease
@@ -173,7 +173,7 @@ class Worker:
                 held.event("lease_lost", str(error))
                 return
             except StoreError as error:
-                LOG.error("%s: left as it is: %s", name, error)
+                LOG.error("%s: left unchanged: %s", name, error)
                 return
             LOG.info("%s: %s%s", name, state, f": {message}" if message else "")
 
@@ -183,8 +183,8 @@ class Worker:
         if study.attempts > options.max_attempts:
             return self._fail(
                 held,
-                f"it was started {options.max_attempts} times, and no worker came to the end of "
-                "it: it may kill its workers, such as by using up their memory",
+                f"it was started {options.max_attempts} times, but no worker finished it: it "
+                f"may kill its workers, for example by using up their memory",
             )
         try:
             spec = stored_spec(study)
@@ -218,7 +218,7 @@ class Worker:
                         ray=RayOptions(options.ray_address, options.cores, keep=True),
                         stop=self._stopping.is_set,
                         stopped_state=StudyState.QUEUED,
-                        stopped_message=f"{self.name} was stopped; another worker goes on",
+                        stopped_message=f"{self.name} was stopped; another worker will continue",
                         progress=progress,
                         limits=self._limits,
                     ),
@@ -281,7 +281,7 @@ class _Presence(PeriodicThread):
         try:
             self._store.beat(self._beating)
         except StoreError as error:
-            LOG.debug("no sign of life: %s", error)
+            LOG.debug("heartbeat failed: %s", error)
 
 
 def _accelerators() -> int:

@@ -66,8 +66,9 @@ def faults_of_constraints(
     if sizes and constraints:
         yield (
             ("constraints",),
-            "constraints must be told by trainings of the model and length that are forecast, but this ladder has "
-            "smaller ones; leave them out, or give the ladder as a list of batch sizes",
+            "constraints need trainings of the model and length that are forecast, but this "
+            "ladder has smaller ones; leave constraints out, or give the ladder as a list of "
+            "batch sizes",
         )
     for each in constraints:
         place = ("constraints", each.name)
@@ -80,8 +81,8 @@ def faults_of_constraints(
             which = "resources.fused_trials" if fused else "update_mode asynchronous"
             yield (
                 place,
-                f"constraints.{MEMORY} must be told by each training, but with {which} they share their memory; leave "
-                "one of the two out",
+                f"constraints.{MEMORY} must be measured for each training, but with {which} "
+                f"trainings share their memory; leave one of the two out",
             )
         elif program is not None:
             yield from _faults_of_program(each, program)
@@ -98,14 +99,15 @@ def faults_of_metrics(
         if each.name == MEMORY and not memory:
             yield (
                 place,
-                f"constraints.{MEMORY} must be measured, but workload {workload!r} computes in the memory of the sweep "
-                "and tells none; leave it out",
+                f"constraints.{MEMORY} must be measured, but workload {workload!r} computes in "
+                f"the memory of the sweep process and reports none; leave it out",
             )
         elif each.name not in OF_ANY and each.name not in metrics:
             known = (*OF_ANY, *metrics)
             yield (
                 place,
-                f"constraints must name what workload {workload!r} tells ({', '.join(sorted(known))}), but got "
+                f"constraints must name what workload {workload!r} reports "
+                f"({', '.join(sorted(known))}), but got "
                 f"{shown(each.name)}{nearest(each.name, known)}",
             )
         elif each.name in metrics and metrics[each.name] == each.at_most:
@@ -157,5 +159,5 @@ def _faults_of_program(
         yield (
             place,
             f"constraints.{constraint.name} must be reported, but program.report.pattern has no group "
-            f"(?P<{constraint.name}>...): add one, or have the program report it by hpo.report",
+            f"(?P<{constraint.name}>...): add one, or have the program report it with hpo.report",
         )

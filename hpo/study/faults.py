@@ -99,7 +99,7 @@ def _rule(fault: Any, cause: BaseException | None) -> str:
         return (
             f"must be {_BOUND[kind](fault['ctx'])}, but got {shown(got)}{nearest(str(got), names)}"
         )
-    return f"must hold this rule: {fault['msg']}, but got {shown(got)}"
+    return f"breaks a rule: {fault['msg']}, but got {shown(got)}"
 
 
 def _is_scalar(value: Any) -> bool:

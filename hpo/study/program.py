@@ -90,10 +90,18 @@ def faults_of_program(
     if program is None:
         if workload != PROGRAM:
             return []
-        return [((), "workload program needs a section program: command, train_samples and report")]
+        return [
+            (
+                (),
+                "workload program needs a section `program` with command, train_samples and report",
+            )
+        ]
     if workload != PROGRAM:
         return [
-            (("program",), f"program is for workload: program, but the workload is {workload!r}")
+            (
+                ("program",),
+                f"the section `program` needs workload: program, but the workload is {workload!r}",
+            )
         ]
     options = program.options
     read = placeholders(options.words)
@@ -101,8 +109,9 @@ def faults_of_program(
     faults: list[tuple[Location, str]] = [
         (
             ("program", "command"),
-            f"the command reads {{{name}}}, which is no placeholder and no setting of search"
-            f"{nearest(name, known) or f'; name it there with a domain or a value ({name}: ...)'}",
+            f"the command contains {{{name}}}, which is neither a placeholder nor a setting in "
+            f"search"
+            f"{nearest(name, known) or f'; add it there with a domain or a value ({name}: ...)'}",
         )
         for name in own_placeholders(options.words)
         if name not in (*search.own_names, *sizes)

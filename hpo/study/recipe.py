@@ -64,8 +64,8 @@ def _check_no_own_optimizer(space: SearchSpace) -> None:
     for name in space.possible("optimizer"):
         if is_own(name):
             message = (
-                f"optimizer {name!r} is one that only a program knows (workload: program); another workload takes it "
-                "as a plug-in, one file in a package of yours"
+                f"optimizer {name!r} is known only to your program, so it needs workload: "
+                f"program; for another workload write it as a plug-in, one file in your own package"
             )
             raise SearchSpaceError([("optimizer", message)])
 
@@ -122,8 +122,9 @@ def _over(published: Recipe, search: Mapping[str, Any], own: Collection[str] | N
 
 def _not_named(published: Recipe, name: str) -> str:
     return (
-        f"{name} moves with the batch size in recipe {published.name!r} ({published.published(name)}), so search "
-        f"must tune it, as by {name}: {{uniform: [low, high], role: scaled}}, or give it a value"
+        f"{name} changes with the batch size in recipe {published.name!r} "
+        f"({published.published(name)}), so search must tune it, such as {name}: {{uniform: "
+        f"[low, high], role: scaled}}, or give it a value"
     )
 
 
@@ -137,7 +138,8 @@ def _too_long(published: Recipe, setting: str, times: tuple[float, ...], epochs:
     )
     return (
         f"recipe {published.name!r} is made for {published.epochs:g} epochs and sets {setting} to "
-        f"{published_value}, which budget.epochs_per_trial {epochs:g} does not hold; give {setting} in search "
+        f"{published_value}, which does not fit in budget.epochs_per_trial {epochs:g}; give "
+        f"{setting} in search "
         f"(the same share of the budget is {scaled}), or raise the budget"
     )
 

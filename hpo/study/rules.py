@@ -31,8 +31,8 @@ def check_workload(workload: str) -> str:
     """Return ``workload`` if it is a name or ``package.module:Class``; else raise ValueError."""
     if not _WORKLOAD.fullmatch(workload):
         raise ValueError(
-            "must be the name of a workload, or package.module:Class for your own, "
-            f"but got {shown(workload)}"
+            "must be the name of a workload, or package.module:Class for your own class, but "
+            f"got {shown(workload)}"
         )
     return workload
 
@@ -103,8 +103,9 @@ def faults_of_workers(
         yield (
             ("resources",),
             (
-                f"every rung of the ladder must be a multiple of {unit}, the {workers} workers of a trial times their "
-                f"normalization_batch_size, but got {rung}; take fewer workers or larger rungs"
+                f"every rung of the ladder must be a multiple of {unit}, the {workers} workers "
+                f"of a trial times their normalization_batch_size, but got {rung}; use fewer "
+                f"workers or larger rungs"
             ),
         )
 

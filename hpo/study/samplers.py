@@ -62,7 +62,7 @@ SAMPLERS: Registry[SamplerDescription] = Registry(
         ),
         "forecast": SamplerDescription(
             rule="hpo.tuning.generation.search_sampler:ForecastSampler",
-            about="a search over all batches that ends by itself",
+            about="a search over all batch sizes that stops by itself",
             source="docs/concepts/extrapolation.md",
             chooses_rung=True,
         ),

@@ -98,7 +98,7 @@ def split_ladder(values: Any) -> Any:
         return values
     if "sizes" in values:
         raise SpecFaultsError(
-            [(("sizes",), "unknown key 'sizes'; name them in the ladder: {width: [...]}")]
+            [(("sizes",), "unknown key 'sizes'; give sizes in the ladder: {width: [...]}")]
         )
     ladder = values.get("ladder")
     if not isinstance(ladder, Mapping):
@@ -108,7 +108,8 @@ def split_ladder(values: Any) -> Any:
             [
                 (
                     ("ladder",),
-                    f"ladder must name its batches, {BATCH}: [...], but got {shown(list(ladder))}",
+                    f"ladder must give its batch sizes as {BATCH}: [...], but got "
+                    f"{shown(list(ladder))}",
                 )
             ]
         )
@@ -126,7 +127,8 @@ def _faults_of_names(ladder: Mapping[Any, Any]) -> Iterator[tuple[Location, str]
         if name not in DIRECTIONS:
             yield (
                 ("ladder",),
-                f"ladder knows no direction {shown(name)}{nearest_or_all(str(name), (BATCH, *DIRECTIONS))}",
+                f"ladder has no size "
+                f"{shown(name)}{nearest_or_all(str(name), (BATCH, *DIRECTIONS))}",
             )
         elif not isinstance(each, Sequence) or isinstance(each, str) or not each:
             yield (
@@ -273,8 +275,9 @@ def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
         if name not in spec.sizes:
             yield (
                 ("full_scale", name),
-                f"full_scale.{name} needs a ladder that names smaller ones, ladder: {{{BATCH}: [...], {name}: [...]}}, "
-                f"or leave it out{_in_data(spec, name)}",
+                f"full_scale.{name} needs a ladder with smaller values, ladder: {{{BATCH}: "
+                f"[...], {name}: [...]}}; add them, or leave full_scale.{name} "
+                f"out{_in_data(spec, name)}",
             )
     yield from _faults_of_cost(spec)
     if not spec.sizes:
@@ -284,7 +287,8 @@ def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
         if at_full is None:
             yield (
                 ("full_scale",),
-                f"full_scale must say which {name} it is for, as the ladder names {name}; add full_scale: "
+                f"full_scale must give its {name}, as the ladder has several {name} values; "
+                f"add full_scale: "
                 f"{{{BATCH}: ..., {name}: ...}}",
             )
         elif at_full < sizes[-1]:
@@ -303,7 +307,8 @@ def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
     elif spec.budget.trials < rungs:
         yield (
             ("budget", "trials"),
-            f"budget.trials must be at least {rungs}, one for each batch at each combination of sizes, but got "
+            f"budget.trials must be at least {rungs}, one for each batch size at each "
+            f"combination of sizes, but got "
             f"{spec.budget.trials}",
         )
     if SAMPLES in spec.sizes:
@@ -311,14 +316,14 @@ def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
     if SAMPLERS[spec.sampler].chooses_rung:
         yield (
             ("sampler",),
-            f"a ladder of several sizes needs a sampler that trains rung by rung, but got {spec.sampler}, which "
-            "chooses the batch; take tpe",
+            f"a ladder of several sizes needs a sampler that trains rung by rung, but got "
+            f"{spec.sampler}, which chooses the batch size itself; use tpe",
         )
     if spec.resources.fused_trials > 1:
         yield (
             ("resources", "fused_trials"),
-            f"fused trials must have one size of model, but got a ladder of several and fused_trials "
-            f"{spec.resources.fused_trials}; leave it out",
+            f"fused trials must have the same model size, but the ladder has several sizes and "
+            f"resources.fused_trials is {spec.resources.fused_trials}; leave fused_trials out",
         )
 
 
@@ -328,13 +333,13 @@ def _faults_of_workload(spec: FittingStudy, name: str) -> Iterator[tuple[Locatio
     if option in spec.data:
         yield (
             ("data", option),
-            f"{name} must stand in the ladder and full_scale or in data, but got both; drop "
-            f"{'it' if option == name else option} from data",
+            f"{name} must be given in the ladder and full_scale or in data, but got both; "
+            f"remove {'it' if option == name else option} from data",
         )
     if name in spec.search.fixed or name in spec.search.domains:
         yield (
             ("search", name),
-            f"{name} must stand in the ladder or in search, but got both; drop it from search",
+            f"{name} must be given in the ladder or in search, but got both; remove it from search",
         )
     if name == SAMPLES:
         return
@@ -342,17 +347,18 @@ def _faults_of_workload(spec: FittingStudy, name: str) -> Iterator[tuple[Locatio
         if name not in (spec.program.options.own_settings or ()):
             yield (
                 ("program", "command"),
-                f"the command must read {{{name}}}, in which the ladder grows, but it does not; add it",
+                f"the command must contain {{{name}}}, which varies over the ladder, but it "
+                f"does not; add it",
             )
     elif spec.workload in WORKLOADS and name not in WORKLOADS[spec.workload].grows:
         knows = WORKLOADS[spec.workload].grows
         others = [each for each, described in WORKLOADS.items() if name in described.grows]
         yield (
             ("ladder",),
-            f"workload {spec.workload!r} knows no {name}"
-            f"{f'; it grows in {chr(44).join(knows)}' if knows else ''}. {name.capitalize()} is known to "
-            f"{', '.join(others)}, to a class of your own that names it in own_settings, and to a program whose "
-            f"command reads {{{name}}}",
+            f"workload {spec.workload!r} has no option {name}"
+            f"{f'; it grows in {chr(44).join(knows)}' if knows else ''}. {name.capitalize()} "
+            f"is supported by {', '.join(others)}, by your own class if own_settings lists it, "
+            f"and by a program whose command contains {{{name}}}",
         )
 
 
@@ -367,10 +373,11 @@ def _faults_of_cost(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
         example = " * ".join({WIDTH: "{width}**2", DEPTH: "{depth}"}[name] for name in grown)
         yield (
             place,
-            "cost must say what a sample costs in a model of any size, as a formula of "
-            f"{' and '.join(f'{{{name}}}' for name in grown)}, in which the ladder grows, but "
-            f"{'its flops_per_sample is a number or not there' if program.cost else 'there is none'}; add cost: "
-            f"'{example}' if it costs so, in any unit, or to the figures of cost flops_per_sample as a formula",
+            "cost must give the cost of a sample for every model size, as a formula of "
+            f"{' and '.join(f'{{{name}}}' for name in grown)}, which the ladder varies, but "
+            f"{'its flops_per_sample is a number or missing' if program.cost else 'there is none'}; "
+            f"add cost: '{example}' if that fits, in any unit, or give flops_per_sample under cost "
+            "as a formula",
         )
         return
     if formula is not None:
@@ -378,7 +385,8 @@ def _faults_of_cost(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
             if name not in formula.names:
                 yield (
                     place,
-                    f"cost must read {{{name}}}, in which the ladder grows, but got {formula.text!r}; add it",
+                    f"cost must contain {{{name}}}, which varies over the ladder, but got "
+                    f"{formula.text!r}; add it",
                 )
                 return
     texts = [program.cost] if isinstance(program.cost, str) else [*(program.cost or {}).values()]
@@ -387,8 +395,9 @@ def _faults_of_cost(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
             if name not in spec.sizes:
                 yield (
                     place,
-                    f"cost must read what the ladder grows in, {', '.join(spec.sizes) or 'nothing'}, but "
-                    f"{text!r} reads {{{name}}}; write its value",
+                    f"cost may contain only what varies over the ladder, "
+                    f"{', '.join(spec.sizes) or 'nothing'}, but {text!r} contains {{{name}}}; "
+                    f"write its value instead",
                 )
                 return
     every = itertools.islice(itertools.product(*spec.sizes.values()), MOST_POINTS)
@@ -411,21 +420,22 @@ def _faults_of_samples(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
     if within is None:
         yield (
             ("ladder", SAMPLES),
-            "samples are the length of trainings of a fixed budget, but the target ends them; give target: {metric: "
+            "samples give the length of trainings with a fixed budget, but here the target "
+            "ends trainings; give target: {metric: "
             "..., best_within: {samples: ...}}, or leave samples out of the ladder",
         )
     elif full is not None and full.samples is not None and within.samples != full.samples:
         yield (
             ("target", "best_within"),
-            f"best_within must be the samples of full_scale, {full.samples}, but got "
+            f"best_within must equal the samples of full_scale, {full.samples}, but got "
             f"{within.model_dump(exclude_none=True)}",
         )
     least, largest = spec.sizes[SAMPLES][0], spec.ladder[-1]
     if least < largest:
         yield (
             ("ladder", SAMPLES),
-            f"ladder.samples must hold one update at least at every batch of the ladder, but got {least}, which is "
-            f"less than {largest}",
+            f"ladder.samples must allow at least one update at every batch size of the ladder, "
+            f"but got {least}, which is less than the batch size {largest}",
         )
 
 

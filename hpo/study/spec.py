@@ -163,9 +163,9 @@ class ResourceSection(Section):
 
 
 class StudySpec(Section):
-    """One study, as its file says; equal if they say the same, whatever the text.
+    """One study, as described by its file; equal if the content is the same, whatever the text.
 
-    ``ladder`` holds the batches, ``sizes`` what else a ladder names that is a mapping.
+    ``ladder`` holds the batch sizes, ``sizes`` the other sizes of a ladder that is a mapping.
     """
 
     not_keys: ClassVar[tuple[str, ...]] = ("sizes",)
@@ -272,7 +272,7 @@ class StudySpec(Section):
 
     @property
     def repeated(self) -> str:
-        """The rule that trains configurations again with other seeds; "" where none does."""
+        """The rule that trains configurations again with other seeds; "" if there is none."""
         if self.seeds > 1:
             return f"seeds: {self.seeds} repeats the best settings with other seeds"
         if self.full_scale is not None and self.full_scale.validate_plan:
@@ -281,7 +281,7 @@ class StudySpec(Section):
 
     @property
     def race_batch(self) -> int | None:
-        """The full-scale batch size at which settings may be raced after the sweep; None where nothing is raced.
+        """The full-scale batch size at which settings may be raced after the sweep; None if nothing is raced.
 
         Over several sizes it is raced with the model of the full scale, unless the sweep itself trains that there.
         """
@@ -293,8 +293,8 @@ class StudySpec(Section):
 
     @property
     def varied(self) -> list[str]:
-        """The names of what varies between trials beside batch and seed: the sizes of a ladder that has several, the
-        tuned settings.
+        """The names of what varies between trials besides batch size and seed: the sizes of a ladder that has several,
+        the tuned settings.
         """
         return [*(name for name, _ in full_point(self)), *self.search.names]
 
@@ -339,7 +339,7 @@ class StudySpec(Section):
         return yaml_text.write(self.to_dict())
 
     def renamed(self, name: str) -> StudySpec:
-        """The same study under another name, its text with its comments where that can be; :class:`SpecError`."""
+        """The same study under another name, keeping the comments of its text if possible; :class:`SpecError`."""
         word = (
             name if re.fullmatch(r"[A-Za-z][\w-]*", name) else json.dumps(name, ensure_ascii=False)
         )
@@ -401,14 +401,14 @@ def _faults_of_auto(study: StudySpec) -> Iterator[tuple[study_faults.Location, s
     if not SAMPLERS[study.sampler].chooses_rung and not study.sizes:
         yield (
             ("sampler",),
-            f"budget: auto needs a sampler that ends by itself (forecast), but got {study.sampler}; or give "
-            "budget: {trials: ...}",
+            f"budget: auto needs a sampler that stops by itself (forecast), but got "
+            f"{study.sampler}; use it, or give budget: {{trials: ...}}",
         )
     elif not study.search.scaled:
         yield (
             ("budget",),
-            "budget: auto needs a setting with role: scaled, by which the search knows when to end; or give "
-            "budget: {trials: ...}",
+            "budget: auto needs a setting with role: scaled, which decides when the search "
+            "stops; add one, or give budget: {trials: ...}",
         )
     for name in study.search.scaled:
         if isinstance(study.search.domains.get(name), Categorical):
@@ -427,23 +427,25 @@ def _faults_of_fixed_budget(study: StudySpec) -> Iterator[tuple[study_faults.Loc
     if study.budget.ends_by_itself and not study.sizes:
         yield (
             ("budget",),
-            f"budget: auto must have a target that ends trainings, or a ladder over sizes, but got best_within with "
-            f"one size; give budget: {{trials: ...}}, {way_out}",
+            f"budget: auto needs a target that ends trainings, or a ladder of several sizes, "
+            f"but got best_within with one size; give budget: {{trials: ...}}, {way_out}",
         )
     elif SAMPLERS[study.sampler].chooses_rung:
         yield (
             ("sampler",),
-            f"sampler {study.sampler} must have a target that ends trainings, but got best_within; take tpe, {way_out}",
+            f"sampler {study.sampler} needs a target that ends trainings, but got best_within; "
+            f"use tpe, {way_out}",
         )
     if study.budget.race:
         yield (
             ("budget", "race"),
-            f"a race must have a target that ends trainings, but got best_within; leave race out, {way_out}",
+            f"a race needs a target that ends trainings, but got best_within; leave race out, "
+            f"{way_out}",
         )
 
 
 def load_study(path: str | Path) -> StudySpec:
-    """The study in a YAML file; whatever is wrong with the file raises :class:`SpecError`."""
+    """The study in a YAML file; any fault in the file raises :class:`SpecError`."""
     try:
         with Path(path).open("rb") as file:
             raw = file.read(yaml_text.MAX_BYTES + 1)
@@ -472,8 +474,8 @@ def parse_study(
 ) -> StudySpec:
     """The study in a YAML text.
 
-    ``path`` is the file that errors name. ``folder`` is where the study's own modules and data lie; that of ``path``
-    if not given.
+    ``path`` is the file named in errors. ``folder`` is where the study's own modules and data are; default: that of
+    ``path``.
     """
     place = None if path is None else str(path)
     if folder is None and path is not None:

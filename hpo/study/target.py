@@ -61,8 +61,9 @@ class StudyTarget(Section):
         if self.best_within is not None and any(given):
             other = "at_least" if given[0] else "at_most"
             raise ValueError(
-                "must have at_least or at_most (how soon is it reached) or best_within (how good does it get), but "
-                f"got {other} and best_within; ask the other question in a study of another name"
+                "must have at_least or at_most (how soon is the target reached?) or "
+                f"best_within (how good does the metric get?), but got {other} and best_within; "
+                "use a second study, with another name, for the other question"
             )
         if self.best_within is None and given[0] == given[1]:
             got = "both" if given[0] else "neither"
@@ -72,7 +73,8 @@ class StudyTarget(Section):
             )
         if self.best_within is None and self.direction is not None:
             raise ValueError(
-                f"must have direction with best_within alone, but got {self.direction} with a threshold; leave it out"
+                f"direction must be used only with best_within, but got {self.direction} with "
+                f"a threshold; leave it out"
             )
         return self
 
@@ -155,7 +157,7 @@ def faults_of_target(
         needs = "train_samples" + (" and sequence_length" if unit == "tokens" else "")
         yield (
             place,
-            f"best_within in {unit} needs a study that says how many an epoch has (data: {needs}"
+            f"best_within in {unit} needs the number of {unit} in an epoch (data: {needs}"
             f"{'; program: train_samples' if unit == 'samples' else ''}), but got none; give best_within: "
             "{epochs: ...}",
         )
@@ -165,8 +167,8 @@ def faults_of_target(
     elif abs(epochs_per_trial - epochs) > 1e-6 * epochs:
         yield (
             ("budget", "epochs_per_trial"),
-            f"budget.epochs_per_trial must be the {epochs:g} epochs of target.best_within, to which trainings go, "
-            f"but got {epochs_per_trial:g}; leave it out",
+            f"budget.epochs_per_trial must be the {epochs:g} epochs of target.best_within, the "
+            f"length of each training, but got {epochs_per_trial:g}; leave it out",
         )
     samples = _samples_per_epoch(plain, data)
     most = None if samples is None else epochs * samples
@@ -174,8 +176,9 @@ def faults_of_target(
     if large is not None:
         yield (
             place,
-            f"best_within must hold one update at least at every batch of the study, but got {amount:g} {unit}, which "
-            f"is less than one batch of {large}; raise it, or leave that batch out",
+            f"best_within must allow at least one update at every batch size of the study, but "
+            f"got {amount:g} {unit}, which is less than one batch of {large}; raise it, or "
+            f"leave that batch size out",
         )
 
 

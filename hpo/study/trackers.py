@@ -47,12 +47,13 @@ TRACKERS: Registry[TrackerDescription] = Registry(
     {
         "wandb": TrackerDescription(
             rule=f"{_EXPORTS}.wandb_log:WandbTracker",
-            about="Weights & Biases; without a network or a key into a folder for `wandb sync`",
+            about="Weights & Biases; without network access or a key, into a folder for `wandb "
+            "sync`",
             source="docs.wandb.ai",
             settings={
-                "project": "the project; largebatch if not given",
-                "entity": "the user or team; that of the key if not given",
-                "mode": "online or offline; online if not given",
+                "project": "the project; default: largebatch",
+                "entity": "the user or team; default: that of the key",
+                "mode": "online or offline; default: online",
             },
             places=("entity",),
         ),
@@ -61,9 +62,9 @@ TRACKERS: Registry[TrackerDescription] = Registry(
             about="MLflow",
             source="mlflow.org/docs",
             settings={
-                "uri": "a tracking server or a database; MLFLOW_TRACKING_URI, or a database beside the study, "
-                "if not given",
-                "experiment": "the experiment; the name of the study if not given",
+                "uri": "a tracking server or a database; default: MLFLOW_TRACKING_URI, or a "
+                "database beside the study",
+                "experiment": "the experiment; default: the study's name",
             },
             places=("uri",),
         ),
@@ -71,9 +72,7 @@ TRACKERS: Registry[TrackerDescription] = Registry(
             rule=f"{_EXPORTS}.tensorboard_log:open_tensorboard",
             about="event files for TensorBoard",
             source="tensorboard.dev",
-            settings={
-                "folder": "where they are written; tensorboard beside the study if not given"
-            },
+            settings={"folder": "the folder to write to; default: tensorboard beside the study"},
             places=("folder",),
         ),
         "aim": TrackerDescription(
@@ -81,8 +80,9 @@ TRACKERS: Registry[TrackerDescription] = Registry(
             about="Aim",
             source="aimstack.readthedocs.io",
             settings={
-                "repo": "its repository, a folder or aim://host:port; aim beside the study if not given",
-                "experiment": "the experiment; the name of the study if not given",
+                "repo": "its repository, a folder or aim://host:port; default: aim beside the "
+                "study",
+                "experiment": "the experiment; default: the study's name",
             },
             places=("repo",),
         ),
@@ -113,7 +113,9 @@ def parse_trackers(values: Any) -> tuple[TrackerChoice, ...]:
     names = [each.name for each in found]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"must name a tracker once, but got {name} {names.count(name)} times")
+            raise ValueError(
+                f"must name each tracker once, but got {name} {names.count(name)} times"
+            )
     return tuple(found)
 
 
@@ -137,17 +139,18 @@ def allowed_here(
     for each in chosen:
         places = [key for key in each.settings if key in TRACKERS[each.name].places]
         if each.name not in names:
-            allowed = f"those of its operator: {', '.join(names)}" if names else "none"
+            allowed = f"those that its operator allows: {', '.join(names)}" if names else "none"
             refused.append(f"tracker {each.name}: this worker writes to {allowed}")
         elif places:
             refused.append(
-                f"tracker {each.name}: where it writes is the operator's affair here, but the study gives "
-                f"{', '.join(places)}; leave it out"
+                f"tracker {each.name}: on this worker the operator decides where it writes, "
+                f"but the study gives {', '.join(places)}; leave it out"
             )
         else:
             found.append(each)
     return found, [
-        f"{why}; trials go on without it, and `hpo export trackers` writes them from the database"
+        f"{why}; trials continue without it, and `hpo export trackers` writes them later from "
+        f"the database"
         for why in refused
     ]
 

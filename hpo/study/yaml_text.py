@@ -157,7 +157,7 @@ class _Reader:
                 first = self.document.lines[(*location, key)]
                 self.document.faults.append(
                     Fault(
-                        f"a key must stand once, but got {key!r} a second time, after line {first}",
+                        f"a key must be unique, but got {key!r} a second time, after line {first}",
                         line,
                         ".".join(map(str, (*location, key))),
                     )

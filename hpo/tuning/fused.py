@@ -98,7 +98,8 @@ class FusedRuns:
         try:
             if not isinstance(training, Training):
                 raise JobError(
-                    "fused trials must be of a workload whose model this project trains, but got "
+                    "fused trials need a workload with a model that largebatch itself trains, "
+                    "but got "
                     f"{training.job.workload!r}; leave resources.fused_trials out"
                 )
             key = fusion_key(training.job)

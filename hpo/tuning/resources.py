@@ -112,12 +112,14 @@ def check_shares(resources: TrialResources) -> None:
     each, node = resources.gpus_per_worker, resources.node.get("GPU", 0.0)
     if node > 1 and node != int(node):
         raise TuningError(
-            f"a trial must take a fraction of one GPU, or whole GPUs, of a node, but {resources.workers_per_node} "
+            f"a trial must use a fraction of one GPU, or whole GPUs, of a node, but "
+            f"{resources.workers_per_node} "
             f"workers with gpus_per_worker {each:g} take {node:g}"
         )
     if resources.grouped and not resources.program and each != int(each):
         raise TuningError(
-            "workers that train one model together need a GPU each (NCCL refuses two on one), or none, but got "
+            "workers that train one model together need one GPU each (NCCL refuses two workers "
+            "on one), or none, but got "
             f"gpus_per_worker {each:g}; fractions are for trials of one worker"
         )
 

@@ -81,7 +81,7 @@ class StorageRetry:
             if waited >= self._seconds or self._stopped():
                 self._log(
                     f"gave up after {waited:.0f} s; results since then are not stored, and "
-                    "their trials run again when the study goes on"
+                    f"their trials run again when the study continues"
                 )
                 raise error
             self._sleep(min(pause, max(self._seconds - waited, 0.0)))
@@ -95,7 +95,9 @@ class StorageRetry:
                 error = still
                 continue
             back = (
-                "the database is back" if isinstance(error, StoreUnavailable) else "there is room"
+                "the database is available again"
+                if isinstance(error, StoreUnavailable)
+                else "there is room"
             )
             self._log(f"{back} after {self._clock() - lost_at:.1f} s; nothing was lost")
             return result

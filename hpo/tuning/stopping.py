@@ -125,7 +125,7 @@ class LadderASHA:
 
     def reason(self, trial_id: str, epochs: float) -> str:
         """Why a trial was stopped."""
-        return f"half of the trainings at this batch size did better by epoch {epochs:.2f}"
+        return f"half of the trainings at this batch size were better at epoch {epochs:.2f}"
 
     def _add(self, rung: dict[str, _Curve], trial_id: str, result: Mapping[str, Any]) -> _Curve:
         curve = rung.setdefault(trial_id, _Curve())

@@ -47,9 +47,10 @@ GIVE_UP_AFTER = 4
 def ways_out(study: str) -> str:
     """Return advice for a study whose trials failed."""
     return (
-        "fix the cause and run the study again: where its file names another program or command, its failed "
-        "trials are trained again, and by `hpo run --retry-failed` (at a server `hpo resume --retry-failed`) in any "
-        f"case; `hpo delete {study}` removes the study, `hpo rename {study} NEW` leaves its name to another"
+        f"fix the cause and run the study again: if its file has another program or command, "
+        f"its failed trials are trained again, and with `hpo run --retry-failed` (on a server "
+        f"`hpo resume --retry-failed`) in any case; `hpo delete {study}` removes the study, "
+        f"`hpo rename {study} NEW` frees its name"
     )
 
 

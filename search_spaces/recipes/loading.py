@@ -72,7 +72,7 @@ def parse_recipe(text: str, name: str) -> Recipe:
 
 def _recipe(values: Any, name: str) -> Recipe:
     if not isinstance(values, Mapping) or values.get("name") != name:
-        raise RecipeError(f"the file must hold a recipe whose name is the file's, {name!r}")
+        raise RecipeError(f"the file must hold a recipe with the name of the file, {name!r}")
     _check_keys(values, _KEYS, "a recipe")
     plain: dict[str, Any] = dict(values)
     samples = plain.pop("train_samples", None)
@@ -92,7 +92,7 @@ def _recipe(values: Any, name: str) -> Recipe:
     )
     if made.table and made.global_batch_size not in made.table:
         raise RecipeError(
-            f"global_batch_size must be one of the table's, but got {made.global_batch_size}"
+            f"global_batch_size must be one of those in the table, but got {made.global_batch_size}"
         )
     made = dataclasses.replace(
         made, settings={**made.settings, **made.table.get(made.global_batch_size, {})}

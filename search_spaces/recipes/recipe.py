@@ -172,7 +172,7 @@ class Recipe:
     def published(self, name: str) -> str:
         """How a setting was published, in words: its value here, its formula, or why it is unknown."""
         if name in self.unknown:
-            return f"not published as far as known ({self.unknown[name]})"
+            return f"not known to be published ({self.unknown[name]})"
         rule = f", by the rule {self.scaling[name]}" if name in self.scaling else ""
         return (
             f"{_shown(self.settings[name])} at global batch size {self.global_batch_size:,}{rule}"
@@ -198,13 +198,14 @@ class Recipe:
         if self.table and global_batch_size not in self.table:
             raise RecipeError(
                 f"recipe {self.name!r} is published at the global batch sizes "
-                f"{', '.join(map(str, sorted(self.table)))}, but got {global_batch_size}; take one of "
-                "them, or let a study find the settings between"
+                f"{', '.join(map(str, sorted(self.table)))}, but got {global_batch_size}; use "
+                f"one of these, or let a study find the settings in between"
             )
         if not self.table and not self.scaling and global_batch_size != self.global_batch_size:
             raise RecipeError(
-                f"recipe {self.name!r} is published at global batch size {self.global_batch_size} alone "
-                f"and has no rule for {global_batch_size}; let a study find "
+                f"recipe {self.name!r} is published only at global batch size "
+                f"{self.global_batch_size} and has no rule for {global_batch_size}; let a "
+                f"study find "
                 f"{', '.join(self.moving)} there"
             )
         ruled = {name: rule(global_batch_size) for name, rule in self.scaling.items()}

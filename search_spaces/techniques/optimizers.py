@@ -47,7 +47,8 @@ class OptimizerDescription(Technique):
 
 _LAYERWISE = (0.6, 0.15)
 _LAYERWISE_SOURCE = (
-    "a layer's update is proportional to the rate whatever the gradient, which LEGW scales with the square root "
+    "a layer's update is proportional to the learning rate whatever the gradient, which LEGW "
+    "scales with the square root "
     "(arXiv:1901.08256)"
 )
 _ADAM = (0.75, 0.2)
@@ -67,15 +68,17 @@ def _share(what: str, default: float) -> OwnSetting:
 def _needs_one_server(settings: Any) -> Iterator[str]:
     if settings.update_mode != "synchronous":
         yield (
-            f"optimizer {settings.optimizer!r} is evaluated at its average, which a parameter server does not know; it "
-            f"needs update_mode 'synchronous', but got {settings.update_mode!r}"
+            f"optimizer {settings.optimizer!r} is evaluated at its averaged weights, which a "
+            f"parameter server does not have; it needs update_mode 'synchronous', but got "
+            f"{settings.update_mode!r}"
         )
 
 
 # settings of every optimizer that shrinks the weights by rate * weight_decay in each update
 _DECOUPLED = {
     "weight_decay_epochs": OwnSetting(
-        what="time scale 1 / (rate * weight_decay) of the decay, in the place of weight_decay; null: weight_decay",
+        what="time scale 1 / (rate * weight_decay) of the decay, instead of weight_decay; "
+        "null: use weight_decay",
         default=None,
         range=Range(0, low_open=True),
         unit="epochs",
@@ -91,12 +94,14 @@ _SCHEDULE_FREE = _DECOUPLED | {
         range=Range(0, 1, low_open=True, high_open=True),
     ),
     "schedule_free_rate_power": OwnSetting(
-        what="power of the largest rate so far that weighs an update in the average",
+        what="power of the largest learning rate so far that weights an update in the average",
         default=2.0,
         range=Range(0),
     ),
     "schedule_free_r": OwnSetting(
-        what="power of its number that weighs an update in the average", default=0.0, range=Range(0)
+        what="power of the update number that weights an update in the average",
+        default=0.0,
+        range=Range(0),
     ),
 }
 
@@ -117,7 +122,7 @@ class _Optimizers(Registry[OptimizerDescription]):
         return OptimizerDescription(
             title=name.removeprefix(OWN),
             rule=f"{name.removeprefix(OWN)}:program",
-            about="an optimizer of the program's own",
+            about="the program's own optimizer",
             source="the program",
             uses=tuple(
                 dict.fromkeys(
@@ -131,7 +136,10 @@ class _Optimizers(Registry[OptimizerDescription]):
         return is_own(name) or super().__contains__(name)
 
     def explain(self, name: object) -> str:
-        return f"{super().explain(name)}; one that only your program knows is written {OWN}NAME"
+        return (
+            f"{super().explain(name)}; an optimizer that only your program knows is written "
+            f"{OWN}NAME"
+        )
 
 
 def is_own(name: object) -> bool:
@@ -176,7 +184,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
         "larc": OptimizerDescription(
             title="LARC",
             rule="trainers.optimizers.larc:LARCRule",
-            about="layer-wise adaptive rate control, as apex has it",
+            about="layer-wise adaptive rate control, as in apex",
             source="NVIDIA/apex, apex/parallel/LARC.py",
             uses=(
                 "trust_coefficient",
@@ -248,7 +256,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
         "shampoo": OptimizerDescription(
             title="Shampoo",
             rule="trainers.optimizers.shampoo:ShampooRule",
-            about="second order by Kronecker factors, grafted onto momentum SGD",
+            about="second-order preconditioning with Kronecker factors, grafted onto momentum SGD",
             source="arXiv:1802.09568, arXiv:2002.09018",
             uses=(
                 "momentum",
@@ -287,7 +295,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
         "muon": OptimizerDescription(
             title="Muon",
             rule="trainers.optimizers.muon:MuonRule",
-            about="momentum made orthogonal for matrices, AdamW for the rest",
+            about="orthogonalized momentum for matrices, AdamW for the rest",
             source="kellerjordan.github.io/posts/muon; arXiv:2502.16982",
             uses=_MOMENTS,
             settings=_DECOUPLED
@@ -295,18 +303,19 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
                 "muon_momentum": _share("decay of the momentum of a matrix per update", 0.95),
                 "muon_nesterov": OwnSetting(what="Nesterov momentum for matrices", default=True),
                 "muon_rate_scaling": OwnSetting(
-                    what="a matrix's rate by the length of AdamW's updates (rms), or by its shape alone (shape)",
+                    what="scale a matrix's rate to match AdamW's update size (rms), or by its "
+                    "shape only (shape)",
                     default="rms",
                     choices=("rms", "shape"),
                 ),
                 "muon_rest_rate": OwnSetting(
-                    what="rate of the parameters that AdamW moves",
+                    what="learning rate of the parameters that AdamW updates",
                     default=1.0,
                     range=Range(0, low_open=True),
                     unit="of the rate",
                 ),
                 "muon_iterations": OwnSetting(
-                    what="steps of Newton and Schulz in each update",
+                    what="Newton-Schulz steps in each update",
                     default=5,
                     range=Range(1, 20),
                     whole=True,
@@ -348,7 +357,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
         "schedule_free_sgd": OptimizerDescription(
             title="ScheduleFreeSGD",
             rule="trainers.optimizers.schedule_free:ScheduleFreeSGDRule",
-            about="SGD whose average is evaluated, in the place of a decay",
+            about="SGD evaluated at its averaged weights, instead of a decay",
             source="arXiv:2405.15682",
             settings=_SCHEDULE_FREE,
             state_bytes=4,
@@ -358,7 +367,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
         "schedule_free_adamw": OptimizerDescription(
             title="ScheduleFreeAdamW",
             rule="trainers.optimizers.schedule_free:ScheduleFreeAdamWRule",
-            about="AdamW whose average is evaluated, in the place of a decay",
+            about="AdamW evaluated at its averaged weights, instead of a decay",
             source="arXiv:2405.15682",
             uses=("beta2", "epsilon", "bias_correction"),
             settings=_SCHEDULE_FREE,
@@ -381,7 +390,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
                 ),
                 "ademamix_beta3": _share("decay of the slow average per update", 0.9999),
                 "ademamix_warmup_epochs": OwnSetting(
-                    what="time over which the slow average comes in",
+                    what="time over which the slow average is phased in",
                     default=0.0,
                     range=Range(0),
                     unit="epochs",

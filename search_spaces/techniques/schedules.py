@@ -47,8 +47,8 @@ def _piecewise(settings: Any) -> Iterator[str]:
     values, milestones = len(settings.decay_values), len(settings.decay_milestones)
     if values != milestones + 1:
         yield (
-            "decay 'piecewise' needs one of decay_values before each of decay_milestones and one after the last, "
-            f"but got {values} values and {milestones} milestones"
+            "decay 'piecewise' needs one entry of decay_values before each of decay_milestones "
+            f"and one after the last, but got {values} values and {milestones} milestones"
         )
 
 
@@ -61,7 +61,8 @@ def _batch_pieces(settings: Any) -> Iterator[str]:
     milestones, factors = settings.batch_milestones, settings.batch_factors
     if not milestones or len(milestones) != len(factors):
         yield (
-            "batch_control 'piecewise' needs batch_milestones and one of batch_factors for each, but got "
+            "batch_control 'piecewise' needs batch_milestones and one entry of batch_factors "
+            "for each, but got "
             f"{len(milestones)} milestones and {len(factors)} factors"
         )
 
@@ -76,13 +77,14 @@ def _growth(settings: Any) -> Iterator[str]:
 
 _COOLDOWN = {
     "cooldown_share": OwnSetting(
-        what="last share in which the rate falls to end_learning_rate_factor; 0: none",
+        what="last share of the training in which the learning rate falls to "
+        "end_learning_rate_factor; 0: none",
         default=0.2,
         range=Range(0, 1),
         unit="of the training",
     ),
     "cooldown_shape": OwnSetting(
-        what="how it falls there: by a line, half a cosine, or as 1 less the root of time",
+        what="shape of the cooldown: linear, half a cosine, or 1 minus the square root of time",
         default="linear",
         choices=("linear", "cosine", "one_less_sqrt"),
     ),
@@ -105,28 +107,28 @@ DECAYS: Registry[DecayDescription] = Registry(
         ),
         "piecewise": DecayDescription(
             rule=f"{_RATES}:piecewise",
-            about="one of decay_values between each two milestones",
+            about="one of decay_values between two successive milestones",
             source="arXiv:1711.04325, slow start",
             uses=("decay_milestones", "decay_values"),
             faults=_piecewise,
         ),
         "polynomial": DecayDescription(
             rule=f"{_RATES}:polynomial",
-            about="a power of what is left, down to end_learning_rate_factor",
+            about="a power of the remaining share, down to end_learning_rate_factor",
             source="arXiv:1708.03888; MLPerf: power 2",
             uses=("decay_epochs", "decay_power", "end_learning_rate_factor"),
             ends=True,
         ),
         "cosine": DecayDescription(
             rule=f"{_RATES}:cosine",
-            about="half a period of a cosine, down to end_learning_rate_factor",
+            about="half a cosine period, down to end_learning_rate_factor",
             source="arXiv:1608.03983",
             uses=("decay_epochs", "end_learning_rate_factor"),
             ends=True,
         ),
         "linear": DecayDescription(
             rule=f"{_RATES}:linear",
-            about="a line down to end_learning_rate_factor, which is zero by default",
+            about="linear down to end_learning_rate_factor, which is zero by default",
             source="arXiv:2502.15938, linear to zero",
             uses=("decay_epochs", "end_learning_rate_factor"),
             ends=True,
@@ -141,12 +143,13 @@ DECAYS: Registry[DecayDescription] = Registry(
         ),
         "inverse_sqrt": DecayDescription(
             rule=f"{_RATES}:inverse_sqrt",
-            about="over the root of time, and a cooldown",
+            about="inverse square root of time, and a cooldown",
             source="arXiv:2106.04560, section 3.5",
             uses=("decay_epochs", "end_learning_rate_factor"),
             settings={
                 "inverse_sqrt_epochs": OwnSetting(
-                    what="time scale: so long after the warmup the rate is the peak over the root of 2",
+                    what="time scale: after this long past the warmup, the learning rate is "
+                    "the peak over the square root of 2",
                     default=1.0,
                     range=Range(0, low_open=True),
                     unit="epochs",
@@ -162,13 +165,15 @@ DECAYS: Registry[DecayDescription] = Registry(
             uses=("decay_epochs", "end_learning_rate_factor"),
             settings={
                 "power_start_epochs": OwnSetting(
-                    what="until when the rate keeps its peak",
+                    what="how long the learning rate stays at its peak",
                     default=1.0,
                     range=Range(0, low_open=True),
                     unit="epochs",
                 ),
                 "power_exponent": OwnSetting(
-                    what="power of time by which the rate falls", default=0.51, range=Range(0)
+                    what="power of time with which the learning rate falls",
+                    default=0.51,
+                    range=Range(0),
                 ),
                 **_COOLDOWN,
             },
@@ -185,12 +190,12 @@ WARMUP_SHAPES: Registry[WarmupDescription] = Registry(
     {
         "gradual": WarmupDescription(
             rule=f"{_RATES}:gradual",
-            about="a constant more each update",
+            about="a constant amount more each update",
             source="arXiv:1706.02677, section 2.2",
         ),
         "constant": WarmupDescription(
             rule=f"{_RATES}:constant_warmup",
-            about="the start throughout",
+            about="the start value throughout",
             source="arXiv:1706.02677, section 2.2",
         ),
         "exponential": WarmupDescription(
@@ -216,7 +221,7 @@ BATCH_CONTROLS: Registry[BatchControlDescription] = Registry(
         ),
         "grow": BatchControlDescription(
             rule=f"{_BATCHES}:BatchGrowth",
-            about="growth in place of the step decay",
+            about="growth instead of the step decay",
             source="arXiv:1711.00489",
             uses=("batch_limit_factor",),
             faults=_growth,
@@ -230,7 +235,7 @@ BATCH_CONTROLS: Registry[BatchControlDescription] = Registry(
         ),
         "doubling": BatchControlDescription(
             rule=f"{_BATCHES}:BatchDoubling",
-            about="twice the batch at planned times, ever longer apart, as the noise scale grows",
+            about="doubles the batch at planned times, ever longer apart, as the noise scale grows",
             source="arXiv:2505.23971, batch size warmup",
             uses=("batch_limit_factor", "batch_rate_rule"),
             settings={
@@ -241,7 +246,8 @@ BATCH_CONTROLS: Registry[BatchControlDescription] = Registry(
                     unit="epochs",
                 ),
                 "doubling_spacing": OwnSetting(
-                    what="each further doubling comes at so many times the progress of the one before",
+                    what="each further doubling comes at this multiple of the progress of the "
+                    "one before",
                     default=2.0,
                     range=Range(1, low_open=True),
                 ),
@@ -249,12 +255,13 @@ BATCH_CONTROLS: Registry[BatchControlDescription] = Registry(
         ),
         "noise_scale": BatchControlDescription(
             rule=f"{_BATCHES}:BatchByNoise",
-            about="twice the batch where the measured noise scale has grown beyond it",
+            about="doubles the batch when the measured noise scale exceeds it",
             source="arXiv:2505.23971, section 4; arXiv:1812.06162",
             uses=("batch_limit_factor", "batch_rate_rule"),
             settings={
                 "noise_scale_ratio": OwnSetting(
-                    what="the measured noise scale over the doubled batch from which on it doubles",
+                    what="doubles once the measured noise scale exceeds the doubled batch by "
+                    "this factor",
                     default=1.0,
                     range=Range(0, low_open=True),
                 ),

@@ -96,7 +96,7 @@ def write_archive(database: Database, path: Path) -> Manifest:
         raise StoreUnavailable(
             str(path),
             f"the archive cannot be written ({error.strerror or error})",
-            "give a file in a folder that you may write, on a disk with room",
+            "give a file in a writable folder, on a disk with free space",
         ) from error
     finally:
         partial.unlink(missing_ok=True)
@@ -130,8 +130,8 @@ def read_manifest(path: Path) -> Manifest:
         if isinstance(error, InvalidRecord):
             raise
         raise InvalidRecord(
-            f"{path} must be an archive that `hpo db backup` wrote, but it is none, or was cut "
-            f"off ({error})"
+            f"{path} must be an archive that `hpo db backup` wrote, but it is not one, or is "
+            f"incomplete ({error})"
         ) from error
 
 
@@ -183,7 +183,7 @@ def broken_references(connection: Connection) -> list[str]:
         (row[0], row[2]) for row in connection.exec_driver_sql("PRAGMA foreign_key_check")
     )
     return [
-        f"{count} rows of {child} point to {parent} that are not there"
+        f"{count} rows of {child} refer to missing rows of {parent}"
         for (child, parent), count in found.items()
     ]
 
@@ -244,7 +244,8 @@ def _load_table(connection: Connection, file: zipfile.ZipFile, table: ArchivedTa
     surplus = [name for name in table.columns if name not in columns]
     if surplus:
         raise InvalidRecord(
-            f"{table.name} has no column {', '.join(surplus)}: the archive does not fit its schema"
+            f"{table.name} has no column {', '.join(surplus)}: the archive does not match its "
+            f"schema"
         )
     with file.open(f"{table.name}.tsv") as member:
         if connection.dialect.name == "sqlite":
@@ -307,8 +308,8 @@ def _make_room(connection: Connection, url: str, *, replace: bool) -> None:
     for table in tables:
         if not replace and connection.execute(text(f"SELECT 1 FROM {table} LIMIT 1")).first():
             raise Conflict(
-                f"{url} must be empty to restore into, but its table {table} has rows; give a new database, "
-                "or --replace, which removes what is there"
+                f"{url} must be empty to restore into, but its table {table} has rows; give a "
+                f"new database, or --replace, which removes existing rows"
             )
     if migrations.revision(connection) is not None:
         for table in [*reversed(tables), migrations.VERSION_TABLE]:

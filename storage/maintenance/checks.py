@@ -64,7 +64,7 @@ def _integrity(connection: Connection) -> Finding:
         said = [str(row[0]) for row in connection.exec_driver_sql("PRAGMA integrity_check(10)")]
         if said != ["ok"]:
             return Finding("integrity", "fail", "; ".join(said), _REPAIR)
-        return Finding("integrity", "ok", "every page and index of the file is sound")
+        return Finding("integrity", "ok", "every page and index of the file is intact")
     for table in metadata.sorted_tables:  # reads every row; a damaged page raises
         connection.exec_driver_sql(
             f"SELECT count(*) FROM (SELECT t.*::text FROM {table.name} t) whole"
@@ -85,7 +85,7 @@ def _references(connection: Connection) -> Finding:
         ]
     if broken:
         return Finding("references", "fail", "; ".join(broken), _REPAIR)
-    return Finding("references", "ok", "every row points to rows that are there")
+    return Finding("references", "ok", "every row refers to existing rows")
 
 
 def _schema(connection: Connection) -> Iterator[Finding]:
@@ -127,10 +127,11 @@ def _kinds(connection: Connection) -> Finding:
         return Finding(
             "kinds",
             "fail",
-            f"{len(odd)} rows hold values of another kind than their columns: {_some(odd, 10)}",
+            f"{len(odd)} rows hold values of a type that differs from their columns: "
+            f"{_some(odd, 10)}",
             _REPAIR,
         )
-    return Finding("kinds", "ok", "every value is of its column's kind")
+    return Finding("kinds", "ok", "every value has the type of its column")
 
 
 def _stored_as(kind: TypeEngine[Any]) -> tuple[str, ...]:
@@ -163,11 +164,13 @@ def _sums(connection: Connection) -> Finding:
         return Finding(
             "checksums",
             "fail",
-            f"{len(changed)} records are not as they were written: {_some(changed, 10)}",
+            f"{len(changed)} records have changed since they were written: {_some(changed, 10)}",
             _REPAIR,
         )
     return Finding(
-        "checksums", "ok", "every study file and every trial that has ended is as it was written"
+        "checksums",
+        "ok",
+        "every study file and every finished trial is unchanged since it was written",
     )
 
 
@@ -196,9 +199,9 @@ def _set_aside(connection: Connection) -> Finding:
         return Finding(
             "quarantine",
             "warn",
-            f"{len(rows)} rows of an earlier release held figures that no training has, and were set aside: "
+            f"{len(rows)} rows of an earlier release held impossible figures and were set aside: "
             f"{_some(named)}",
-            "the table quarantine has each as it was; empty it when it has been looked at",
+            "the table quarantine has the original rows; empty it after reviewing them",
         )
     return Finding("quarantine", "ok", "no row of an earlier release had to be set aside")
 
@@ -254,11 +257,12 @@ def _repetitions(connection: Connection) -> Finding:
         return Finding(
             "repetitions",
             "warn",
-            f"the same settings were trained at one batch size with one seed more than once, {_some(named)}",
+            f"the same settings were trained more than once at the same batch size with the "
+            f"same seed, {_some(named)}",
             "they count once: `hpo forecast STUDY --at BATCH --race` races the configurations that are missing",
         )
     return Finding(
-        "repetitions", "ok", "no study has trained the same settings with one seed twice"
+        "repetitions", "ok", "no study has trained the same settings twice with the same seed"
     )
 
 
@@ -275,10 +279,10 @@ def _left_running(connection: Connection) -> Finding:
         return Finding(
             "trials",
             "warn",
-            f"trials are marked as running in studies that are not: {_some(names)}",
-            "run or resume the study: what was running starts again from its checkpoint",
+            f"trials are marked as running in studies that are not running: {_some(names)}",
+            "run or resume the study: running trials restart from their checkpoints",
         )
-    return Finding("trials", "ok", "no trial is marked as running in a study that is not")
+    return Finding("trials", "ok", "no trial is marked as running in a study that is not running")
 
 
 def _folders(connection: Connection, folder: Path | None) -> Iterator[Finding]:
@@ -307,7 +311,7 @@ def _folders(connection: Connection, folder: Path | None) -> Iterator[Finding]:
         yield Finding(
             "checkpoints",
             "warn",
-            f"{len(orphans)} checkpoints belong to no trial in flight: {_some(map(str, orphans))}",
+            f"{len(orphans)} checkpoints belong to no unfinished trial: {_some(map(str, orphans))}",
             "hpo db prune removes them",
         )
     elif folder is not None:

@@ -156,7 +156,7 @@ def _copy_sqlite(database: Database, path: Path) -> Backup:
         raise StoreUnavailable(
             str(path),
             f"the backup cannot be written ({error})",
-            "give a file in a folder that you may write, on a disk with room",
+            "give a file in a writable folder, on a disk with free space",
         ) from error
     finally:
         partial.unlink(missing_ok=True)

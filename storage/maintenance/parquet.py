@@ -87,8 +87,8 @@ def write_parquet(store: Store, name: str, directory: Path) -> ParquetExport:
         points = _write_convergence(store, study, trials, paths[1])
     except OSError as error:
         raise StoreError(
-            f"{directory} cannot be written ({error.strerror or error}); give a folder that you may "
-            "write, on a disk with room"
+            f"{directory} cannot be written ({error.strerror or error}); give a writable "
+            f"folder, on a disk with free space"
         ) from error
     return ParquetExport(*paths, len(trials), points)
 

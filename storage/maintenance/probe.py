@@ -26,7 +26,7 @@ def probe(url: str) -> list[Finding]:
                     Finding(
                         "storage",
                         "ok",
-                        f"{database.url} is not there yet; the first study makes it",
+                        f"{database.url} does not exist yet; the first study creates it",
                     )
                 ]
             with database.read() as connection:
@@ -34,7 +34,7 @@ def probe(url: str) -> list[Finding]:
             if found is None:
                 return [
                     Finding(
-                        "storage", "ok", f"{database.url} can be read; its tables are not there yet"
+                        "storage", "ok", f"{database.url} is readable; its tables do not exist yet"
                     ),
                     _clock(database),
                 ]
@@ -50,7 +50,9 @@ def probe(url: str) -> list[Finding]:
             with database.write() as connection:
                 connection.execute(update(studies).where(studies.c.id == -1).values(message=""))
             return [
-                Finding("storage", "ok", f"{database.url} can be read and written, schema {found}"),
+                Finding(
+                    "storage", "ok", f"{database.url} is readable and writable, schema {found}"
+                ),
                 _clock(database),
                 *_shared_memory(database),
             ]
@@ -66,7 +68,7 @@ def _clock(database: Database) -> Finding:
         return Finding(
             "clock",
             "ok",
-            f"leases run by this machine's clock, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+            f"leases use this machine's clock, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
         )
     with database.read() as connection:
         before = datetime.now(UTC)
@@ -79,7 +81,7 @@ def _clock(database: Database) -> Finding:
             "clock",
             "warn",
             said,
-            "set the clock by NTP; leases run by the database's, logs by this one",
+            "synchronize the clock with NTP; leases use the database's clock, logs this one",
         )
     return Finding("clock", "ok", said)
 
@@ -95,7 +97,7 @@ def _shared_memory(database: Database) -> list[Finding]:
         Finding(
             "storage",
             "warn",
-            "the file system has no shared memory, so that readers and writers wait for each other",
+            "the file system has no shared memory, so readers and writers block each other",
             "give a path on a local disk, or a PostgreSQL URL",
         )
     ]

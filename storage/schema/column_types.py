@@ -78,7 +78,7 @@ class Measures(TypeDecorator[Mapping[str, float]]):
             return None
         found = json.loads(value)
         if not isinstance(found, dict):
-            raise ValueError("measures hold no numbers by name")
+            raise ValueError("measures do not map names to numbers")
         return found
 
 

@@ -24,7 +24,7 @@ def to_columns(settings: Mapping[str, Any]) -> dict[str, Any]:
             )
     for name in own:
         if name in SETTING_TYPES:
-            raise InvalidRecord(f"{name} is a known setting and must not stand under own")
+            raise InvalidRecord(f"{name} is a known setting and must not be given under own")
     missing = [
         name for name in SETTING_TYPES if name not in settings and name not in OPTIONAL_SETTINGS
     ]

@@ -49,7 +49,7 @@ def _check_kind(name: str, kind: TypeEngine[Any], value: object) -> None:
     plain = kind.impl_instance if isinstance(kind, TypeDecorator) else kind
     wanted: Any = next((each for of, each in _KINDS if isinstance(plain, of)), (float, int))
     if not isinstance(value, wanted):
-        raise ValueError(f"{name} holds {type(value).__name__}, which is not its kind")
+        raise ValueError(f"{name} holds {type(value).__name__}, which is not its type")
 
 
 @contextmanager

@@ -317,6 +317,6 @@ def _lost(connection: Connection, lease: Lease) -> LeaseLost:
     else:
         now_is = f"the study is {str(row.state)!r} now"
     return LeaseLost(
-        f"worker {lease.worker!r} no longer holds the study {lease.study.name!r}: {now_is}; stop work on "
-        "it, what was stored stays"
+        f"worker {lease.worker!r} no longer holds the study {lease.study.name!r}: {now_is}; "
+        f"stop working on it; stored results are kept"
     )

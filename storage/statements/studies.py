@@ -22,8 +22,8 @@ def create(connection: Connection, new: NewStudy) -> Study:
     study = by_name(connection, new.name)
     if study.spec != new.spec:
         raise Conflict(
-            f"a study named {new.name!r} exists with another spec; give this one another name, or "
-            "restore the spec of the study that exists"
+            f"a study named {new.name!r} exists with another spec; give this one another name, "
+            f"or restore the spec of the existing study"
         )
     return study
 

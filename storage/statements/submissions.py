@@ -96,8 +96,8 @@ def set_state(
     study, now = studies.lock(connection, study_id), clock.now(connection)
     if has_live_lease(study, now):
         raise Conflict(
-            f"worker {study.lease_worker!r} is working on the study {study.name!r}; cancel it first, or "
-            "wait for its end"
+            f"worker {study.lease_worker!r} is working on the study {study.name!r}; cancel it "
+            f"first, or wait until it ends"
         )
     studies.change(connection, study_id, **end_lease(now), state=state, message=message)
 
@@ -107,7 +107,9 @@ def _refuse_running(study: Study, now: datetime) -> None:
     if study.state is StudyState.RUNNING and (
         study.lease_worker is None or has_live_lease(study, now)
     ):
-        raise Conflict(f"the study {study.name!r} is running; cancel it first, or wait for its end")
+        raise Conflict(
+            f"the study {study.name!r} is running; cancel it first, or wait until it ends"
+        )
 
 
 def _found(connection: Connection, new: NewStudy) -> Study:
@@ -125,20 +127,21 @@ def _found(connection: Connection, new: NewStudy) -> Study:
     study = studies.by_name(connection, name)
     if study.owner != owner:
         raise Conflict(
-            f"a study named {name!r} exists and belongs to somebody else; give this one another name"
+            f"a study named {name!r} exists and belongs to another owner; give this one "
+            f"another name"
         )
     if study.spec != new.spec:
         raise Conflict(
-            f"a study named {name!r} exists with another spec; give this one another name, restore the spec of the "
-            "study that exists, let that go on with this one (`hpo resume STUDY --file FILE`), or give it another "
-            "name (`hpo rename`) or remove it (`hpo delete`)"
+            f"a study named {name!r} exists with another spec; give this one another name, "
+            f"restore the spec of the existing study, continue that with this spec (`hpo "
+            f"resume STUDY --file FILE`), or rename it (`hpo rename`) or remove it (`hpo delete`)"
         )
     taken_by = connection.execute(
         select(table.c.idempotency_key).where(table.c.id == study.id)
     ).scalar()
     if key is not None and key != taken_by:
         raise Conflict(
-            f"a study named {name!r} exists from an earlier submission; give this one another name, or "
-            "queue the study that exists again"
+            f"a study named {name!r} exists from an earlier submission; give this one another "
+            f"name, or queue the existing study again"
         )
     return study

@@ -21,7 +21,7 @@ def add(connection: Connection, new: NewToken) -> Token:
     """Store a token."""
     wrong = sorted(scope for scope in new.scopes if not re.fullmatch(r"[\w:.-]+", scope))
     if wrong:
-        raise InvalidRecord(f"a scope is one word, but got {wrong[0]!r}")
+        raise InvalidRecord(f"a scope must be one word, but got {wrong[0]!r}")
     row = connection.execute(
         insert(tokens)
         .values(

@@ -143,8 +143,8 @@ def expire(connection: Connection, study_id: int, most_vanished: int) -> list[Tr
         _set(connection, row.trial_id, vanished=vanished)
         if vanished > most_vanished:
             reason = (
-                f"its holder stopped responding {vanished} times, the last being {row.holder}: it may kill its "
-                "process, such as by using up the memory"
+                f"its holder stopped responding {vanished} times, last {row.holder}: it may "
+                f"kill its process, for example by using up the memory"
             )
             result = TrialResult(state=TrialState.FAILED, reason=reason)
             trial_statements.finish(connection, row.trial_id, result)
@@ -185,12 +185,13 @@ def forget_unfinished(connection: Connection, study_id: int) -> None:
 def _check_open(study: Study, now: datetime) -> None:
     if has_live_lease(study, now):
         raise Conflict(
-            f"worker {study.lease_worker!r} is running study {study.name!r}: its trials cannot be asked for; "
-            "cancel it first, or wait for its end"
+            f"worker {study.lease_worker!r} is running study {study.name!r}: its trials cannot "
+            f"be requested; cancel it first, or wait until it ends"
         )
     if study.state not in OPEN:
         raise Conflict(
-            f"study {study.name!r} is {study.state}: its trials cannot be asked for; resume it first"
+            f"study {study.name!r} is {study.state}: its trials cannot be requested; resume it "
+            f"first"
         )
 
 
@@ -230,8 +231,8 @@ def _held(connection: Connection, study_id: int, number: int, key: str) -> Trial
     ).first()
     if row is None:
         raise LeaseLost(
-            f"trial {number} is no longer yours: it went back into the queue, and others go on with it; stop, and "
-            "ask for another"
+            f"trial {number} is no longer yours: it went back into the queue for others; stop, "
+            f"and ask for another"
         )
     return _lease_of(row, trial)
 

@@ -87,7 +87,8 @@ def finish(connection: Connection, trial_id: int, result: TrialResult) -> None:
             select(trials.c.state).where(trials.c.id == trial_id)
         ).scalar_one()
         raise Conflict(
-            f"trial {trial_id} is finished already, as {str(state)!r}; a result is written once"
+            f"trial {trial_id} has already finished, as {str(state)!r}; a result is written "
+            f"only once"
         )
 
 
@@ -250,8 +251,9 @@ def _refuse_repetitions(connection: Connection, study: Study, new: Sequence[NewT
     for key, trial in wanted:
         if key in there:
             raise Conflict(
-                f"{there[key]} trains these very settings at global batch size {trial.global_batch_size} with seed "
-                f"{trial.seed} in the study {study.name!r}; a training that repeats settings needs another seed"
+                f"{there[key]} trains the same settings at global batch size "
+                f"{trial.global_batch_size} with seed "
+                f"{trial.seed} in the study {study.name!r}; to repeat settings, use another seed"
             )
         there[key] = "another of the trials to be added"
 

@@ -98,7 +98,7 @@ def test_a_study_that_would_be_raced_says_that_nobody_who_asks_races(url):
         with hpo.ask_tell(parse_study(text), url) as study:
             while (trial := study.ask()) is not None:
                 train(trial)
-            assert ("no race at 256, which is `hpo run`'s" in study.message) is said
+            assert ("to race at 256, use `hpo run`" in study.message) is said
         assert {t.global_batch_size for t in hpo.read_study(name, url).trials} == {32, 64}
 
 
@@ -208,7 +208,7 @@ def test_asking_waits_for_those_that_run_and_two_desks_keep_the_budget(store, ur
         # the repetitions of a rung depend on its explorations
         assert sorted(held) == list(range(len(held))) and 8 <= len(held) < 12
         waiting = asked[-1]
-        assert not waiting.ended and waiting.wait_seconds > 0 and "depends" in waiting.message
+        assert not waiting.ended and waiting.wait_seconds > 0 and "depend on" in waiting.message
         for n, each in enumerate(asked):
             if each.number is not None:
                 (other, study)[n % 2].end(each.number, f"key {n}", state="censored")
@@ -225,7 +225,7 @@ def test_a_study_that_is_cancelled_stops_its_trials(store):
     verdict = study.report(asked.number, "first", [], 60)
     assert (verdict.state, verdict.stop) == ("queued", True) and "cancelled" in verdict.reason
     assert store.trial(1, asked.number).state is TrialState.QUEUED
-    with pytest.raises(Exception, match="is cancelled: its trials cannot be asked for"):
+    with pytest.raises(Exception, match="is cancelled: its trials cannot be requested"):
         study.ask("second", "one", 60)
 
 
@@ -267,7 +267,7 @@ def test_a_budget_of_samples_ends_the_study(store):
 def test_a_run_of_the_study_waits_for_those_who_train_and_then_fences_them_off(store, url):
     study = ask_tell_study_of(store)
     asked = study.ask("first", "me", 0.3)
-    with pytest.raises(TuningError, match="running study 'bowl' already"):
+    with pytest.raises(TuningError, match="already running study 'bowl'"):
         hpo.run_study(parse_study(SPEC), url)
     threading.Event().wait(0.4)
     assert hpo.run_study(parse_study(SPEC), url).complete

@@ -97,7 +97,7 @@ def test_a_study_is_cancelled_and_the_next_in_the_queue_says_what_it_waits_for(
     server.submit(STUDY.format(name="behind it", trials=10))
     page.goto(f"{server.address}/studies/behind%20it")
     until(page, "() => document.getElementById('headline').innerText.includes('busy')")
-    assert "waits for a worker" in page.inner_text("#headline")
+    assert "waiting for a worker" in page.inner_text("#headline")
     page.click("#cancel")
     page.wait_for_selector("#state .cancelled")
     until(page, "() => document.getElementById('headline').innerText.includes('resuming goes on')")

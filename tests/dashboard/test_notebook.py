@@ -131,7 +131,7 @@ def test_progress_is_a_bar_and_the_ladder(
     seen = Seen(shown.pages[-1])
     assert seen.rows[0][0] == "batch size"
     assert seen.rows[1][:2] == ["16", "11/12"]
-    assert "45 of 50 trials, time left not yet known" in seen.text
+    assert "45 of 50 trials, time left: unknown yet" in seen.text
     progress.message(HOSTILE)
     assert "script" not in Seen(shown.pages[-1]).tags
     progress.race(result.trials, {})
@@ -163,7 +163,7 @@ def test_the_time_left_counts_what_ended_since_the_start(monkeypatch: pytest.Mon
     clock = iter([100.0, 130.0])
     monkeypatch.setattr("hpo.runs.progress.time.monotonic", lambda: next(clock))
     left = TimeLeft()
-    assert left.of(10, 50) == "time left not yet known"
+    assert left.of(10, 50) == "time left: unknown yet"
     assert left.of(15, 50) == "about 3 min 30 s left"  # 5 in 30 s, 35 to go
 
 

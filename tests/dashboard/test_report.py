@@ -151,7 +151,7 @@ def test_a_forecast_in_words() -> None:
         "half the learning rate": "1.79 (1.1 to 1.94) times the epochs, <1 % risk of divergence",
         "3 times the learning rate": "2.5 (1.5 to 3) times the epochs, 100 % risk of divergence",
         "laws that fit as well": "differ by a factor of 1.31 in the epochs",
-        "earlier forecasts": "2 of 3 held; the interval is 1.25 times as wide as by the laws alone",
+        "earlier forecasts": "2 of 3 held; the interval is 1.25 times as wide as from the laws alone",
     }
     of_a_table = dict(
         prospects(
@@ -160,10 +160,10 @@ def test_a_forecast_in_words() -> None:
             )
         )
     )
-    assert of_a_table["risk of divergence"].startswith("not known")
+    assert of_a_table["risk of divergence"].startswith("unknown")
     assert (of_a_table["laws that fit as well"], of_a_table["earlier forecasts"]) == (
         "agree",
-        "none to judge by yet",
+        "none to compare with yet",
     )
 
 
@@ -198,8 +198,8 @@ def test_the_verdict(view: StudyView) -> None:
     # log(sqrt(30 * 32) / sqrt(18 * 20)) = 0.490, its standard error hypot(log(20 / 18), log(32 / 30)) / 2 = 0.0618
     assert "Against no scaling: the forecast needs 39 % fewer epochs (7.9 standard errors)." in said
     assert (
-        "Against linear scaling: 2 of 2 runs by the forecast arrived, 1 of 2 by linear scaling"
-        in said
+        "Against linear scaling: 2 of 2 runs by the forecast succeeded, 1 of 2 by "
+        "linear scaling" in said
     )
 
 

@@ -207,7 +207,7 @@ def test_a_missing_file_is_told(tmp_path):
                 observations=[Observation(8, "reached", 1.0)],
                 tuned=[ScaledSetting("a"), ScaledSetting("a")],
             ),
-            "named once",
+            "must be named only once",
         ),
     ],
 )

@@ -136,7 +136,7 @@ def test_epochs_to_a_target_know_no_exponent() -> None:
 
 
 def test_evidence_has_a_question_of_a_fixed_budget_or_none() -> None:
-    with pytest.raises(EvidenceError, match="must be one of a fixed budget"):
+    with pytest.raises(EvidenceError, match="must ask for the best within a fixed budget"):
         dataclasses.replace(sweep(SHARE, 0), question=Question(Target("top1", 0.9)))
 
 

@@ -134,7 +134,7 @@ def test_means_of_tuned_rows_tell_nothing_of_single_trainings():
     rows = tuple(Aggregate(batch, 10.0, 8, None, {"learning_rate": 0.1}) for batch in (16, 64, 256))
     rates = ScaledSetting("learning_rate", "log", 1e-3, 0.3)
     fit_of_rows = fit(Evidence((), rows, None, (rates,)), rng=np.random.default_rng(0))
-    with pytest.raises(EvidenceError, match="give the trainings themselves"):
+    with pytest.raises(EvidenceError, match="give the single trainings"):
         information(fit_of_rows, 512, [(16, {})])
 
 

@@ -248,13 +248,17 @@ def test_a_table_with_widths_is_forecast_at_another(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "given", "told"),
     [
-        (TABLE, "width", "'width' is not a column and its value at full scale"),
-        (TABLE, "width=0", "a number above 0, like width=256"),
-        (TABLE, "width=nan", "a number above 0, like width=256"),
+        (TABLE, "width", "'width' is not COLUMN=VALUE: a column and its value at full scale"),
+        (TABLE, "width=0", "a number above 0, such as width=256"),
+        (TABLE, "width=nan", "a number above 0, such as width=256"),
         (TABLE, "depth=4", "column 'depth' is missing"),
         (TABLE.replace(",32\n", ",\n"), "width=256", "column 'width' is empty"),
         (TABLE.replace(",32\n", ",-32\n"), "width=256", "width must be a finite number above 0"),
-        (TABLE.replace(",32\n", ",narrow\n"), "width=256", "must be told of every training"),
+        (
+            TABLE.replace(",32\n", ",narrow\n"),
+            "width=256",
+            "must be given as a number for every training",
+        ),
     ],
 )
 def test_bad_sizes_are_one_clear_error(tmp_path: Path, text: str, given: str, told: str):
@@ -266,9 +270,9 @@ def test_bad_sizes_are_one_clear_error(tmp_path: Path, text: str, given: str, to
 
 def test_a_direction_is_not_tuned_as_well(tmp_path: Path):
     rows = [Aggregate(16, 8.0, settings={"width": 32.0})]
-    with pytest.raises(EvidenceError, match="full scale or tuned"):
+    with pytest.raises(EvidenceError, match="full-scale size or a tuned setting"):
         Evidence(aggregates=rows, tuned=(ScaledSetting("width"),), full_scale={"width": 64.0})
-    with pytest.raises(EvidenceError, match="told of every training as a number"):
+    with pytest.raises(EvidenceError, match="given as a number for every training"):
         Evidence(aggregates=rows, full_scale={"depth": 4.0})
     file = tmp_path / "sizes.csv"
     file.write_text(TABLE)

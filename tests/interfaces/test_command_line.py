@@ -125,7 +125,7 @@ def test_forecast_says_what_may_happen(study):
     assert f"twice the learning rate {number(twice)} (" in shown
     assert f"regime {document['regime']}; critical batch size" in shown
     assert f"at 64, trust {document['trust']}: {document['reason']}" in shown
-    assert "earlier forecasts none to judge by yet" in shown
+    assert "earlier forecasts none to compare with yet" in shown
     assert f"risk of divergence {percent(document['divergence'])}" in " ".join(
         call("show", "cells").split()
     )

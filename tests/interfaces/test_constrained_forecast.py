@@ -144,7 +144,7 @@ def test_trade_offs_of_a_machine_take_no_batch_that_breaks_a_constraint(study: A
 
 def test_trade_offs_say_why_there_are_none(study: Any) -> None:
     made = hpo.forecast(study.result, 64)
-    with pytest.raises(PlanError, match="is not known, so that time and cost cannot be weighed"):
+    with pytest.raises(PlanError, match="is unknown, so time and cost cannot be compared"):
         hpo.trade_offs(made, "summit")
     with pytest.raises(PlanError, match="a plan has no option 'nods'"):
         hpo.trade_offs(made, nods=3)  # type: ignore[call-arg]

@@ -161,13 +161,13 @@ def test_export_optuna(study):
     theirs = optuna.load_study(study_name="cells", storage="sqlite:///optuna.db")
     assert theirs.best_value == min(trial.epochs_to_target for trial in study.result.trials)
     assert (
-        "already; give another database, or --replace"
+        "already has a study 'cells'; give another database, or --replace"
         in call("export", "optuna", "cells", "--to", "sqlite:///optuna.db", code=2).stderr
     )
     replaced = document("export", "optuna", "cells", "--to", "sqlite:///optuna.db", "--replace")
     assert (replaced[0]["study"], replaced[0]["trials"]["COMPLETE"]) == ("cells", 24)
     assert (
-        "must not go into the database of largebatch"
+        "must not go into the largebatch database"
         in call("export", "optuna", "cells", "--to", study.storage, code=2).stderr
     )
 

@@ -226,13 +226,13 @@ def test_a_plan_of_an_earlier_release_shows_its_pilot_runs(study, capsys):
     [
         (
             (*SUMMIT, "--nodes", "5000"),
-            "nodes must lie between 1 and 4608, what summit has, but got 5000",
+            "nodes must be between 1 and 4608, the nodes of summit, but got 5000",
         ),
         ((*SUMMIT, "--nodes", "5", "--global-batch-size", "64"), "64 samples per update, 5 nodes"),
-        ((*SUMMIT, "--ranks-per-node", "7"), "ranks per node must lie between 1 and 6"),
+        ((*SUMMIT, "--ranks-per-node", "7"), "ranks per node must be between 1 and 6"),
         ((*SUMMIT, "--micro-batch-size", "4096"), "a micro batch of 4096 samples takes"),
         ((*SUMMIT, "--slot", "0.01"), "a slot of 36 s is too short"),
-        ((*SUMMIT, "--deadline", "0.01"), "the deadline of 36 s asks for a chance of 90%"),
+        ((*SUMMIT, "--deadline", "0.01"), "the deadline of 36 s must be met with a chance of 90%"),
     ],
 )
 def test_an_impossible_plan_names_one_that_can_be_made(study, arguments, words):
@@ -249,7 +249,7 @@ def test_an_impossible_plan_names_one_that_can_be_made(study, arguments, words):
     [
         (("--machine", "sumit"), "did you mean 'summit'"),
         (("--machine", "summit", "--cost", "resnt50"), "did you mean 'resnet50'"),
-        (("--machine", "summit", "--slot", "2"), "--cost NAME|FILE says what a sample costs"),
+        (("--machine", "summit", "--slot", "2"), "give the cost of a sample with --cost NAME|FILE"),
         (("--machine", "summit", "--minimise", "energy"), "--cost NAME|FILE"),
         (
             ("--slot", "-1"),
@@ -261,7 +261,7 @@ def test_an_impossible_plan_names_one_that_can_be_made(study, arguments, words):
             "must be a whole number of samples of at least 1, or 'best'",
         ),
         (("--workers", "3"), "the nearest number of workers that divides it is 2"),
-        (("--minimise", "energy"), "does not say how many watts"),
+        (("--minimise", "energy"), "does not give the power of an accelerator in watts"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(study, arguments, words):

@@ -188,7 +188,7 @@ def test_a_live_service_that_takes_it_runs_plans_and_shows_it_and_another_refuse
         assert refused.status_code == 422
         for line in (
             "package largebatch-examples 1.0 is not among the plug-ins that this service accepts",
-            "its operator adds largebatch-examples to the plugins",
+            "the operator can add largebatch-examples to plugins",
         ):
             assert line in refused.text
         assert asked.get("/api/v1/studies").json()["studies"] == []

@@ -145,7 +145,7 @@ def test_a_plan_for_another_machine_is_submitted_and_not_launched_here(study, mo
         forecast.epochs_to_target,
         "six",
     )
-    with pytest.raises(PlanError, match="hands it over, and with workers"):
+    with pytest.raises(PlanError, match="submits it there; with workers"):
         hpo.launch_here(plan, directory=study.folder / "plan")
     commands = study.folder / "bin"
     commands.mkdir()
@@ -165,7 +165,7 @@ def test_a_plan_for_another_machine_is_submitted_and_not_launched_here(study, mo
     ("batch", "workers", "nodes", "words"),
     [
         (64, 3, None, "nearest number of workers that divides it is 2"),
-        (64, 2, 5, "nodes must lie between 1 and 1"),
+        (64, 2, 5, "nodes must be between 1 and 1"),
     ],
 )
 def test_a_plan_that_cannot_be(study, batch, workers, nodes, words):

@@ -137,11 +137,11 @@ def test_what_is_wrong_is_said_on_stderr(study, monkeypatch):
     Path("foreign.yaml").write_text(spec_of(study).replace("noisy_quadratic", "os:system"))
     assert "this server allows" in call("submit", "foreign.yaml", code=2).stderr
     monkeypatch.setenv("HPO_TOKEN", "lb_" + "x" * 43)
-    assert "this token is not known here" in call("status", code=2).stderr
+    assert "this token is unknown" in call("status", code=2).stderr
     monkeypatch.delenv("HPO_TOKEN")
     assert "no token for 127.0.0.1" in call("status", code=2).stderr
     monkeypatch.delenv("HPO_SERVER")
-    assert "no server is named; give its URL, or set HPO_SERVER" in call("status", code=2).stderr
+    assert "no server given; give its URL, or set HPO_SERVER" in call("status", code=2).stderr
 
 
 def test_options_come_before_the_environment(study, api, monkeypatch):

@@ -156,5 +156,5 @@ def test_at_a_server(tmp_path, monkeypatch):
         monkeypatch.setenv("HPO_TOKEN", api.token("bob"))
         assert "belongs to ada" in call("delete", "dish", "--server", url, "--yes", code=2).output
         monkeypatch.setenv("HPO_TOKEN", api.token("ada"))
-        assert "dish is deleted at" in call("delete", "dish", "--server", url, "--yes").output
+        assert "dish was deleted at" in call("delete", "dish", "--server", url, "--yes").output
         assert api.store.studies() == []

@@ -61,7 +61,7 @@ def test_one_run_that_arrived_is_no_mean():
     ours = a_run(PlanKind.FORECAST, 20.0, 21.0, 22.0)
     [line] = verdicts(ours, [a_run(PlanKind.LINEAR_SCALING, 61.0, None, None)])
     assert line == (
-        "against linear scaling: 3 of 3 runs by the forecast arrived, 1 of 3 by linear scaling"
+        "against linear scaling: 3 of 3 runs by the forecast succeeded, 1 of 3 by linear scaling"
     )
     [line] = verdicts(a_run(PlanKind.FORECAST, 20.0), [a_run(PlanKind.NO_SCALING, 30.0)])
     assert line == "against no scaling: no verdict on a single run"

@@ -84,7 +84,7 @@ def test_the_caller_says_what_a_status_stands_for():
 
 
 def test_runs_that_do_not_compare_are_left_out():
-    assert "momentum is 0.5, and the study fixes 0.9" in why(run([0.97], momentum=0.5))
+    assert "momentum is 0.5, but the study fixes 0.9" in why(run([0.97], momentum=0.5))
     assert "optimizer is lars" in why(run([0.97], optimizer="LARS"))
     assert "weight_decay" in why(run([0.97], weight_decay="0.1"))
     assert "learning_rate" in why(PastRun("run", {"global_batch_size": 32}))
@@ -121,8 +121,8 @@ def test_settings_of_an_optimizer_and_a_schedule_alone_are_read_and_may_be_mappe
     own = made["own"]
     assert (own["muon_momentum"], own["cooldown_share"], own["muon_nesterov"]) == (0.95, 0.3, True)
     for values, said in (
-        ({"cooldown_share": 0.2}, "cooldown_share is 0.2, and the study fixes 0.3"),
-        ({"muon_iterations": 4}, "muon_iterations is 4, and the study's trainings have 5"),
+        ({"cooldown_share": 0.2}, "cooldown_share is 0.2, but the study fixes 0.3"),
+        ({"muon_iterations": 4}, "muon_iterations is 4, but the study's trainings have 5"),
         ({"muon_nesterov": "no"}, "muon_nesterov must be true or false, but got 'no'"),
         ({"muon_rate_scaling": "rsm"}, "muon_rate_scaling must be one of rms, shape"),
         ({"muon_rest_rate": "fast"}, "muon_rest_rate must be a number, but got 'fast'"),
@@ -149,7 +149,7 @@ def test_without_a_curve_nothing_is_guessed():
     censored = convert(of(epochs=10, top1=0.9)).result
     assert censored.state is TrialState.CENSORED and censored.epochs == 10
     assert convert(of(epochs=3, top1="NaN")).result.state is TrialState.DIVERGED
-    assert "after how many epochs" in why(of(epochs=10, top1=0.97))
+    assert "the number of epochs is missing" in why(of(epochs=10, top1=0.97))
     assert "no curve" in why(of(top1=0.9))
     assert convert(of(epochs_to_target=4, state="diverged")).result.state is TrialState.DIVERGED
     assert "above 0" in why(of(epochs_to_target=0))

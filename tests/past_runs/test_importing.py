@@ -42,7 +42,7 @@ def test_each_run_is_a_trial_once(store):
     assert done.states == {"reached": 1, "censored": 1} and done.known == 0
     assert done.assumed == ["momentum", "optimizer"]
     assert done.skipped == [
-        ("c", "it ended as 'crashed'; --state crashed=censored takes what it shows until then")
+        ("c", "it ended as 'crashed'; --state crashed=censored uses its curve up to then")
     ]
     first, second = store.trials(study.id)
     assert (first.state, first.epochs_to_target) == (TrialState.REACHED, 2.0)

@@ -47,9 +47,9 @@ def test_what_is_no_store_of_mlflow_is_refused(tmp_path):
     (tmp_path / "mlflow.db").write_text(
         "nothing of the kind, but long enough to be read as a header"
     )
-    with pytest.raises(EvidenceError, match="no SQLite database of MLflow"):
+    with pytest.raises(EvidenceError, match="not an MLflow SQLite database"):
         read_mlflow(str(tmp_path / "mlflow.db"))
-    with pytest.raises(EvidenceError, match="no folder of an experiment"):
+    with pytest.raises(EvidenceError, match="no experiment folder"):
         read_mlflow(str(tmp_path))
     with pytest.raises(EvidenceError, match="there is no MLflow store"):
         read_mlflow(str(tmp_path / "mlruns"))
@@ -110,10 +110,10 @@ def test_a_file_that_a_crash_cut_short_is_read_to_there_and_a_damaged_one_refuse
     with pytest.raises(EvidenceError, match="damaged"):
         read_tensorboard(tmp_path)
     path.write_text("this is a text file whose name has tfevents in it")
-    with pytest.raises(EvidenceError, match="no event file"):
+    with pytest.raises(EvidenceError, match="not a TensorBoard event file"):
         read_tensorboard(tmp_path)
     path.unlink()
-    with pytest.raises(EvidenceError, match="no event files"):
+    with pytest.raises(EvidenceError, match="no TensorBoard event files"):
         read_tensorboard(tmp_path)
 
 
@@ -152,7 +152,7 @@ def test_a_database_of_optuna(tmp_path):
         assert reported == [(1, 0.3), (2, 0.6), (3, pytest.approx(0.9))]
     optuna_study(url, "other")
     with pytest.raises(
-        EvidenceError, match="2 studies of Optuna, and give one with --name: other, tuning"
+        EvidenceError, match="2 Optuna studies, and give one with --name: other, tuning"
     ):
         read_optuna(url)
     assert len(read_optuna(url, "other")) == 3
@@ -165,10 +165,10 @@ def test_what_is_no_database_of_optuna_is_refused_and_none_is_made(tmp_path):
         read_optuna(str(tmp_path / "optuna.db"))
     assert not list(tmp_path.iterdir())
     (tmp_path / "text").write_text("nothing of the kind\n")
-    with pytest.raises(EvidenceError, match="holds no study of Optuna"):
+    with pytest.raises(EvidenceError, match="has no Optuna study"):
         read_optuna(str(tmp_path / "text"))
     url = f"sqlite:///{mlflow_database(tmp_path)}"
-    with pytest.raises(EvidenceError, match=r"holds no study|cannot be read"):
+    with pytest.raises(EvidenceError, match=r"has no Optuna study|cannot be read"):
         read_optuna(url)
 
 

@@ -68,7 +68,7 @@ def test_a_source_that_is_no_file_is_a_project(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("answer", "said"),
-    [([], "has no runs"), (OSError("no route to host\nmore"), "no route to host; look at")],
+    [([], "has no runs"), (OSError("no route to host\nmore"), "no route to host; check")],
 )
 def test_a_project_that_gives_nothing(monkeypatch, answer, said):
     through(monkeypatch, answer)

@@ -125,7 +125,7 @@ def test_what_cannot_be_is_refused():
         ((["a;rm"], None, None), "a module must be a name"),
         (([], "--nv", None), "a container must be"),
         (([], "a\nb", None), "a container must be"),
-        (([], None, "it's"), "a prefix must be words"),
+        (([], None, "it's"), "a prefix must be valid shell words"),
     ):
         with pytest.raises(PlanError, match=rule):
             JobSetup.of(*asked)

@@ -71,14 +71,15 @@ def test_a_refused_script_says_why(here):
     [
         (
             "slurm",
-            "there is no sbatch here: take the folder {} to the machine, where the file system is shared by its "
-            "nodes, and run `sbatch --account=a launch.sh` in it; --workers N runs the plan on this machine instead",
+            "there is no sbatch here: copy the folder {} to the machine, onto a file system "
+            "that its nodes share, and run `sbatch --account=a launch.sh` in it; --workers N "
+            "runs the plan on this machine instead",
         ),
         ("lsf", "and run `bsub -P a < launch.sh` in it"),
         ("pbs", "run `qsub -A a -v HPO_ACCOUNT=a launch.sh` in it"),
         ("grid_engine", "run `qsub -g a -v HPO_ACCOUNT=a launch.sh` in it"),
         ("flux", "run `flux batch --bank=a launch.sh` in it"),
-        ("other", "run launch.sh as its first lines say"),
+        ("other", "run launch.sh as described in its first lines"),
     ],
 )
 def test_without_the_scheduler_the_way_to_do_it_is_told(monkeypatch, launcher, told):

@@ -254,7 +254,7 @@ def test_outcomes_throughputs_and_a_forecast_from_them(round_folder: Path, tmp_p
     }
     again = CliRunner().invoke(main, ["import", "mlperf", str(round_folder), "--storage", url])
     assert "0 new outcomes" in again.output
-    assert "8 were there already" in again.output
+    assert "8 existed already" in again.output
     with Store.open(url) as store:
         study = store.study("mlperf-training-v2.1-resnet")
         plans = sorted(store.plans(study.id), key=lambda plan: plan.workers)
@@ -307,9 +307,9 @@ def test_a_run_that_missed_its_target_is_censored(tmp_path: Path) -> None:
         ("nothing\n", "holds no run_start"),
         (line("run_start", None, 1), "holds no run_stop"),
         (":::MLLOG {broken\n", "line 1: an MLLOG line must be JSON"),
-        (line("run_start", None, 1) + line("run_stop", None, 2), "holds no submission_benchmark"),
+        (line("run_start", None, 1) + line("run_stop", None, 2), "has no submission_benchmark"),
         (deepcam_log(opt_name="Sorcery"), "opt_name must be one of adam, adamw, lamb, lars"),
-        (deepcam_log(global_batch_size=None), "holds no global_batch_size"),
+        (deepcam_log(global_batch_size=None), "has no global_batch_size"),
     ],
 )
 def test_logs_that_cannot_be_read_say_why(tmp_path: Path, text: str, said: str) -> None:

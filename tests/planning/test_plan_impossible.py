@@ -28,9 +28,9 @@ def granted(context: PlanningContext, constraints: PlanConstraints, nearest: dic
 @pytest.mark.parametrize(
     ("constraints", "words"),
     [
-        (PlanConstraints(nodes=7), "nodes must lie between 1 and 6, what six has, but got 7"),
-        (PlanConstraints(nodes=99, global_batch_size=64), "nodes must lie between 1 and 6"),
-        (PlanConstraints(ranks_per_node=4), "ranks per node must lie between 1 and 3"),
+        (PlanConstraints(nodes=7), "nodes must be between 1 and 6, the nodes of six, but got 7"),
+        (PlanConstraints(nodes=99, global_batch_size=64), "nodes must be between 1 and 6"),
+        (PlanConstraints(ranks_per_node=4), "ranks per node must be between 1 and 3"),
         (
             PlanConstraints(micro_batch_size=64),
             "a micro batch of 64 samples takes 2.49 GiB on an accelerator, but one of six has",
@@ -45,7 +45,7 @@ def granted(context: PlanningContext, constraints: PlanConstraints, nearest: dic
         ),
         (
             PlanConstraints(global_batch_size=65),
-            "batch size 65 cannot be cut into whole normalization batches of 2",
+            "batch size 65 cannot be split into whole normalization batches of 2",
         ),
         (
             PlanConstraints(nodes=5, global_batch_size=64),
@@ -59,7 +59,10 @@ def granted(context: PlanningContext, constraints: PlanConstraints, nearest: dic
             PlanConstraints(slot_seconds=30.0, nodes=1, ranks_per_node=1, global_batch_size=8),
             "a slot of 30 s is too short",
         ),
-        (PlanConstraints(deadline_seconds=5.0), "the deadline of 5 s asks for a chance of 90%"),
+        (
+            PlanConstraints(deadline_seconds=5.0),
+            "the deadline of 5 s must be met with a chance of 90%",
+        ),
         (PlanConstraints(deadline_seconds=60.0, nodes=1), "the deadline of 1 min asks for"),
     ],
 )
@@ -109,7 +112,9 @@ def test_a_slot_that_is_too_short_names_one_that_is_enough() -> None:
 def test_a_deadline_that_divergence_forbids() -> None:
     context = a_context(law=KnownLaw(divergence=0.3))
     with pytest.raises(
-        PlanError, match=r"no time is enough .* the risk that the training diverges is 30%"
+        PlanError,
+        match=r"no amount of time gives that chance: the risk that the training "
+        r"diverges is 30%",
     ):
         plan_placement(context, PlanConstraints(deadline_seconds=1e9, chance=0.9))
 
@@ -123,7 +128,9 @@ def test_a_normalization_batch_that_does_not_fit() -> None:
 
 def test_energy_needs_the_power() -> None:
     context = a_context(machine=a_machine(power_watts=None))
-    with pytest.raises(PlanError, match="does not say how many watts") as caught:
+    with pytest.raises(
+        PlanError, match="does not give the power of an accelerator in watts"
+    ) as caught:
         plan_placement(context, PlanConstraints(minimise="energy"))
     assert plan_placement(context, PlanConstraints(**caught.value.nearest)).best.energy_kwh is None
 

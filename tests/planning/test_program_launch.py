@@ -106,8 +106,8 @@ def test_a_program_that_does_not_read_its_node_is_started_once(tmp_path):
 def test_a_program_starts_its_own_workers(tmp_path):
     plan = plan_of(tmp_path, *EVERY)
     with pytest.raises(
-        LaunchError, match="a program starts its own workers, so there is no backend"
+        LaunchError, match="a program starts its own workers, so a backend cannot be chosen"
     ):
         choose_backend("torch", workload="program")
-    with pytest.raises(PlanError, match="for a program another launcher"):
+    with pytest.raises(PlanError, match="for a program, use another launcher"):
         script_of(dataclasses.replace(plan, launcher="ray"), None, backend="program")

@@ -307,7 +307,7 @@ def test_an_evaluation_is_forward_passes_over_each_ranks_share():
     assert evaluation(evaluation_samples=0) == Interval(0, 0, 0)
     by_nodes = [evaluation(nodes=nodes).median for nodes in (1, 2, 8, 64)]
     assert by_nodes == sorted(by_nodes, reverse=True)
-    with pytest.raises(PlanError, match="nodes must lie between"):
+    with pytest.raises(PlanError, match="nodes must be between"):
         evaluation(nodes=10**6)
 
 
@@ -415,7 +415,7 @@ def test_options_that_cannot_be(options, words):
 @pytest.mark.parametrize(
     ("placement", "words"),
     [
-        ({"nodes": 5000}, ("nodes must lie between 1 and 4,608", "5,000", "nearest is 4,608")),
+        ({"nodes": 5000}, ("nodes must be between 1 and 4,608", "5,000", "nearest is 4,608")),
         ({"nodes": 0}, ("nodes", "nearest is 1")),
         ({"ranks_per_node": 8}, ("ranks_per_node must lie between 1 and 6", "8", "nearest is 6")),
         ({"local_batch_size": 0}, ("local_batch_size must be at least 1", "0")),

@@ -174,7 +174,7 @@ def test_what_cannot_be_submitted(folder):
     (folder / "study.yaml").write_text(STUDY.format(trials=6, seconds=0))
     for arguments, said in (
         (["--array", "3"], "--array needs --on"),
-        (["--on", "slurm", "--array", "3"], "no server is named"),
+        (["--on", "slurm", "--array", "3"], "no server given"),
         (["--on", "slurm"], "there is no sbatch here"),
         (["--on", "ray"], f"one of {', '.join(SWEEPS)}, but got 'ray'\n"),
     ):

@@ -136,7 +136,7 @@ def test_one_node_asked_for_several_is_low_trust_and_wider() -> None:
     several = rows_of(*((n, 256 * n, 1e3 * n) for n in (2, 4, 8, 16)))
     found, known = fit_throughput(one).at(32, 8192), fit_throughput(several).at(32, 8192)
     assert found.trust == "low"
-    assert "no row crosses the boundary of a node" in found.reason
+    assert "no row uses more than one node" in found.reason
     assert "boundary" not in known.reason
     width = [each.samples_per_second.high / each.samples_per_second.low for each in (found, known)]
     assert width[0] > 1.3 * width[1]

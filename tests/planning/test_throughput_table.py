@@ -60,7 +60,7 @@ HEADER = "accelerators,global_batch_size,samples_per_second"
             HEADER + ",samples_per_seconds\n8,64,1,1\n",
             "no column 'samples_per_seconds'.*did you mean 'samples_per_second'",
         ),
-        (HEADER + ",accelerators\n8,64,1,1\n", "column 'accelerators' stands there twice"),
+        (HEADER + ",accelerators\n8,64,1,1\n", "column 'accelerators' appears twice"),
         (HEADER + "\n8,64\n", "line 2: a row must have 3 cells"),
         (
             HEADER + "\n8,64,\n",
@@ -143,7 +143,7 @@ def test_prints_a_table_for_people(write: Writer) -> None:
 def test_a_question_that_is_not_two_counts_is_a_usage_error(asked: str, write: Writer) -> None:
     result = run(write(GOOD), "--at", asked)
     assert result.exit_code == 2
-    assert "like 512:16384" in result.stderr
+    assert "such as 512:16384" in result.stderr
 
 
 def test_a_missing_table_and_a_missing_machine_are_told(tmp_path: Path, write: Writer) -> None:

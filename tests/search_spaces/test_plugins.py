@@ -92,9 +92,7 @@ def test_a_known_name_stays_the_project_s(
     module = _install(monkeypatch, tmp_path, {"known": "@:TIGER"}, "TIGER = 7")
     assert registry["known"] == 1 and list(registry) == ["known"]
     (fault,) = registry.faults()
-    assert "known (largebatch.optimizers) of the package some-package 1.0 claims a name" in str(
-        fault
-    )
+    assert "known (largebatch.optimizers) of the package some-package 1.0 uses a name" in str(fault)
     assert module not in sys.modules
 
 
@@ -104,7 +102,7 @@ def test_a_name_that_two_packages_claim_is_neither_s(
     for package in ("one", "two"):
         _install(monkeypatch, tmp_path, {"tiger": "@:TIGER"}, "TIGER = 7", package)
     assert list(registry) == ["known"]
-    with pytest.raises(PluginError, match="claims a name that two claims too"):
+    with pytest.raises(PluginError, match="uses a name that two uses too"):
         registry["tiger"]
     monkeypatch.setenv(TAKEN, "two")
     assert registry["tiger"] == 7
@@ -117,7 +115,7 @@ def test_a_name_must_be_a_word(
     _install(monkeypatch, tmp_path, {name: "@:TIGER"}, "TIGER = 7")
     assert list(registry) == ["known"]
     (fault,) = registry.faults()
-    assert "must have a name of small letters" in str(fault)
+    assert "must have a name of lowercase letters" in str(fault)
 
 
 def test_only_packages_that_are_named_are_taken(
@@ -128,7 +126,7 @@ def test_only_packages_that_are_named_are_taken(
     assert list(registry) == ["known"]
     with pytest.raises(PluginError, match="is not among the plug-ins that this service accepts"):
         registry["tiger"]
-    assert "adds Some.Package to the plugins of its configuration" in registry.explain("tiger")
+    assert "can add Some.Package to plugins in the configuration" in registry.explain("tiger")
     assert module not in sys.modules
     monkeypatch.setenv(TAKEN, "other, some-package")
     assert registry["tiger"] == 7

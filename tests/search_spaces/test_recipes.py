@@ -250,7 +250,7 @@ def test_given_settings_take_the_place_of_published_ones() -> None:
         (
             "kurth2018_deeplab",
             384,
-            "at global batch size 12288 alone and has no rule for 384; .*find learning_rate",
+            "only at global batch size 12288 and has no rule for 384; .*find learning_rate",
         ),
         (
             "mikami2018",
@@ -293,7 +293,7 @@ def test_a_recipe_of_a_text() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("name: small", "name: other", "whose name is the file's, 'small'"),
+        ("name: small", "name: other", "with the name of the file, 'small'"),
         ("title:", "titel:", "unknown key 'titel' in a recipe; did you mean 'title'"),
         ("paper:", "papers:", "unknown key 'papers' in source; did you mean 'paper'"),
         ("value: 1,", "", "missing .* argument: 'value'"),
@@ -321,7 +321,7 @@ def test_a_recipe_of_a_text() -> None:
         (
             "epochs: 2",
             "epochs: 2\ntable: [{global_batch_size: 16}]",
-            "must be one of the table's, but got 8",
+            "must be one of those in the table, but got 8",
         ),
         (
             "epochs: 2",

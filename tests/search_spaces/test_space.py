@@ -105,7 +105,7 @@ def test_part_of_the_axes() -> None:
         ),
         (
             {"momentum": {"uniform": [0, 0.9], "role": "fixed"}},
-            "momentum: role `fixed` .* write the value alone",
+            "momentum: role `fixed` .* write the single value",
         ),
         (
             {"momentum": {"uniform": [0, 0.9], "choice": [0, 0.9]}},
@@ -120,7 +120,7 @@ def test_part_of_the_axes() -> None:
         ({"momentum": "high"}, "momentum must be a finite number"),
         ({"learning_rate": {"uniform": [0, 1]}}, "learning_rate must lie in"),
         ({"normalization_batch_size": {"uniform": [1, 8]}}, "whole number; use int_uniform"),
-        ({"optimizer": {"uniform": [1, 2]}}, "optimizer is no number; use choice"),
+        ({"optimizer": {"uniform": [1, 2]}}, "optimizer is not a number; use choice"),
         ({"optimizer": {"choice": ["sgd", "larz"]}}, "did you mean 'lars'"),
         (
             {"decay": "cosine", "decay_epochs": 4, "warmup_epochs": {"uniform": [0, 5]}},
@@ -152,7 +152,9 @@ def test_a_setting_is_fixed_or_tuned() -> None:
 def test_values_must_be_those_of_the_tuned_settings() -> None:
     with pytest.raises(SettingError, match="got none for warmup_epochs, normalization_batch_size"):
         SPACE.settings({"learning_rate": 0.1, "label_smoothing": 0})
-    with pytest.raises(SettingError, match="only tuned settings take a value, but got 'momentum'"):
+    with pytest.raises(
+        SettingError, match="only tuned settings can be given a value, but got 'momentum'"
+    ):
         SPACE.settings({"momentum": 0.1})
     with pytest.raises(SettingError, match="did you mean 'learning_rate'"):
         SPACE.to_optuna(["learning_rat"])

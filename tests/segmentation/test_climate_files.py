@@ -147,7 +147,7 @@ def test_fields_travel_in_their_stored_type_and_are_scaled_in_single_precision(t
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found.permute(0, 2, 3, 1), expected, rtol=2e-6, atol=1e-6)
     write_sample(tmp_path / "train" / "data-003.h5", fields[3], some_labels(0))
-    with pytest.raises(DataError, match=r"one type, here float16 .*data-003\.h5 has float32"):
+    with pytest.raises(DataError, match=r"same data type, here float16 .*data-003\.h5 has float32"):
         opened(tmp_path, cache=cache).training_batch(torch.arange(5), torch.zeros(5), 0)
 
 
@@ -288,7 +288,7 @@ def test_samples_of_another_shape_are_named(folder):
     file = folder / "train" / "data-002.h5"
     write_sample(file, some_fields(0, 7, 10), some_labels(0, 7, 10))
     with pytest.raises(
-        DataError, match=r"one height and width, here \(6, 10\), but .*data-002.h5 has \(7, 10\)"
+        DataError, match=r"same height and width, here \(6, 10\), but .*data-002.h5 has \(7, 10\)"
     ):
         read_training(folder)
     write_sample(folder / "validation" / "data-000.h5", some_fields(0, 6, 9), some_labels(0, 6, 9))

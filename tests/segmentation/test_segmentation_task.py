@@ -137,7 +137,7 @@ def test_with_prior_bias_every_pixel_starts_near_the_shares_of_the_classes(workl
         ({"dropout": 1.0, "model": "tiramisu"}, r"a share of features in \[0, 1\), but got 1.0"),
         (
             {"dropout": 0.2},
-            "a part of tiramisu and tiramisu_small, but the model is deeplabv3plus_small",
+            "used only in tiramisu and tiramisu_small, but the model is deeplabv3plus_small",
         ),
         ({"model_widht": 8}, "no data option 'model_widht'; did you mean 'model_width'"),
     ],

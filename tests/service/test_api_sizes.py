@@ -164,7 +164,7 @@ def test_designs_are_those_of_hpo_design(api, expected):
 def test_designs_that_cannot_be(api):
     nameless = api.call("GET", "/studies/bowl/designs")
     assert nameless.status_code == 422
-    assert "'bowl' names no full_scale batch size" in nameless.json()["error"]["message"]
+    assert "'bowl' has no full_scale batch size" in nameless.json()["error"]["message"]
     assert "full_scale" in nameless.json()["error"]["way_out"]
     api.submit("early", spec=spec_of("early", full_scale={"global_batch_size": 256}))
     early = api.call("GET", "/studies/early/designs")

@@ -256,7 +256,7 @@ def test_events_come_until_the_study_ends(client, name, api):
 @pytest.mark.medium
 def test_waiting_tells_what_happens(client, name, api):
     study, told = client.submit(spec(name)), []
-    with pytest.raises(errors.WaitTimeoutError, match=r"is queued after 0.2 s, and goes on"):
+    with pytest.raises(errors.WaitTimeoutError, match=r"is still queued after 0.2 s"):
         study.wait(timeout=0.2, poll=0.05)
     played = later(lambda: play(api, name), seconds=0.1)
     status = study.wait(timeout=60, poll=0.1, on_event=lambda event: told.append(event.message))

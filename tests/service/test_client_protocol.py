@@ -137,7 +137,7 @@ def test_no_answer_says_so_and_whether_it_may_have_arrived():
     assert str(read) == "GET /studies: the connection broke (2 attempts)"
     _, _, write = carry(ask(WRITE, RetryPolicy()), BROKEN)
     assert str(write).endswith(
-        "(1 attempt); it may have arrived, so it was not sent again: look with `hpo status`"
+        "(1 attempt); it may have arrived, so it was not sent again: check with `hpo status`"
     )
 
 
@@ -282,7 +282,7 @@ def test_waiting_for_a_study_that_fails(state):
 def test_waiting_has_an_end():
     _, pauses, error = waiting(*[answer(document=STUDY)] * 3, timeout=0)
     assert isinstance(error, errors.WaitTimeoutError)
-    assert "is queued after 0 s, and goes on" in str(error)
+    assert "is still queued after 0 s" in str(error)
     assert pauses == []
 
 
@@ -407,9 +407,9 @@ def test_the_address_comes_from_the_environment_and_hides_the_token(monkeypatch)
 @pytest.mark.parametrize(
     ("url", "token", "kind", "message"),
     [
-        ("", "t", errors.RequestError, "no server is named; give its URL, or set HPO_SERVER"),
-        ("ftp://host", "t", errors.RequestError, "must be like https://host:8642"),
-        ("https://", "t", errors.RequestError, "must be like https://host:8642"),
+        ("", "t", errors.RequestError, "no server given; give its URL, or set HPO_SERVER"),
+        ("ftp://host", "t", errors.RequestError, "must look like https://host:8642"),
+        ("https://", "t", errors.RequestError, "must look like https://host:8642"),
         (
             "https://host",
             "",

@@ -53,7 +53,7 @@ def test_a_call_is_repeated_until_the_database_is_back():
     assert clock.retry(60)(fails(5)) == "done"
     assert clock.now == pytest.approx(0.2 + 0.4 + 0.8 + 1.6 + 3.2)
     assert "connection refused" in clock.told[0] and "up to 60 s" in clock.told[0]
-    assert clock.told[1:] == ["the database is back after 6.2 s; nothing was lost"]
+    assert clock.told[1:] == ["the database is available again after 6.2 s; nothing was lost"]
 
 
 def test_retries_end_with_the_error_itself():

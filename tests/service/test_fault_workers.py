@@ -42,7 +42,7 @@ def test_sigterm_puts_the_study_back_into_the_queue_and_says_so(tmp_path):
         assert worker.wait(20) == 0
         study = store.study("study")
         assert study.state is StudyState.QUEUED and "one was stopped" in study.message
-        assert "study: queued: one was stopped; another worker goes on" in workers.said()
+        assert "study: queued: one was stopped; another worker will continue" in workers.said()
         assert "Traceback" not in workers.said()
 
 

@@ -36,7 +36,7 @@ budget: {trials: 4, epochs_per_trial: 2}
     ("taken", "stripes", "fault"),
     [
         ((), "4", "package some-tigers 1.0 is not among the plug-ins that this service accepts"),
-        (("other",), "4", "its operator adds some-tigers to the plugins"),
+        (("other",), "4", "the operator can add some-tigers to plugins"),
         (("Some_Tigers",), "4", None),
         (("some-tigers",), "0", r"tiger_stripes must lie in \[1, inf\], but got 0"),
     ],

@@ -84,7 +84,7 @@ def test_a_server_beyond_this_machine_without_tls_says_what_is_read_on_the_way(
     )
     with caplog.at_level("WARNING"):
         serving_module.serve(config, worker=False, link=False, tell=lambda _: None)
-    assert ("without TLS: anybody on the network path can read tokens" in caplog.text) == warned
+    assert ("without TLS: anyone on the network path can read tokens" in caplog.text) == warned
 
 
 def test_a_laptop_gets_a_login_link_and_an_orderly_end(tmp_path):
@@ -120,7 +120,7 @@ def test_a_taken_port_is_told(tmp_path, monkeypatch):
         port = taken.getsockname()[1]
         found = CliRunner().invoke(main, ["serve", "--port", str(port), "--no-worker"])
     assert found.exit_code == 2
-    assert f"cannot listen at 127.0.0.1:{port}" in found.output
+    assert f"cannot listen on 127.0.0.1:{port}" in found.output
     assert "--port" in found.output
 
 

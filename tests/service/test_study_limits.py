@@ -85,7 +85,7 @@ def test_a_study_that_takes_too_much_memory_fails_with_the_reason(
     before = memory_now()
     study = run_hog(store, url, tmp_path, SPREAD, memory_bytes=before + 1_600_000_000)
     assert study.state is StudyState.FAILED
-    assert "of memory, and on this worker a study may take" in study.message
+    assert "of memory, but on this worker a study may use" in study.message
     assert [trial.state for trial in store.trials(study.id)] != [TrialState.RUNNING]
     assert not holding()
 
@@ -97,7 +97,7 @@ def test_a_study_that_fills_the_disk_fails_with_the_reason(store, url, tmp_path,
     monkeypatch.setattr("hpo.runs.study_limits.DISK_SECONDS", 0.2)
     study = run_hog(store, url, tmp_path, WRITES, disk_bytes=20_000_000)
     assert study.state is StudyState.FAILED
-    assert "and on this worker a study may take 0.02 GB of disk" in study.message
+    assert "but on this worker a study may use 0.02 GB of disk" in study.message
     assert str(tmp_path) in study.message
 
 

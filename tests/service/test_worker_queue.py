@@ -334,8 +334,10 @@ def test_a_worker_writes_to_the_trackers_that_its_operator_allows(
         ]
 
     (of_wandb,), (of_place,) = told("allowed"), told("placed")
-    assert "tracker wandb: this worker writes to those of its operator: noted" in of_wandb
-    assert "where it writes is the operator's affair here, but the study gives where" in of_place
+    assert "tracker wandb: this worker writes to those that its operator allows: noted" in of_wandb
+    assert (
+        "on this worker the operator decides where it writes, but the study gives where" in of_place
+    )
     assert all(store.study_by_id(each.id).state is StudyState.FINISHED for each in found.values())
 
 

@@ -106,7 +106,7 @@ def test_the_plain_program_says_what_is_wrong(server, tmp_path):
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: this token is not known here")
+    assert done.stderr.startswith("error: this token is unknown")
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ class QueueContract:
                 {"spec": "other"},
                 "'digits' exists with another spec; give this one another name",
             ),
-            ("digits", {"owner": "bob"}, "belongs to somebody else; give this one another name"),
+            ("digits", {"owner": "bob"}, "belongs to another owner; give this one another name"),
             (
                 "digits",
                 {"idempotency_key": "other"},
@@ -339,7 +339,7 @@ class QueueContract:
         )
         again = store.claim_study("v", lease_seconds=60)
         assert (again.taken_over, again.generation, again.study.attempts) == (False, 2, 2)
-        with pytest.raises(InvalidRecord, match="left running"):
+        with pytest.raises(InvalidRecord, match="cannot stay running"):
             store.release_study(again, StudyState.RUNNING)
 
     # fencing

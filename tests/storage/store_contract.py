@@ -187,7 +187,7 @@ class StoreContract(
             ),
             ({"learning_rate": 0.1}, "complete, but got none for optimizer, momentum"),
             ({**SETTINGS, "momentum": None}, "momentum"),
-            ({**SETTINGS, "momentum": object()}, "does not take this value"),
+            ({**SETTINGS, "momentum": object()}, "does not accept this value"),
         ],
     )
     def test_wrong_settings_are_refused_and_nothing_is_added(self, store, study, settings, message):
@@ -259,7 +259,7 @@ class StoreContract(
         (trial,) = make_trials(store, study, 16)
         store.finish_trial(trial.id, REACHED)
         finished = store.trial(study.id, 0)
-        with pytest.raises(Conflict, match="finished already, as 'reached'"):
+        with pytest.raises(Conflict, match="already finished, as 'reached'"):
             store.finish_trial(trial.id, CENSORED, make_points(1))
         assert store.trial(study.id, 0) == finished
         assert store.points(trial.id) == []

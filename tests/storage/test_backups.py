@@ -239,7 +239,7 @@ def test_an_archive_with_flipped_bytes_is_told_to_be_damaged(tmp_path):
         assert (
             contents(source) == before
         )  # or restored whole, where the noise lay in nothing that is read
-    assert sum("noise.zip is damaged: " in each or "or was cut off" in each for each in told) > 12
+    assert sum("noise.zip is damaged: " in each or "or is incomplete" in each for each in told) > 12
 
 
 def change_of_manifest(change):
@@ -295,7 +295,7 @@ def test_files_that_are_no_backup(tmp_path):
     (tmp_path / "cut.zip").write_bytes((tmp_path / "whole.zip").read_bytes()[:2000])
     for name, message in {
         "text.zip": "must be an archive that `hpo db backup` wrote",
-        "cut.zip": "or was cut off",
+        "cut.zip": "or is incomplete",
         "none.zip": "there is no file",
     }.items():
         with pytest.raises(InvalidRecord, match=message):
@@ -337,7 +337,7 @@ def test_a_backup_is_never_overwritten_and_never_half(tmp_path):
         maintenance.backup(url, tmp_path / "backup.zip")
     for name in ("backup.zip", "backup.db"):
         with pytest.raises(
-            StoreUnavailable, match=r"cannot be written .*; give a file in a folder"
+            StoreUnavailable, match=r"cannot be written .*; give a file in a writable folder"
         ):
             maintenance.backup(url, tmp_path / "no" / "such" / name)
     assert sorted(path.name for path in tmp_path.glob("*.partial")) == []

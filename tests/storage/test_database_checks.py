@@ -73,7 +73,7 @@ def test_trials_without_curves_and_left_running(url):
     found = complaints(url)
     assert set(found) == {"curves", "trials"}
     assert "1 finished trials have no convergence point, in digits" in found["curves"]
-    assert "marked as running in studies that are not: digits" in found["trials"]
+    assert "marked as running in studies that are not running: digits" in found["trials"]
 
 
 def test_trainings_that_repeat_each_other(url):
@@ -117,7 +117,7 @@ def test_folders_that_are_gone_and_checkpoints_of_nobody(url, tmp_path):
     found = complaints(url, tmp_path)
     assert set(found) == {"plans", "checkpoints"}
     assert str(tmp_path / "gone") in found["plans"]
-    assert "2 checkpoints belong to no trial in flight" in found["checkpoints"]
+    assert "2 checkpoints belong to no unfinished trial" in found["checkpoints"]
     assert "0.pt" in found["checkpoints"]
     assert "99.pt" in found["checkpoints"]
 
@@ -159,7 +159,7 @@ def test_rows_that_point_nowhere(tmp_path):
         connection.execute("DELETE FROM studies")
     connection.close()
     assert (
-        "2 rows of trials point to studies that are not there; restore a backup"
+        "2 rows of trials refer to missing rows of studies; restore a backup"
         in complaints(url)["references"]
     )
 

@@ -130,7 +130,7 @@ def test_schema_of_a_newer_release(path):
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
     connection.close()
     with pytest.raises(
-        SchemaTooNew, match=f"'9999', and this release knows schemas up to '{HEAD}'; upgrade"
+        SchemaTooNew, match=f"'9999', but this release knows schemas up to '{HEAD}'; upgrade"
     ):
         Store.open(str(path))
 

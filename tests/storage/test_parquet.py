@@ -100,7 +100,7 @@ def test_what_cannot_be_written(store, tmp_path, monkeypatch):
     with pytest.raises(NotFound, match="did you mean 'digits'"):
         export.write_parquet(store, "digit", tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"cannot be written .*; give a folder"):
+    with pytest.raises(StoreError, match=r"cannot be written .*; give a writable folder"):
         export.write_parquet(store, "digits", tmp_path / "file")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(

@@ -88,8 +88,8 @@ def test_file_that_is_no_database(path):
         ("sqlite:///:memory:", "in memory cannot be shared"),
         ("mysql://host/db", "'mysql' is not supported; the databases are sqlite and postgresql"),
         ("sqlite+nothing:///hpo.db", "no driver 'sqlite.nothing'"),
-        ("://", "no database URL; write sqlite:///PATH"),
-        ("postgresql://ann@host:port/db", "no database URL"),
+        ("://", "not a database URL; write sqlite:///PATH"),
+        ("postgresql://ann@host:port/db", "not a database URL"),
     ],
 )
 def test_urls_that_cannot_work(url, message):
@@ -148,7 +148,7 @@ def test_no_permission(open_folder):
     message, _ = python("-c", code, str(path)).communicate(timeout=60)
     open_folder.chmod(0o755)
     assert message.startswith(f"StoreUnavailable cannot use the database sqlite:///{path}: ")
-    assert "write the file and its folder" in message
+    assert "file and its folder writable" in message
 
 
 def test_locked_by_another_process(path):
@@ -277,7 +277,7 @@ def test_a_file_that_may_not_grow(path):
     )
     message, _ = python("-c", code, str(path)).communicate(timeout=60)
     assert message.startswith("StoreUnavailable")
-    assert "check that the disk is sound and has room" in message
+    assert "check that the disk is healthy and has space" in message
     with Store.open(str(path)) as store:
         assert store.points(trial.id) == make_points(10)
 

@@ -116,7 +116,7 @@ class TrialLeaseContract:
             clock.move(31)
             (trial,) = queue.expire_trial_leases(study.id, 2)
         assert trial.state is TrialState.FAILED
-        assert "stopped responding 3 times, the last being agent" in trial.reason
+        assert "stopped responding 3 times, last agent" in trial.reason
 
     def test_a_trial_that_was_given_back_has_not_lost_its_holder(self, queue, clock):
         study = make_study(queue)
@@ -170,7 +170,7 @@ class TrialLeaseContract:
     def test_trials_of_a_study_that_has_ended_cannot_be_asked_for(self, queue, state):
         study = make_study(queue)
         queue.set_study_state(study.id, state)
-        with pytest.raises(Conflict, match=f"is {state}: its trials cannot be asked for"):
+        with pytest.raises(Conflict, match=f"is {state}: its trials cannot be requested"):
             lease(queue, study, NEW)
 
     def test_what_is_not_there(self, queue):

@@ -104,7 +104,7 @@ def test_a_direction_against_that_of_the_workload_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"target": {"at_most": 0.1}}, "got at_most and best_within; ask the other question in"),
+        ({"target": {"at_most": 0.1}}, "got at_most and best_within; use a second study"),
         ({"target": {"at_least": 0.1}}, "got at_least and best_within"),
         ({"target": {"best_within": None}}, "exactly one of at_least and at_most, but got neither"),
         (
@@ -123,16 +123,17 @@ def test_a_direction_against_that_of_the_workload_is_an_error() -> None:
             "direction must be one of maximize or minimize, but got 'up'",
         ),
         ({"budget": {"epochs_per_trial": 30}}, "the 20 epochs of target.best_within"),
-        ({"sampler": "forecast"}, "sampler forecast must have a target that ends trainings"),
-        ({"budget": "auto"}, "budget: auto must have a target that ends trainings"),
-        ({"budget": {"race": 1000}}, "a race must have a target that ends trainings"),
+        ({"sampler": "forecast"}, "sampler forecast needs a target that ends trainings"),
+        ({"budget": "auto"}, "budget: auto needs a target that ends trainings"),
+        ({"budget": {"race": 1000}}, "a race needs a target that ends trainings"),
         (
             {"target": {"best_within": {"samples": 31}}},
-            "one update at least at every batch of the study, but got 31 samples, which is less than one batch of 32",
+            "at least one update at every batch size of the study, but got 31 samples, which "
+            "is less than one batch of 32",
         ),
         (
             {"target": {"best_within": {"tokens": 1000}}},
-            "needs a study that says how many an epoch has (data: train_samples and sequence_length)",
+            "needs the number of tokens in an epoch (data: train_samples and sequence_length)",
         ),
     ],
 )
@@ -155,7 +156,7 @@ def test_samples_of_a_data_set_of_unknown_size_are_an_error_with_the_way_out() -
 
 
 def test_a_direction_belongs_to_the_best_alone() -> None:
-    with pytest.raises(SpecError, match="direction with best_within alone"):
+    with pytest.raises(SpecError, match="direction must be used only with best_within"):
         study(target={"best_within": None, "at_most": 0.1, "direction": "minimize"})
 
 

@@ -93,7 +93,7 @@ def test_a_study_is_searched_at_full_scale_unless_it_says_otherwise_or_cannot_be
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sampler": "tpe"}, "needs a sampler that ends by itself .forecast., but got tpe"),
+        ({"sampler": "tpe"}, "needs a sampler that stops by itself .forecast., but got tpe"),
         (
             {"search": {"learning_rate": {"log_uniform": [0.01, 1.0], "role": "shared"}}},
             "needs a setting with role: scaled",

@@ -103,7 +103,11 @@ def test_a_program_must_report_what_it_is_held_to() -> None:
 
 def test_memory_is_not_that_of_one_training_where_several_share_it() -> None:
     text = STUDY.replace("CONSTRAINTS", "{memory_gb: {at_most: 9}}")
-    with pytest.raises(SpecError, match=r"with resources\.fused_trials they share their memory"):
+    with pytest.raises(
+        SpecError,
+        match=r"with resources\.fused_trials trainings share their "
+        r"memory",
+    ):
         parse_study(f"{text}\nresources: {{fused_trials: 4}}\n")
 
 
@@ -146,7 +150,7 @@ def test_a_training_that_breaks_a_constraint_has_not_answered() -> None:
         (Constraint("memory_gb", 1.9), "memory_gb 2 is not at most 1.9"),
         (Constraint("seconds_per_sample", 0.0019), "seconds_per_sample 0.002 is not at most"),
         (Constraint("top5", 0.92, at_most=False), "top5 0.91 is not at least 0.92"),
-        (Constraint("top7", 0.92, at_most=False), "it did not tell its top7"),
+        (Constraint("top7", 0.92, at_most=False), "it did not report its top7"),
     ):
         assert question(constraint).need(trial()) is None
         assert said in question(constraint).broken(trial())

@@ -47,7 +47,7 @@ def test_a_workload_that_is_no_program_cannot_have_one():
         "target": {"metric": "loss", "at_most": 0.1},
         "search": {**STUDY["search"], "optimizer": {"choice": ["sgd", "own:mine"]}},
     }
-    with pytest.raises(SpecError, match="'own:mine' is one that only a program knows"):
+    with pytest.raises(SpecError, match="'own:mine' is known only to your program"):
         StudySpec.from_dict(plain)
 
 

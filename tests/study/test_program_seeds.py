@@ -52,7 +52,7 @@ def test_where_nothing_is_repeated_the_seed_need_not_be_read(changed):
     ids=["seeds", "validation"],
 )
 def test_what_repeats_says_why_the_seed_must_be_read(changed, why):
-    with pytest.raises(SpecError, match=r"the command must read \{seed\}") as refused:
+    with pytest.raises(SpecError, match=r"the command must contain \{seed\}") as refused:
         StudySpec.from_dict({**STUDY, **changed})
     assert why in str(refused.value)
     read = {**STUDY["program"], "command": [*STUDY["program"]["command"], "{seed}"]}
@@ -66,7 +66,7 @@ def test_a_race_asks_for_the_seed_where_the_study_is_run_and_not_where_it_only_t
     check_full_scale(searched)  # the search repeats nothing
     spec = StudySpec.from_dict({**STUDY, **raced})
     with pytest.raises(
-        SpecError, match=r"must read \{seed\}: the race at 256 .*budget: \{race: 0\}"
+        SpecError, match=r"must contain \{seed\}: the race at 256 .*budget: \{race: 0\}"
     ):
         check_full_scale(spec)
     read = {**STUDY["program"], "command": [*STUDY["program"]["command"], "{seed}"]}

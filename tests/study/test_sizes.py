@@ -151,24 +151,24 @@ def test_a_training_of_a_shorter_length_has_answered_at_its_own_end():
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"ladder": {"width": [32]}}, "ladder must name its batches"),
+        ({"ladder": {"width": [32]}}, "ladder must give its batch sizes"),
         (
             {"ladder": {**PLAIN["ladder"], "widht": [32]}},
-            "ladder knows no direction 'widht'; did you mean 'width'?",
+            "ladder has no size 'widht'; did you mean 'width'?",
         ),
         ({"ladder": {**PLAIN["ladder"], "width": []}}, "ladder.width must be a list of sizes"),
         ({"ladder": {**PLAIN["ladder"], "width": [0.5]}}, "must hold whole numbers of 1 or more"),
         ({"ladder": {**PLAIN["ladder"], "width": [64, 32]}}, "ladder.width must increase"),
-        ({"full_scale": None}, "full_scale must say which width it is for"),
+        ({"full_scale": None}, "full_scale must give its width"),
         (
             {"full_scale": {"global_batch_size": 128, "width": 32, "samples": 16384}},
             "full_scale.width must be at least the largest of the ladder, 64, but got 32",
         ),
         (
             {"full_scale": {**PLAIN["full_scale"], "depth": 4}},
-            "full_scale.depth needs a ladder that names smaller ones",
+            "full_scale.depth needs a ladder with smaller values",
         ),
-        ({"data": {**PLAIN["data"], "width": 128}}, "drop it from data"),
+        ({"data": {**PLAIN["data"], "width": 128}}, "remove it from data"),
         ({"sampler": "forecast"}, "needs a sampler that trains rung by rung, but got forecast"),
         (
             {
@@ -178,25 +178,25 @@ def test_a_training_of_a_shorter_length_has_answered_at_its_own_end():
             "budget: auto needs a setting with role: scaled",
         ),
         ({"budget": {"trials": 7}}, "budget.trials must be at least 8"),
-        ({"resources": {"fused_trials": 2}}, "fused trials must have one size of model"),
+        ({"resources": {"fused_trials": 2}}, "fused trials must have the same model size"),
         (
             {"target": {"metric": "loss", "best_within": {"samples": 20000}}},
-            "best_within must be the samples of full_scale, 16384",
+            "best_within must equal the samples of full_scale, 16384",
         ),
         (
             {
                 "target": {"metric": "loss", "at_most": 2.5},
                 "budget": {"trials": 40, "epochs_per_trial": 8},
             },
-            "samples are the length of trainings of a fixed budget",
+            "samples give the length of trainings with a fixed budget",
         ),
         (
             {"ladder": {**PLAIN["ladder"], "samples": [16, 8192]}},
-            "ladder.samples must hold one update at least",
+            "ladder.samples must allow at least one update",
         ),
         (
             {"workload": "noisy_quadratic", "data": {"train_samples": 2048}},
-            "workload 'noisy_quadratic' knows no width",
+            "workload 'noisy_quadratic' has no option width",
         ),
         ({"sizes": {"width": [32]}}, "unknown key 'sizes'"),
     ],
@@ -215,7 +215,7 @@ def test_the_keys_that_a_study_may_have_are_those_of_its_file():
 def test_a_command_that_does_not_read_the_size_is_told():
     command = ["train", "{learning_rate}", "{global_batch_size}"]
     told = faults(**OF_PROGRAM, program=program(command=command))
-    assert "the command must read {width}" in told
+    assert "the command must contain {width}" in told
 
 
 IN_ALL = {
@@ -294,14 +294,14 @@ def test_a_program_is_told_its_length_in_samples():
     [
         (
             None,
-            "cost must say what a sample costs in a model of any size, as a formula of {width}, in which the ladder "
-            "grows, but there is none; add cost: '{width}**2' if it costs so",
+            "cost must give the cost of a sample for every model size, as a formula of {width}, which the ladder "
+            "varies, but there is none; add cost: '{width}**2' if that fits",
         ),
-        ({**FIGURES, "flops_per_sample": 1e9}, "but its flops_per_sample is a number or not there"),
+        ({**FIGURES, "flops_per_sample": 1e9}, "but its flops_per_sample is a number or missing"),
         ("{widht}**2", "but in '{widht}**2' 'widht' is none of them; did you mean 'width'?"),
-        ("7", "cost must read {width}, in which the ladder grows, but got '7'; add it"),
-        ("{width} * {depth}", "but '{width} * {depth}' reads {depth}; write its value"),
-        ({**FIGURES, "parameters": "{depth}*2"}, "reads {depth}; write its value"),
+        ("7", "cost must contain {width}, which varies over the ladder, but got '7'; add it"),
+        ("{width} * {depth}", "but '{width} * {depth}' contains {depth}; write its value"),
+        ({**FIGURES, "parameters": "{depth}*2"}, "contains {depth}; write its value"),
         ({**FIGURES, "parameters": "{samples}"}, "numbers, {width}, {depth}, + - * / ** and paren"),
         (
             "{width} - 40",
@@ -338,7 +338,8 @@ def test_a_cost_reads_no_size_where_nothing_grows():
     its = program(command=PROGRAM["command"][:-1])
     told = faults(**{**OF_PROGRAM, **plain}, program=its)
     assert (
-        "cost must read what the ladder grows in, nothing, but '6 * 12 * {width}**2' reads" in told
+        "cost may contain only what varies over the ladder, nothing, but '6 * 12 * {width}**2' "
+        "contains" in told
     )
     assert study(**{**OF_PROGRAM, **plain}, program={**its, "cost": "3 * (2 + 1)"})
 

@@ -173,12 +173,12 @@ def test_target_at_most() -> None:
         (
             "seeds: 2",
             "seeds: 2\nseeds: 3",
-            "line 14: a key must stand once, but got 'seeds' a second time, after line 13",
+            "line 14: a key must be unique, but got 'seeds' a second time, after line 13",
         ),
         (
             "momentum: 0.9",
             "momentum: 0.9\n  momentum: 0.8",
-            "line 12: a key must stand once, but got 'momentum'",
+            "line 12: a key must be unique, but got 'momentum'",
         ),
         (
             "at_least: 0.96",

@@ -111,15 +111,15 @@ def test_settings_that_move_with_the_batch_are_the_studys_own() -> None:
     ).splitlines()
     assert len(faults) == 2
     assert faults[0] == (
-        "study.yaml, line 7: learning_rate moves with the batch size in recipe 'goyal2017' (3.2 at global batch size "
-        "8,192, by the rule 0.1 x (B / 256)), so search must tune it, as by learning_rate: {uniform: [low, high], "
+        "study.yaml, line 7: learning_rate changes with the batch size in recipe 'goyal2017' (3.2 at global batch size "
+        "8,192, by the rule 0.1 x (B / 256)), so search must tune it, such as learning_rate: {uniform: [low, high], "
         "role: scaled}, or give it a value"
     )
-    assert "warmup_start_factor moves with the batch size" in faults[1]
+    assert "warmup_start_factor changes with the batch size" in faults[1]
     unknown = refused(GOYAL.replace("goyal2017", "mikami2018").replace("learning_rate:", "beta1:"))
     assert (
-        "learning_rate moves with the batch size in recipe 'mikami2018' (not published as far as known"
-        in unknown
+        "learning_rate changes with the batch size in recipe 'mikami2018' (not known to be "
+        "published" in unknown
     )
 
 
@@ -128,7 +128,7 @@ def test_a_faulty_search_is_told_beside_the_recipes_faults() -> None:
         GOYAL.replace("momentum: 0.8", "momentum: 8").replace("  warmup_start_factor: 0.1\n", "")
     )
     assert "line 10: momentum must lie in" in text
-    assert "warmup_start_factor moves with the batch size" in text
+    assert "warmup_start_factor changes with the batch size" in text
 
 
 @pytest.mark.parametrize(
@@ -138,21 +138,22 @@ def test_a_faulty_search_is_told_beside_the_recipes_faults() -> None:
             "goyal2017",
             {},
             40,
-            "recipe 'goyal2017' is made for 90 epochs and sets decay_milestones to [30, 60, 80], which "
-            "budget.epochs_per_trial 40 does not hold; give decay_milestones in search (the same share of the budget "
+            "recipe 'goyal2017' is made for 90 epochs and sets decay_milestones to [30, 60, "
+            "80], which does not fit in budget.epochs_per_trial 40; give decay_milestones in "
+            "search (the same share of the budget "
             "is [13.3, 26.7, 35.6]), or raise the budget",
         ),
         (
             "goyal2017",
             {},
             80,
-            "budget.epochs_per_trial 80 does not hold",
+            "which does not fit in budget.epochs_per_trial 80",
         ),  # the drop after epoch 80 would never come
         (
             "you2019_legw",
             {},
             45,
-            "sets decay_epochs to 90, which budget.epochs_per_trial 45 does not hold; give "
+            "sets decay_epochs to 90, which does not fit in budget.epochs_per_trial 45; give "
             "decay_epochs in search (the same share of the budget is 45)",
         ),
         ("mikami2018", {"decay_epochs": 20}, 20, "sets batch_milestones to [30]"),

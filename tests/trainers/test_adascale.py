@@ -138,7 +138,8 @@ def test_at_its_base_batch_it_is_the_plain_training():
         (
             {"adascale_batch_size": 24},
             {"workload": "resnet", "data": {"source": "digits"}, "target": Target("top1", 0.9)},
-            "adascale_batch_size must be whole normalization groups, but got 24 and normalization_batch_size 16",
+            "adascale_batch_size must be a whole number of normalization groups, but got 24 "
+            "and normalization_batch_size 16",
         ),
     ],
 )

@@ -43,8 +43,8 @@ def test_parts_of_sixteen_bits_are_added_in_fp32():
             {"backend": "torch", "all_reduce": "tours"},
             "no all-reduce 'tours'; did you mean 'torus'",
         ),
-        ({"backend": "single", "group_size": 2}, "group size is for the torch backend"),
-        ({"backend": "torch", "cycle_milliseconds": 2.0}, "are Horovod's, not for torch"),
+        ({"backend": "single", "group_size": 2}, "group size is an option of the torch backend"),
+        ({"backend": "torch", "cycle_milliseconds": 2.0}, "are options of Horovod, not of torch"),
         ({"backend": "horovod", "all_reduce": "masters"}, "Horovod has no all-reduce 'masters'"),
         ({"backend": "horovod", "all_reduce": "torus"}, "needs NCCL"),
     ],
@@ -72,9 +72,9 @@ def test_the_command_line_hands_the_options_on(tmp_path, capsys):
     save_job(tmp_path / "job.json", epochs=1)
     command = [str(tmp_path / "job.json"), "--report", str(tmp_path / "report.jsonl")]
     assert main([*command, "--group-size", "4"]) == 2
-    assert "group size is for the torch backend" in capsys.readouterr().err
+    assert "group size is an option of the torch backend" in capsys.readouterr().err
     assert main([*command, "--fusion-megabytes", "64"]) == 2
-    assert "are Horovod's, not for single" in capsys.readouterr().err
+    assert "are options of Horovod, not of single" in capsys.readouterr().err
 
 
 class Alone:

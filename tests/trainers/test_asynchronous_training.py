@@ -178,7 +178,7 @@ def test_a_replica_that_dies_ends_the_training_with_its_name(tmp_path):
     ):
         for _ in range(50):
             training.advance()
-    with pytest.raises(JobError, match="begin it again from its last checkpoint"):
+    with pytest.raises(JobError, match="restart it from its last checkpoint"):
         training.state_dict()
     assert kept["progress"]["step"] == 24
     with pytest.raises(ProcessLookupError):
@@ -215,6 +215,8 @@ def test_started_workers_are_refused(tmp_path):
     job = racing(tmp_path / "race", update_mode="asynchronous")
     two = type("Two", (), {"rank": 0, "size": 2, "device": torch.device("cpu")})()
     with pytest.raises(
-        JobError, match=r"starts its own replicas .* but 2 workers were started; start one process"
+        JobError,
+        match=r"starts its own replicas .* but 2 workers were started; start a "
+        r"single process",
     ):
         begin_training(job, two)

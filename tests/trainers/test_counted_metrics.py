@@ -165,7 +165,7 @@ def test_a_metric_that_is_not_made_is_told():
     workload = Counted({})
     workload.metrics_from = lambda counts, samples: {"loss": 0.0}
     replica = Replica(workload, TrainingSettings(), 0, torch.device("cpu"))
-    with pytest.raises(WorkloadError, match="must give every metric, but gave no iou, f1, auc"):
+    with pytest.raises(WorkloadError, match="must return every metric, but lacks iou, f1, auc"):
         evaluate(replica, SingleProcess(), None)
 
 

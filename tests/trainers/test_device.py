@@ -72,7 +72,7 @@ def test_more_workers_than_gpus_are_refused_with_what_to_do(with_gpus):
     with_gpus(2)
     with pytest.raises(DeviceError) as caught:
         choose_device(1, 3)
-    for words in ("there are 2 for 3 workers on this node", "at most 2 a node", "--device cpu"):
+    for words in ("there are 2 for 3 workers on this node", "at most 2 per node", "--device cpu"):
         assert words in str(caught.value)
 
 
@@ -85,7 +85,7 @@ def test_a_worker_that_sees_one_gpu_was_given_it_and_two_that_see_the_same_are_r
     claim(store, CUDA, 2)
     claim(store, CUDA, 2)
     with pytest.raises(
-        DeviceError, match=r"there are 1 for workers 2 and 7, which came to the same"
+        DeviceError, match=r"there are 1 for workers 2 and 7, which were assigned the same"
     ):
         claim(store, CUDA, 7)
     claim(store, torch.device("cuda", 1), 7)

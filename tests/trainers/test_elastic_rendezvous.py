@@ -47,4 +47,4 @@ def test_who_did_not_come_is_named_even_if_it_came_before(came, missing):
     store = HashStore()
     together(store, range(4), 4)
     for answer in together(store, came, 4, seconds=0.5):
-        assert answer == f"a worker is gone or silent: {missing} did not come within 0.5 s"
+        assert answer == f"a worker is gone or silent: {missing} did not connect within 0.5 s"

@@ -256,7 +256,7 @@ def test_what_cannot_be_fused_is_refused(workload):
         FusedTrainings().add(training(job("sgd", 0), DroppingModel(DATA)))
     fused = FusedTrainings()
     fused.add(training(job("sgd", 0), workload))
-    with pytest.raises(JobError, match="must agree"):
+    with pytest.raises(JobError, match="must have the same workload"):
         fused.add(training(job("adam", 0), workload))
     random = FusedTrainings()
     random.add(training(job("sgd", 0), Dropping(DATA)))

@@ -33,7 +33,7 @@ def test_a_job_survives_its_file(tmp_path):
     [
         (
             {"global_batchsize": 4},
-            "no key 'global_batchsize' in a job; did you mean 'global_batch_size'",
+            "a job has no key 'global_batchsize'; did you mean 'global_batch_size'",
         ),
         (
             {"target": {"metric": "top1", "treshold": 1}},

@@ -100,7 +100,7 @@ def test_it_learns_beyond_the_frequencies_of_bytes() -> None:
         ({"width": 0}, "width must be a whole number of at least 1, but got 0"),
         ({"depth": 1.5}, "depth must be a whole number of at least 1, but got 1.5"),
         ({"train_samples": 10**9}, "train_samples must be at most .* but got 1,000,000,000"),
-        ({"sequence_length": 10**9}, "needs 1,000,000,001; name more text in path"),
+        ({"sequence_length": 10**9}, "needs 1,000,000,001; give more text in path"),
         ({"source": "pyton"}, "there is no source 'pyton'.*python"),
         ({"source": "text"}, "needs path, a file or a folder, but got None"),
         ({"source": "text", "path": "/nowhere"}, "nothing exists at /nowhere"),

@@ -45,9 +45,7 @@ def test_every_survivor_of_a_killed_worker_names_it(tmp_path):
     codes, answers = wait(workers, 40)
     assert codes == [2, -signal.SIGKILL, 2], answers
     for survivor in (0, 2):
-        assert (
-            "error: a worker is gone or silent: worker 1 gave no sign of life" in answers[survivor]
-        )
+        assert "error: a worker is gone or silent: worker 1 sent no heartbeat" in answers[survivor]
         assert "Traceback" not in answers[survivor]
 
 
@@ -60,7 +58,8 @@ def test_every_survivor_of_a_worker_that_hangs_names_it():
     hung.communicate()
     assert codes == [2, 2]
     assert all(
-        "error: a worker is gone or silent: worker 1 hung: it lives" in answer for answer in answers
+        "error: a worker is gone or silent: worker 1 hung: it is alive" in answer
+        for answer in answers
     ), answers
 
 
@@ -69,7 +68,9 @@ def test_every_survivor_of_a_worker_that_hangs_names_it():
 def test_under_horovod_a_hanging_worker_is_named_by_its_peers():
     done = run_horovod(3, [PROGRAM, "horovod", "hang", "8"])
     assert done.returncode != 0
-    assert "error: a worker is gone or silent: worker 1 hung: it lives" in done.stdout + done.stderr
+    assert (
+        "error: a worker is gone or silent: worker 1 hung: it is alive" in done.stdout + done.stderr
+    )
 
 
 @pytest.mark.slow
@@ -99,5 +100,5 @@ def test_a_worker_that_waits_alone_gives_up_and_names_who_did_not_come(tmp_path)
     (code,), (answer,) = wait([first], 60)
     assert (
         code == 2
-        and "error: a worker is gone or silent: worker 1 did not come within 2 s" in answer
+        and "error: a worker is gone or silent: worker 1 did not connect within 2 s" in answer
     )

@@ -308,7 +308,7 @@ def test_momentum_and_preconditioning_extend_perfect_scaling():
 def test_a_target_that_makes_no_sense_is_refused(target):
     for search in (fewest_samples, fewest_steps, lambda *given: optimum(*given, 16)):
         with pytest.raises(
-            JobError, match=r"target_loss must lie above 0.*below the initial loss 2\.34"
+            JobError, match=r"target_loss must be above 0.*below the initial loss 2\.34"
         ):
             search(PROBLEM, target)
 

@@ -240,7 +240,7 @@ def test_options_make_a_round_trip():
 
 
 def test_the_loop_of_pytorch_says_that_it_is_not_for_this():
-    with pytest.raises(WorkloadError, match=r"trains itself.*begin_training"):
+    with pytest.raises(WorkloadError, match=r"its own training loop.*begin_training"):
         Training(job(), SingleProcess())
 
 

@@ -120,7 +120,7 @@ time.sleep(300)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("way", "words"), [("kill", "worker 1 "), ("hang", "worker 1 hung: it lives")]
+    ("way", "words"), [("kill", "worker 1 "), ("hang", "worker 1 hung: it is alive")]
 )
 def test_real_operations_that_nobody_waits_for_name_the_worker_that_holds_them_up(
     tmp_path, way, words

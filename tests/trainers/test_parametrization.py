@@ -403,7 +403,7 @@ def test_a_class_of_ones_own_declares_its_base_shapes() -> None:
             {"parametrization": "mup", "base_width": 40},
             "base_width must be a multiple of base_head_size, 16",
         ),
-        ({"base_head_size": 8}, "base_head_size is that of parametrization 'mup'"),
+        ({"base_head_size": 8}, "base_head_size needs parametrization 'mup'"),
         (
             {"parametrization": "mup", "base_width": 32, "base_depth": 2},
             "got base_depth 2 with parametrization 'mup'; set parametrization: completep",
@@ -421,9 +421,9 @@ def test_options_that_contradict_each_other(option: dict[str, Any], said: str) -
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"optimizer": "shampoo"}, "but got 'shampoo'; take one of sgd, lars, lamb, adam"),
+        ({"optimizer": "shampoo"}, "but got 'shampoo'; use one of sgd, lars, lamb, adam"),
         ({"optimizer": "muon"}, "but got 'muon'"),
-        ({"optimizer": "adam"}, "got weight_decay 0.0001 with optimizer 'adam'; take adamw"),
+        ({"optimizer": "adam"}, "got weight_decay 0.0001 with optimizer 'adam'; use adamw"),
     ],
 )
 def test_an_optimizer_without_a_rule_is_refused(settings: dict[str, Any], said: str) -> None:
@@ -433,7 +433,7 @@ def test_an_optimizer_without_a_rule_is_refused(settings: dict[str, Any], said: 
 
 
 def test_models_that_do_not_fit_their_base_are_refused() -> None:
-    with pytest.raises(WorkloadError, match=r"but one alone has '1.bias'"):
+    with pytest.raises(WorkloadError, match=r"but only one has '1.bias'"):
         maximal_update_(
             nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)),
             nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5, bias=False)),
@@ -441,10 +441,12 @@ def test_models_that_do_not_fit_their_base_are_refused() -> None:
     cube, small = nn.Module(), nn.Module()
     cube.own, small.own = nn.Parameter(torch.zeros(4, 2, 6)), nn.Parameter(torch.zeros(2, 2, 2))
     with pytest.raises(
-        WorkloadError, match=r"'own' is of \(4, 2, 6\) and at the base width of \(2, 2, 2\)"
+        WorkloadError, match=r"'own' has shape \(4, 2, 6\), and \(2, 2, 2\) at the base width"
     ):
         maximal_update_(cube, small)
-    with pytest.raises(WorkloadError, match="no parameter's name begins so; did you mean 'bias'"):
+    with pytest.raises(
+        WorkloadError, match="no parameter's name begins with it; did you mean 'bias'"
+    ):
         maximal_update_(nn.Linear(4, 4), nn.Linear(2, 2), {"bies": "constant"})
     with pytest.raises(WorkloadError, match="fan_in, fan_out or constant, but is 'fan'"):
         maximal_update_(nn.Linear(4, 4), nn.Linear(2, 2), {"weight": "fan"})  # type: ignore[dict-item]
@@ -670,7 +672,7 @@ def test_a_deeper_base_that_does_not_say_what_writes_to_the_stream_is_refused() 
             {"parametrization": "completep", "base_width": 32, "base_depth": 0},
             "a whole number of at least 1, but got 0",
         ),
-        ({"base_depth": 2}, "base_depth is where parametrization 'completep' begins"),
+        ({"base_depth": 2}, "base_depth is an option of parametrization 'completep'"),
     ],
 )
 def test_options_of_completep_that_contradict_each_other(option: dict[str, Any], said: str) -> None:
@@ -680,7 +682,7 @@ def test_options_of_completep_that_contradict_each_other(option: dict[str, Any],
 
 def test_a_network_whose_depth_does_not_grow_knows_no_completep() -> None:
     with pytest.raises(
-        DataError, match=r"but the depth of workload 'resnet' .* take parametrization: mup"
+        DataError, match=r"but the depth of workload 'resnet' .* use parametrization: mup"
     ):
         load_workload(
             "resnet", {"source": "digits", "parametrization": "completep", "base_width": 8}

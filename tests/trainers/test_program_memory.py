@@ -123,7 +123,7 @@ def test_reports_and_checkpoints_before_the_end_of_memory_do_not_count(begin, tm
 
 
 def test_where_not_one_sample_fits_the_rule_and_the_way_out_are_told(begin, tmp_path):
-    with pytest.raises(WorkloadError, match=r"not even one sample does \(micro batch 1\); choose"):
+    with pytest.raises(WorkloadError, match=r"not even one sample does \(micro batch 1\); use"):
         finish(begin(0, batch=4))
     assert [micro for micro, _ in starts(tmp_path)] == [4, 2, 1]
 
@@ -136,7 +136,11 @@ def test_another_failure_is_not_taken_for_the_end_of_memory(begin, tmp_path):
 
 def test_a_pattern_without_end_is_told(begin, monkeypatch):
     monkeypatch.setattr("trainers.workloads.program.micro_batch.SEARCH_SECONDS", 0.3)
-    with pytest.raises(WorkloadError, match=r"out_of_memory.pattern was looked for .* more than"):
+    with pytest.raises(
+        WorkloadError,
+        match=r"search for program.out_of_memory.pattern in .* "
+        r"more than",
+    ):
         finish(begin(5, "print", signs={"pattern": "^(.+.+.+.+.+.+.+.+)+$(?!)"}))
 
 
@@ -172,7 +176,7 @@ WORDS = '"{global_batch_size}", "{learning_rate}", "{seed}"'
 @pytest.mark.parametrize(
     ("words", "signs", "fault"),
     [
-        (WORDS, "{exit_code: 77}", r"does not read {micro_batch_size}; put it where"),
+        (WORDS, "{exit_code: 77}", r"does not contain {micro_batch_size}; put it where"),
         (WORDS + ', "{micro_batch_size}"', "{}", "needs an exit_code, a pattern, or both"),
         (WORDS + ', "{micro_batch_size}"', "{exit_code: 256}", "between 1 and 255, but got 256"),
         (

@@ -218,7 +218,7 @@ def test_a_backward_after_the_gradients_left_is_an_error():
 def test_arming_twice_and_starting_while_armed_are_errors():
     reducer = GradientReducer([Parameter(torch.ones(2))], Two())
     reducer.arm()
-    with pytest.raises(CommunicationError, match="armed already"):
+    with pytest.raises(CommunicationError, match="already armed"):
         reducer.arm()
     with pytest.raises(CommunicationError, match="is armed"):
         reducer.start()

@@ -225,7 +225,7 @@ class Vanishing(CountingOpener):
 @pytest.mark.parametrize(
     ("opener", "message"),
     [
-        (ShortFile(), "was listed with 50000 bytes but 12345 came out"),
+        (ShortFile(), "was listed with 50000 bytes, but 12345 bytes were read"),
         (Vanishing(), "vanished after it was listed"),
     ],
 )
@@ -286,7 +286,7 @@ def test_too_little_space_is_said_before_anything_is_read(shared, tmp_path, monk
 def test_two_stagings_of_one_folder_do_not_mix(shared, tmp_path):
     with (
         local_folder.local_folder(tmp_path / "local", {"shared": str(shared), "pattern": "*"}),
-        pytest.raises(DataError, match="another staging works in"),
+        pytest.raises(DataError, match="another staging process is working in"),
     ):
         stage(shared, tmp_path / "local")
     stage(shared, tmp_path / "local")
@@ -297,8 +297,8 @@ def test_two_stagings_of_one_folder_do_not_mix(shared, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "al"}, "no mode of staging 'al'; did you mean 'all'"),
-        ({"files_per_node": 2}, "files_per_node is for the mode 'partition'"),
+        ({"mode": "al"}, "no staging mode 'al'; did you mean 'all'"),
+        ({"files_per_node": 2}, "files_per_node needs the mode 'partition'"),
         (
             {"mode": "partition", "files_per_node": 11},
             r"files_per_node must lie in \[1, 10\].*got 11",
@@ -313,7 +313,7 @@ def test_wrong_options_are_refused(shared, tmp_path, options, message):
 
 
 def test_folders_that_cannot_serve_are_refused(shared, tmp_path):
-    with pytest.raises(DataError, match="is no folder that this node can read"):
+    with pytest.raises(DataError, match="is not a folder that this node can read"):
         stage(tmp_path / "absent", tmp_path / "local")
     with pytest.raises(DataError, match="must lie outside the shared one"):
         stage(shared, shared / "local")

@@ -53,7 +53,7 @@ def test_a_resumed_training_reports_each_point_once(files):
             "the data folder /nowhere does not exist",
         ),
         ({"global_batch_size": 24}, "normalization_batch_size must divide the local batch size"),
-        ({"sed": 1}, "there is no key 'sed' in a job; did you mean 'seed'"),
+        ({"sed": 1}, "a job has no key 'sed'; did you mean 'seed'"),
         (
             {"target": {"metric": "iou", "threshold": 0.8}},
             "the workload 'resnet' has no metric 'iou'",

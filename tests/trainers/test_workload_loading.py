@@ -77,7 +77,7 @@ def test_a_workload_that_cannot_be_had_is_named(spirals, name, message):
         (
             "from trainers.workloads.resnet.task import ResNetWorkload\n"
             "class Mine(ResNetWorkload): metrics = {'top1': True}",
-            "metrics must hold 'loss': False",
+            "metrics must contain 'loss': False",
         ),
         (
             "from trainers.workloads.resnet.task import ResNetWorkload\nclass Mine(ResNetWorkload):\n"

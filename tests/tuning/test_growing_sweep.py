@@ -93,7 +93,7 @@ def test_the_file_says_auto_and_keeps_a_sampler_that_trains_rung_by_rung():
     assert spec.sampler == "tpe" and spec.budget.ends_by_itself
     assert spec.budget.epochs_per_trial == 32 and spec.to_dict()["budget"]["trials"] == "auto"
     with pytest.raises(
-        SpecError, match="or a ladder over sizes, but got best_within with one size"
+        SpecError, match="or a ladder of several sizes, but got best_within with one size"
     ):
         study(ladder=[16, 32], full_scale={"global_batch_size": 128})
 
@@ -176,9 +176,10 @@ def test_where_nothing_has_arrived_the_next_size_is_tried():
         assert isinstance(task, Explore)
         trials.append(ended(len(trials), task, TrialState.DIVERGED))
     assert {point_of(spec, each.settings) for each in trials} == set(points(spec))
-    assert "nothing has arrived at smaller sizes" in said[0]
+    assert "no training has given a result at smaller sizes yet" in said[0]
     assert (
-        agenda.why_ended == "the sweep has ended: no training has arrived at any size of the ladder"
+        agenda.why_ended == "the sweep has ended: no training gave a result at any size of the "
+        "ladder"
     )
 
 

@@ -167,7 +167,7 @@ def test_too_few_trainings_tell_nothing(tmp_path):
     few = study_of(tmp_path / "few.db", list(known(14)))
     assert hpo.importances(few) == ()
     text = figures.importances(few).layout.annotations[-1].text
-    assert text == "needs 8 trainings of one batch size that have ended, 2 of them at the target"
+    assert text == "needs 8 finished trainings of one batch size, 2 of which reached the target"
     equal = [(16, TrainingSettings(), reached(5.0))] * 9
     (same,) = hpo.importances(study_of(tmp_path / "equal.db", equal))
     assert set(same.fanova.values()) == {0.0}
@@ -224,7 +224,7 @@ def test_one_rung_has_the_settings_alone(result):
     assert set(study.trials[0].params) == {"learning_rate", "momentum", "nesterov"}
     assert study.trials[0].user_attrs["global_batch_size"] == 64
     assert study.trials[0].user_attrs["number"] == 1
-    with pytest.raises(EvidenceError, match=r"one that was trained at \(16, 64\), but got 32"):
+    with pytest.raises(EvidenceError, match=r"one of those trained \(16, 64\), but got 32"):
         hpo.to_optuna(result, global_batch_size=32)
 
 
@@ -308,7 +308,7 @@ def test_the_figures_are_optunas(result):
         "global_batch_size",
     }
     with pytest.raises(
-        EvidenceError, match=r"two different ones of .*, but got 'momentum' and 'x'"
+        EvidenceError, match=r"two different settings of .*, but got 'momentum' and 'x'"
     ):
         figures.contour(result, "momentum", "x")
 

@@ -190,7 +190,7 @@ def test_a_value_outside_the_range(store, url):
 def test_a_second_export_replaces_only_on_demand(store, url):
     write(store, url)
     with pytest.raises(
-        ExportError, match="has a study 'bowl' already; give another database, or --replace"
+        ExportError, match="already has a study 'bowl'; give another database, or --replace"
     ):
         write(store, url)
     write(store, url, replace=True)
@@ -200,7 +200,7 @@ def test_a_second_export_replaces_only_on_demand(store, url):
 
 def test_our_own_database_is_not_written_to(store, tmp_path):
     before = store.trials(1)
-    with pytest.raises(ExportError, match="must not go into the database of largebatch"):
+    with pytest.raises(ExportError, match="must not go into the largebatch database"):
         write(store, f"sqlite:///{tmp_path}/hpo.db")
     assert store.trials(1) == before
 

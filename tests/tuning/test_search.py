@@ -367,7 +367,7 @@ def test_trainings_whose_metric_is_no_number_tell_nothing(metric):
 
 def test_a_search_that_has_ended_says_what_one_more_training_would_bring(a_whole_search):
     step = a_search().forgone(a_whole_search)
-    assert "is expected to lower the epochs of what is used by" in step.reason
+    assert "is expected to lower the epochs with the chosen settings by" in step.reason
     fall = float(step.reason.split(" by ")[1].split("%")[0]) / 100
     cost = float(step.reason.split("for ")[1].split(" epochs")[0])
     best = min(each.epochs_to_target for each in a_whole_search if each.epochs_to_target)

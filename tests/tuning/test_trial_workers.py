@@ -163,7 +163,7 @@ def test_a_trial_for_which_there_is_no_room_is_refused_and_does_not_wait(text, m
 
 def test_gpus_that_cannot_be_shared_are_refused():
     gpu = [{"CPU": 8, "GPU": 2}]
-    with pytest.raises(TuningError, match="need a GPU each"):
+    with pytest.raises(TuningError, match="need one GPU each"):
         check_shares(resources_of("resources: {workers_per_node: 2, gpus_per_worker: 0.5}\n", gpu))
     with pytest.raises(TuningError, match="a fraction of one GPU, or whole GPUs"):
         check_shares(resources_of("resources: {gpus_per_worker: 1.5}\n", gpu))

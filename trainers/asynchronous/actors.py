@@ -92,8 +92,9 @@ class Actors:
         for number, seconds in self._get(self._server.silences.remote(), _SERVER).items():
             if seconds > self._timeout:
                 raise CommunicationError(
-                    f"{self._name(number)} has been silent for {seconds:.0f} s, more than the {self._timeout:g} s "
-                    "allowed; if an update takes that long, allow more, otherwise see what its process does"
+                    f"{self._name(number)} has been silent for {seconds:.0f} s, more than the "
+                    f"{self._timeout:g} s allowed; if an update takes that long, allow more "
+                    f"time, otherwise check what its process is doing"
                 )
 
     def _get(self, future: Any, who: str, timeout: float | None = None) -> Any:
@@ -139,8 +140,8 @@ def _died(who: str, error: BaseException) -> str:
         (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
     )
     return (
-        f"{who} died in an asynchronous training ({reason}); the training ends here, and goes on from its last "
-        "checkpoint when it is started again"
+        f"{who} died in an asynchronous training ({reason}); the training stops, and resumes "
+        f"from its last checkpoint when it is started again"
     )
 
 

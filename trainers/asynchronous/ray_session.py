@@ -81,8 +81,9 @@ def check_running() -> None:
     check_ray_version(ray.__version__)
     if os.environ.get(MODE, "").lower() != "token":
         raise CommunicationError(
-            f"the Ray that runs already has no token, so anybody who reaches its ports can run code as you; set "
-            f"{MODE}=token before ray.init, or leave starting it to the study"
+            f"the Ray instance that is already running has no token, so anyone who can reach "
+            f"its ports can run code as you; set {MODE}=token before ray.init, or let the "
+            f"study start Ray"
         )
 
 
@@ -92,7 +93,8 @@ def check_ray_version(version: str) -> None:
     if numbers < LEAST_VERSION:
         least = ".".join(map(str, LEAST_VERSION))
         raise CommunicationError(
-            f"Ray must be at least {least}, whose ports ask for a token, but got {version}: pip install "
+            f"Ray must be at least {least}, whose ports require a token, but got {version}: "
+            f"pip install "
             f"'ray[tune]>={least}'"
         )
 
@@ -101,8 +103,8 @@ def check_mode(mode: str | None) -> None:
     """Raise :class:`CommunicationError` if the environment turns the token off."""
     if mode is not None and mode.lower() != "token":
         raise CommunicationError(
-            f"{MODE} must be token or unset, but got {mode!r}: without a token anybody who reaches Ray's ports "
-            "can run code as you"
+            f"{MODE} must be token or unset, but got {mode!r}: without a token, anyone who can "
+            f"reach Ray's ports can run code as you"
         )
 
 
@@ -112,8 +114,9 @@ def _check_cluster(ray: Any, address: str) -> None:
     if mode.lower() != "token":
         ray.shutdown()
         raise CommunicationError(
-            f"the Ray cluster at {address} has no token, so anybody who reaches its ports can run code as its user; "
-            f"start its nodes with {MODE}=token and one token (ray get-auth-token --generate)"
+            f"the Ray cluster at {address} has no token, so anyone who can reach its ports can "
+            f"run code as its user; start its nodes with {MODE}=token and one token (ray "
+            f"get-auth-token --generate)"
         )
 
 

@@ -54,7 +54,7 @@ class AsynchronousTraining(TrainingRun):
         if communicator.size > 1:
             raise JobError(
                 f"update_mode {job.settings.update_mode!r} starts its own replicas (asynchronous_workers), "
-                f"but {communicator.size} workers were started; start one process"
+                f"but {communicator.size} workers were started; start a single process"
             )
         self.workload, self.communicator, self.timeout_seconds = (
             workload,
@@ -154,8 +154,8 @@ class AsynchronousTraining(TrainingRun):
         if self._state is None:
             if self._actors is None:
                 raise JobError(
-                    "the asynchronous training failed, and its weights with it; begin it again from its "
-                    "last checkpoint"
+                    "the asynchronous training failed and its weights are lost; restart it "
+                    "from its last checkpoint"
                 )
             self._state = self._actors.state_dict()
         return self._state

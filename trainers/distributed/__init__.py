@@ -71,9 +71,9 @@ def _check_options(
         )
     if backend != "torch" and group_size is not None:
         raise CommunicationError(
-            f"the group size is for the torch backend, not for {backend}; leave it out"
+            f"the group size is an option of the torch backend, not of {backend}; leave it out"
         )
     if backend != "horovod" and (fusion_megabytes is not None or cycle_milliseconds is not None):
         raise CommunicationError(
-            f"fusion and cycle time are Horovod's, not for {backend}; leave them out"
+            f"fusion and cycle time are options of Horovod, not of {backend}; leave them out"
         )

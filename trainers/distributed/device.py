@@ -78,7 +78,8 @@ def claim(store: Store, device: torch.device, rank: int) -> None:
     if first.decode() != str(rank):
         raise DeviceError(
             _too_many(
-                f"workers {first.decode()} and {rank}, which came to the same GPU of {socket.gethostname()}",
+                f"workers {first.decode()} and {rank}, which were assigned the same GPU of "
+                f"{socket.gethostname()}",
                 gpus(),
             )
         )
@@ -139,8 +140,8 @@ def cores_near(
 
 def _too_many(who: str, count: int) -> str:
     return (
-        f"each worker needs a GPU of its own (NCCL refuses two on one), but there are {count} for {who}; start at most "
-        f"{count} a node, or train on the processor with --device cpu"
+        f"each worker needs its own GPU (NCCL refuses two workers on one), but there are "
+        f"{count} for {who}; start at most {count} per node, or train on the CPU with --device cpu"
     )
 
 

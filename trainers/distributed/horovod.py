@@ -253,8 +253,9 @@ def check_carries(hvd: Any, device: torch.device) -> None:
     if device.type != "cuda" or hvd.nccl_built() or (hvd.mpi_built() and hvd.cuda_built()):
         return
     raise CommunicationError(
-        "Horovod was built without NCCL here and cannot sum what lies on a GPU; use --backend torch, build it with "
-        "HOROVOD_GPU_OPERATIONS=NCCL scripts/build_horovod.sh PYTHON, or train on the processor with --device cpu"
+        "Horovod was built without NCCL here and cannot reduce tensors on a GPU; use --backend "
+        "torch, build it with HOROVOD_GPU_OPERATIONS=NCCL scripts/build_horovod.sh PYTHON, or "
+        "train on the CPU with --device cpu"
     )
 
 

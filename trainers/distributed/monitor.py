@@ -112,14 +112,20 @@ class Monitor:
                 return self._finding
             after = self._beats()
         except RuntimeError:
-            return f"{self._holder} is gone, and with it the store of the workers' signs of life"
+            return f"{self._holder} is gone, and with it the store of the workers' heartbeats"
         gone = [rank for rank in after if rank != self._rank and after[rank] == before[rank]]
         if gone:
-            return f"{_workers(gone)} gave no sign of life for {_WATCHED_BEATS * self._beat_seconds:.3g} s"
+            return (
+                f"{_workers(gone)} sent no heartbeat for "
+                f"{_WATCHED_BEATS * self._beat_seconds:.3g} s"
+            )
         behind = [rank for rank, beat in after.items() if beat.operations < self._operations]
         if behind:
-            return f"{_workers(behind)} hung: it lives, but has not come to the operation that the others wait in"
-        return "every worker still gives signs of life, so the network between them may be at fault"
+            return (
+                f"{_workers(behind)} hung: it is alive, but has not reached the operation "
+                f"that the others wait in"
+            )
+        return "every worker still sends heartbeats, so the network between them may be at fault"
 
     def _beats(self) -> dict[int, _Beat]:
         found = {}

@@ -84,7 +84,7 @@ class GradientReducer:
             return
         if self._armed:
             raise CommunicationError(
-                "the reducer is armed already; call finish() before the next arm()"
+                "the reducer is already armed; call finish() before the next arm()"
             )
         self._hook()
         self._armed, self._left = True, 0
@@ -143,7 +143,7 @@ class GradientReducer:
         missing = self._missing[self._bucket_of[parameter]]
         if parameter not in missing:
             raise CommunicationError(
-                "a gradient grew after it was ready to leave; arm() goes before the last "
+                "a gradient changed after it was ready to send; call arm() before the last "
                 "backward of an update"
             )
         missing.discard(parameter)

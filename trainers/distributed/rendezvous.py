@@ -69,5 +69,5 @@ def _did_not_come(missing: list[int], timeout_seconds: float) -> CommunicationEr
         f"worker {missing[0]}" if len(missing) == 1 else f"workers {', '.join(map(str, missing))}"
     )
     return CommunicationError(
-        f"a worker is gone or silent: {workers} did not come within {timeout_seconds:g} s"
+        f"a worker is gone or silent: {workers} did not connect within {timeout_seconds:g} s"
     )

@@ -61,7 +61,7 @@ def checked_threads(value: Any) -> int | None:
     """The data option ``decoding_threads``; raises :class:`~trainers.errors.DataError`."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise DataError(
-            f"decoding_threads must be a whole number of at least 1, but got {value!r}; leave it out for the cores "
-            "of the machine over its workers"
+            f"decoding_threads must be a whole number of at least 1, but got {value!r}; leave "
+            f"it out for the machine's cores divided by its workers"
         )
     return value

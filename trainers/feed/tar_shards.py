@@ -52,7 +52,7 @@ class TarShards:
         if len(self.files) < part.size:
             raise DataError(
                 f"each worker reads whole tar files, but there are {len(self.files)} files for {part.size} workers "
-                f"({self.files[0].parent}); write the data set in at least {part.size} files"
+                f"({self.files[0].parent}); split the data set into at least {part.size} files"
             )
         generator = torch.Generator().manual_seed(mixed_seed(seed, 3, epoch))
         order = torch.randperm(len(self.files), generator=generator).tolist()

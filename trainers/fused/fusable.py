@@ -54,10 +54,10 @@ VARYING = frozenset(
 
 ALONE: dict[str, tuple[Any, str]] = {
     "adascale_batch_size": (None, "its rate depends on the gradients of every update"),
-    "batch_control": ("constant", "trainings at one batch size are fused"),
+    "batch_control": ("constant", "trainings are fused at one constant batch size"),
     "gradient_lag": (0, "the gradient of the update before is not kept for fused trainings"),
     "loss_scaling": ("none", "one training's overflow must not hold up the others"),
-    "reduced_weights": (False, "weights that are fused have one type"),
+    "reduced_weights": (False, "fused weights must have one data type"),
     "update_mode": ("synchronous", "fused trainings have no workers of their own"),
 }
 """Settings that a fused training must have, and why."""
@@ -71,7 +71,8 @@ def check_fusable(settings: TrainingSettings) -> None:
         value = getattr(settings, name)
         if value != needed:
             raise JobError(
-                f"a fused training must have {name} {_shown(needed)}, for {reason}, but got {_shown(value)}; "
+                f"a fused training must have {name} {_shown(needed)}, because {reason}, but "
+                f"got {_shown(value)}; "
                 f"set {name} to {_shown(needed)}, or leave resources.fused_trials out"
             )
 
@@ -81,8 +82,9 @@ def check_fusable_model(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, _DROPOUTS) and getattr(module, "p", 1.0) > 0:
             raise JobError(
-                "a fused training must have a model that draws no random numbers while it trains, for each training "
-                f"draws its own, but {name or 'the model'} is {module}; set its probability to 0, or leave "
+                f"a fused training must have a model that draws no random numbers during "
+                f"training, because each training has its own random numbers, but "
+                f"{name or 'the model'} is {module}; set its probability to 0, or leave "
                 "resources.fused_trials out"
             )
 

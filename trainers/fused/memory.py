@@ -145,7 +145,8 @@ def _trained(model: nn.Module) -> tuple[list[str], list[Tensor]]:
     types = {each.dtype for _, each in named}
     if len(types) != 1:
         raise JobError(
-            "the trained parameters of fused trainings must be of one type, but the model's are of "
+            "the trained parameters of fused trainings must have one data type, but the "
+            "model's have "
             f"{', '.join(sorted(map(str, types))) or 'none'}; leave resources.fused_trials out"
         )
     return [name for name, _ in named], [each.detach() for _, each in named]

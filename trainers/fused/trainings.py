@@ -87,7 +87,7 @@ class FusedTrainings:
             raise JobError("there are no trainings to advance; add one first")
         for training in self.trainings:
             if training.finished:
-                raise JobError(f"a training is finished: {training.progress.reason}; remove it")
+                raise JobError(f"a training has finished: {training.progress.reason}; remove it")
         if len(self._members) == 1 and not self._members[0].losses:
             return [self._advance_alone(self._members[0])]
         started = time.perf_counter()
@@ -331,8 +331,9 @@ class _Model(nn.Module):
             raise
         except RuntimeError as error:
             raise JobError(
-                "the model and the loss of fused trainings must be what torch.func.vmap can compute, without random "
-                f"numbers, but it says: {str(error).strip().splitlines()[0]}; leave resources.fused_trials out"
+                f"the model and the loss of fused trainings must work with torch.func.vmap, "
+                f"without random numbers, but it reports: "
+                f"{str(error).strip().splitlines()[0]}; leave resources.fused_trials out"
             ) from error
         return losses
 
@@ -427,8 +428,8 @@ def _check(training: Training, others: Sequence[Training]) -> None:
     check_fusable(training.job.settings)
     if training.replica.trained is not training.model:
         raise JobError(
-            "a fused training must not be compiled, for torch.func computes it, but got --compile or HPO_COMPILE; "
-            "leave that out, or resources.fused_trials"
+            "a fused training must not be compiled, because it runs in torch.func, but got "
+            "--compile or HPO_COMPILE; leave that out, or leave resources.fused_trials out"
         )
     check_fusable_model(training.model)
     if training.workload.streamed:
@@ -443,6 +444,7 @@ def _check(training: Training, others: Sequence[Training]) -> None:
         )
     if others and fusion_key(training.job) != fusion_key(others[0].job):
         raise JobError(
-            "fused trainings must agree in the workload, the global batch size and the settings that decide the model "
-            "and the rule, but these do not; compare their trainers.fused.fusion_key"
+            "fused trainings must have the same workload, global batch size and settings of "
+            "the model and the update rule, but these do not; compare their "
+            "trainers.fused.fusion_key"
         )

@@ -51,14 +51,14 @@ def with_fitting_micro_batch(
     while not _fits_everywhere(replica, communicator, groups * group):
         if groups == 1:
             raise JobError(
-                f"a micro batch must fit in the memory of {replica.device}, but even one normalization group of "
-                f"{group} samples does not; lower normalization_batch_size, choose a smaller model, or a GPU with "
-                "more memory"
+                f"a micro batch must fit in the memory of {replica.device}, but even one "
+                f"normalization group of {group} samples does not; lower "
+                f"normalization_batch_size, or use a smaller model or a GPU with more memory"
             )
         groups //= 2
     if groups == first:
         return job
-    _LOG.info("micro batches of %d samples, of which the memory holds no more", groups * group)
+    _LOG.info("micro batches of %d samples, the most that fit in memory", groups * group)
     return dataclasses.replace(job, micro_batch_size=groups * group)
 
 

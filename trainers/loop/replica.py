@@ -183,7 +183,8 @@ def metrics_of_counts(workload: Workload, counts: dict[str, Tensor]) -> dict[str
     missing = [name for name in workload.metrics if name not in metrics]
     if missing:
         raise WorkloadError(
-            f"{type(workload).__name__}.metrics_from must give every metric, but gave no {', '.join(missing)}"
+            f"{type(workload).__name__}.metrics_from must return every metric, but lacks "
+            f"{', '.join(missing)}"
         )
     return {name: float(metrics[name]) for name in workload.metrics}
 

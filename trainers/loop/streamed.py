@@ -35,8 +35,8 @@ def _epochs(workload: Workload, seed: int, part: Part, share: int, epoch: int) -
             if given < share and (part.size == 1 or given == before):
                 raise DataError(
                     f"{name}.training_stream gave {given - before} samples to worker {part.rank} of {part.size} in "
-                    f"epoch {epoch}, but train_samples declares {workload.train_samples}; correct train_samples, or "
-                    "let the stream give as many"
+                    f"epoch {epoch}, but train_samples declares {workload.train_samples}; "
+                    f"correct train_samples or the number of samples in the stream"
                 )
         epoch += 1
 
@@ -46,6 +46,7 @@ def check_evaluated(workload: Workload, counted: int) -> None:
     if counted != workload.evaluation_samples:
         raise DataError(
             f"{type(workload).__name__}.evaluation_stream gave {counted} samples to all workers together, but "
-            f"evaluation_samples declares {workload.evaluation_samples}; every sample must come once: correct "
-            "evaluation_samples, or how the stream is divided by part.rank and part.size"
+            f"evaluation_samples declares {workload.evaluation_samples}; every sample must "
+            f"occur once: correct evaluation_samples, or how the stream is split by part.rank "
+            f"and part.size"
         )

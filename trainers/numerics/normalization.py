@@ -118,7 +118,7 @@ class GhostBatchNorm(nn.Module):
     def _check_whole_groups(self, x: Tensor) -> None:
         if len(x) % self.group_size:
             raise JobError(
-                "a training batch must be whole normalization groups, but got "
+                "a training batch must be a whole number of normalization groups, but got "
                 f"{len(x)} samples and normalization_batch_size {self.group_size}"
             )
 

@@ -115,14 +115,15 @@ class Growth:
         if its.update_size is None:
             known = [name for name, each in OPTIMIZERS.built_in.items() if each.update_size]
             raise JobError(
-                "parametrizations 'mup' and 'completep' need an optimizer whose updates are known to move with the "
-                f"size of the model, but got {optimizer!r}; take one of {', '.join(known)}, or parametrization "
-                "'standard'"
+                f"parametrizations 'mup' and 'completep' need an optimizer with a known "
+                f"scaling of its updates with the model size, but got {optimizer!r}; use one "
+                f"of {', '.join(known)}, or parametrization 'standard'"
             )
         if its.normalizes_decay and weight_decay:
             raise JobError(
-                "parametrizations 'mup' and 'completep' know no weight decay that is part of a normalized gradient, "
-                f"but got weight_decay {weight_decay:g} with optimizer {optimizer!r}; take adamw, or weight_decay 0"
+                f"parametrizations 'mup' and 'completep' do not support weight decay as part "
+                f"of a normalized gradient, but got weight_decay {weight_decay:g} with "
+                f"optimizer {optimizer!r}; use adamw, or weight_decay 0"
             )
         if its.update_size == "gradient":
             of_width = self.fan_out / self.fan_in if self.matrix else self.fan_in * self.fan_out
@@ -154,14 +155,14 @@ def base_sizes(data: Mapping[str, Any], *, depth: str = "") -> BaseSizes | None:
         )
     if name == "completep" and depth:
         raise DataError(
-            f"parametrization 'completep' follows the number of residual blocks, but {depth}; take parametrization: "
-            "mup, which follows the width"
+            f"parametrization 'completep' scales with the number of residual blocks, but "
+            f"{depth}; use parametrization: mup, which scales with the width"
         )
     wanted = PARAMETRIZATIONS[name]
     for size, first in (("width", "mup"), ("depth", "completep")):
         if size not in wanted and data.get(f"base_{size}") is not None:
             raise DataError(
-                f"base_{size} is where parametrization {first!r} begins, but got base_{size} "
+                f"base_{size} is an option of parametrization {first!r}, but got base_{size} "
                 f"{data[f'base_{size}']!r} with parametrization {name!r}; set parametrization: {first}, or leave "
                 f"base_{size} out"
             )
@@ -172,8 +173,9 @@ def _base(data: Mapping[str, Any], size: str, name: str) -> int:
     value = data.get(f"base_{size}")
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise DataError(
-            f"parametrization {name!r} needs base_{size}, the {size} at which it is the standard one (such as the "
-            f"smallest that is trained), a whole number of at least 1, but got {value!r}"
+            f"parametrization {name!r} needs base_{size}, the {size} at which it equals the "
+            f"standard one (such as the smallest that is trained), a whole number of at least "
+            f"1, but got {value!r}"
         )
     return value
 
@@ -279,8 +281,9 @@ def _residual_outputs(
         told = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in inside)) or "nothing"
         raise WorkloadError(
             f"{where} has {depth.blocks} blocks and {depth.base} at the base, so what each adds to the stream is "
-            f"divided by {depth.growth:g}, but residual_outputs {tuple(residual_outputs)!r} names no module of "
-            f"{depth.blocks - len(blocks)} of them; name the layers that write to the stream, of a block's {told}, or "
+            f"divided by {depth.growth:g}, but residual_outputs {tuple(residual_outputs)!r} "
+            f"names no module in {depth.blocks - len(blocks)} of them; name the layers that "
+            f"write to the stream, of a block's {told}, or "
             "build the base with as many blocks"
         )
     return list(found.values())
@@ -300,8 +303,9 @@ def _growths(
     if odd := (shapes.keys() - fewer) ^ set(at_base.values()):
         alone = next((name for name, its in at_base.items() if its in odd), min(odd))
         raise WorkloadError(
-            "the model at the base width must have the same parameters as the model, only of other sizes, but one "
-            f"alone has {alone!r}; build both by the same class, with everything but the width alike"
+            f"the model at the base width must have the same parameters as the model, with "
+            f"other sizes, but only one has {alone!r}; build both with the same class and "
+            f"change only the width"
         )
     inputs_first = {
         each
@@ -321,8 +325,8 @@ def _growths(
 def _growth(name: str, parameter: nn.Parameter, base: torch.Size, *, inputs_first: bool) -> Growth:
     if parameter.ndim != len(base):
         raise WorkloadError(
-            f"a parameter must have as many dimensions at the base width, but {name!r} is of {tuple(parameter.shape)} "
-            f"and {tuple(base)}"
+            f"a parameter must have the same number of dimensions at the base width, but "
+            f"{name!r} has shapes {tuple(parameter.shape)} and {tuple(base)}"
         )
     ratios = [mine / its for mine, its in zip(parameter.shape, base, strict=True)]
     grown = [(at, ratio) for at, ratio in enumerate(ratios) if ratio != 1]
@@ -335,8 +339,9 @@ def _growth(name: str, parameter: nn.Parameter, base: torch.Size, *, inputs_firs
     (first, one), (second, other), *more = grown
     if more or ((first, second) != (0, 1) and one != other):
         raise WorkloadError(
-            f"two dimensions of a parameter may grow with the width, but {name!r} is of {tuple(parameter.shape)} and "
-            f"at the base width of {tuple(base)}; write it as a matrix of outputs and inputs"
+            f"at most two dimensions of a parameter may grow with the width, but {name!r} has "
+            f"shape {tuple(parameter.shape)}, and {tuple(base)} at the base width; write it as "
+            f"a matrix of outputs and inputs"
         )
     return Growth(one, other) if inputs_first else Growth(other, one)
 
@@ -361,7 +366,7 @@ def _standard_deviations(
         found = {n: each for n, each in model.named_parameters() if n.startswith(beginning)}
         if not found:
             raise WorkloadError(
-                f"initialization names {beginning!r}, but no parameter's name begins so"
+                f"initialization names {beginning!r}, but no parameter's name begins with it"
                 f"{nearest(beginning, dict(model.named_parameters()))}"
             )
         for parameter in found.values():

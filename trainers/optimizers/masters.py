@@ -95,7 +95,7 @@ class MasterOptimizer:
         ]:
             raise CheckpointError(
                 "the checkpoint does not hold fp32 masters of this model's bf16 or fp16 parameters; "
-                "go on with the model, the precision and the reduced_weights it was made with"
+                "resume with the model, the precision and the reduced_weights it was saved with"
             )
         self.optimizer.load_state_dict(state["optimizer"])
         for master, one in zip(self.masters, saved, strict=True):

@@ -200,8 +200,8 @@ class GroupOptimizer(ABC):
         if groups is None or len(groups) != len(self.groups):
             raise CheckpointError(
                 f"the checkpoint's optimizer has {0 if groups is None else len(groups)} groups of "
-                f"parameters, but this training's has {len(self.groups)}; go on with the model and "
-                "the settings it was made with"
+                f"parameters, but this training's has {len(self.groups)}; resume with the "
+                f"model and the settings it was saved with"
             )
         for group, saved in zip(self.groups, groups, strict=True):
             group.load_state_dict(saved)

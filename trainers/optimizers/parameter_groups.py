@@ -60,8 +60,9 @@ class ParameterBatch:
         if [parameter.data_ptr() for parameter in self.shaped] != self._addresses:
             if [parameter.stride() for parameter in self.shaped] != self._layouts:
                 raise WorkloadError(
-                    "the layout of the model's parameters must stay while it is trained, but it was "
-                    "changed (for instance to channels_last); change it before the optimizer is made"
+                    "the memory layout of the model's parameters must not change during "
+                    "training, but it did (for instance to channels_last); change it before "
+                    "the optimizer is created"
                 )
             self._flatten_parameters()
 
@@ -142,7 +143,7 @@ class ParameterGroup:
         if set(state) != set(self.states):
             raise CheckpointError(
                 f"the checkpoint holds {_listed(state)} of each parameter, but the optimizer of this "
-                f"training keeps {_listed(self.states)}; go on with the settings it was made with"
+                f"training keeps {_listed(self.states)}; resume with the settings it was saved with"
             )
         for name, tensors in self.states.items():
             if [tuple(tensor.shape) for tensor in state[name]] != [
@@ -150,7 +151,7 @@ class ParameterGroup:
             ]:
                 raise CheckpointError(
                     f"the checkpoint's {name} does not have the shapes of this model's parameters; "
-                    "go on with the model and the settings it was made with"
+                    "resume with the model and the settings it was saved with"
                 )
             for mine, saved in zip(tensors, state[name], strict=True):
                 mine.copy_(saved)

@@ -123,7 +123,8 @@ class RuleOptimizer(torch.optim.Optimizer):
             saved = loaded.get(parameter, {})
             if set(saved) != set(mine):
                 raise CheckpointError(
-                    f"the state has {', '.join(sorted(saved)) or 'nothing'} of a parameter, but {type(self).__name__} "
+                    f"the state has {', '.join(sorted(saved)) or 'nothing'} for a parameter, "
+                    f"but {type(self).__name__} "
                     f"keeps {', '.join(sorted(mine))}; load the state of the same optimizer"
                 )
             for name, tensor in mine.items():
@@ -137,7 +138,8 @@ class RuleOptimizer(torch.optim.Optimizer):
         parameters = group["params"]
         if any(parameter.dtype in REDUCED for parameter in parameters):
             raise SettingError(
-                f"{type(self).__name__} moves weights in fp32 or fp64, but got {parameters[0].dtype}; keep the weights "
+                f"{type(self).__name__} updates weights in fp32 or fp64, but got "
+                f"{parameters[0].dtype}; keep the weights "
                 "in fp32 and compute under torch.autocast"
             )
         kinds = (
@@ -166,7 +168,8 @@ class RuleOptimizer(torch.optim.Optimizer):
         before, now = rule.settings.weight_decay, settings.weight_decay
         if before == 0 < now:
             raise SettingError(
-                "a weight decay of 0 cannot be raised later; begin with another and set it to 0"
+                "a weight decay of 0 cannot be raised later; start with another value and then "
+                "set it to 0"
             )
         share = now / before if before else 1.0
         for own in rule.groups:

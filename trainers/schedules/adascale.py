@@ -136,7 +136,8 @@ def adascale_layout(layout: BatchLayout, base_batch_size: int, group_size: int) 
     chunk = math.gcd(base_batch_size, layout.local_batch_size)
     if chunk % group_size:
         raise JobError(
-            f"adascale_batch_size must be whole normalization groups, but got {base_batch_size} and "
+            f"adascale_batch_size must be a whole number of normalization groups, but got "
+            f"{base_batch_size} and "
             f"normalization_batch_size {group_size}; choose a multiple of {group_size}"
         )
     return layout.in_chunks(chunk)

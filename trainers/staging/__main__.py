@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "shared", type=Path, help="the folder that every node sees; subfolders are staged too"
+        "shared", type=Path, help="the folder that every node can read; subfolders are staged too"
     )
     parser.add_argument("local", type=Path, help="the folder on this node's own disk")
     parser.add_argument(
@@ -50,10 +50,10 @@ def _parser() -> argparse.ArgumentParser:
         "--files-per-node",
         type=int,
         metavar="N",
-        help="with partition: files on each node, beyond its share drawn from the others'",
+        help="with partition: files on each node; beyond its share they are drawn from the others'",
     )
     parser.add_argument(
-        "--pattern", default="*", help="names of the files to stage, e.g. '*.h5' (default: all)"
+        "--pattern", default="*", help="pattern of the files to stage, e.g. '*.h5' (default: all)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the shares (default: %(default)s)")
     parser.add_argument(
@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="a node silent for so long is an error (default: %(default)s)",
+        help="seconds of silence after which a node counts as lost (default: %(default)s)",
     )
     return parser
 

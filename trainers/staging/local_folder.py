@@ -32,7 +32,8 @@ def local_folder(folder: Path, source: Mapping[str, Any]) -> Iterator[LocalFolde
             lock_file(lock)
         except OSError as error:
             raise DataError(
-                f"another staging works in {folder}; start one staging process per node"
+                f"another staging process is working in {folder}; start one staging process "
+                f"per node"
             ) from error
         opened = LocalFolder(folder, source)
         with opened.journal:
@@ -172,8 +173,8 @@ def write_fault(path: Path, error: OSError) -> DataError:
     """Explain a failed write to the user."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DataError(
-            f"the disk is full while {path} is staged ({error.strerror}); free some space and start the "
-            "staging again: it goes on with this file"
+            f"the disk is full while {path} is staged ({error.strerror}); free some space and "
+            f"start the staging again: it continues with this file"
         )
     return DataError(f"cannot write {path}: {error.strerror or error}")
 

@@ -38,7 +38,7 @@ class StagingPlan:
 def list_files(shared: Path, pattern: str) -> tuple[SharedFile, ...]:
     """Return the files below ``shared`` whose name matches ``pattern``, by path, without hidden files and folders."""
     if not shared.is_dir():
-        raise DataError(f"the shared folder {shared} is no folder that this node can read")
+        raise DataError(f"the shared folder {shared} is not a folder that this node can read")
     found = []
     for folder, folders, names in os.walk(shared, onerror=_unreadable):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -50,7 +50,8 @@ def list_files(shared: Path, pattern: str) -> tuple[SharedFile, ...]:
     files = sorted((file for file in found if file is not None), key=lambda file: file.name)
     if not files:
         raise DataError(
-            f"the shared folder {shared} has no file that matches {pattern!r}; a staging needs one"
+            f"the shared folder {shared} has no file that matches {pattern!r}; staging needs "
+            f"at least one"
         )
     return tuple(files)
 
@@ -84,11 +85,12 @@ def make_plan(
     if mode == "all":
         if files_per_node is not None:
             raise DataError(
-                f"files_per_node is for the mode 'partition', but got {files_per_node} with mode 'all'"
+                f"files_per_node needs the mode 'partition', but got {files_per_node} with "
+                f"mode 'all'"
             )
         return StagingPlan(files, balanced_readers(files, nodes), frozenset(range(len(files))))
     if mode != "partition":
-        raise DataError(f"there is no mode of staging {mode!r}{nearest_or_all(mode, MODES)}")
+        raise DataError(f"there is no staging mode {mode!r}{nearest_or_all(mode, MODES)}")
     order = list(range(len(files)))
     random.Random(seed).shuffle(order)
     reader = [0] * len(files)

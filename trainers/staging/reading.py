@@ -145,8 +145,8 @@ class FileReader:
             ) from error
         if count != task.file.bytes and not self._faults.stop.is_set():
             raise DataError(
-                f"{path} was listed with {task.file.bytes} bytes but {count} came out of it: it changed, "
-                "or was cut off, while it was staged; stage again once it is complete"
+                f"{path} was listed with {task.file.bytes} bytes, but {count} bytes were read: "
+                f"it changed, or was cut off, during staging; stage again once it is complete"
             )
         return checksum.digest()
 

@@ -67,8 +67,8 @@ def load_model_workload(job: TrainingJob) -> Workload:
     workload = load_workload(job.workload, job.data, job.search_path)
     if not isinstance(workload, Workload):
         raise WorkloadError(
-            f"the workload {job.workload!r} trains itself, without a model of PyTorch; begin it with "
-            "trainers.begin.begin_training"
+            f"the workload {job.workload!r} has its own training loop, without a PyTorch "
+            f"model; start it with trainers.begin.begin_training"
         )
     return workload
 
@@ -105,7 +105,7 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
     if not (module_name and colon and class_name):
         hint = WORKLOADS.explain(name) or f"; there are {', '.join(WORKLOADS)}"
         raise WorkloadError(
-            f"there is no workload {name!r}{hint}; a class of your own is named 'package.module:Class'"
+            f"there is no workload {name!r}{hint}; name your own class as 'package.module:Class'"
         )
     found = getattr(_import(module_name, name, search_path), class_name, None)
     if not (isinstance(found, type) and issubclass(found, AnyWorkload)):
@@ -120,7 +120,7 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
         raise WorkloadError(f"{name!r} must define {', '.join(missing)}")
     if getattr(found, "metrics", {}).get("loss") is not False:
         raise WorkloadError(
-            f"{name}.metrics must hold 'loss': False, the evaluation loss, beside the others"
+            f"{name}.metrics must contain 'loss': False, the evaluation loss, besides the others"
         )
     return found
 

@@ -136,12 +136,13 @@ WORKLOADS: Registry[WorkloadDescription] = Registry(
             source="He et al., arXiv:1512.03385",
             beginnings={
                 "digits": Beginning(
-                    about="small images that come with scikit-learn, to try it",
+                    about="small images from scikit-learn, to try things out",
                     data="data: {source: digits}",
                     target="top1>=0.96",
                 ),
                 "images": Beginning(
-                    about="images in folders, train/CLASS/*.jpg and val/CLASS/*.jpg, on a residual network",
+                    about="a residual network on images in folders train/CLASS/*.jpg and "
+                    "val/CLASS/*.jpg",
                     data="data: {source: image_folder, path: images}       "
                     "# the folder with train/ and val/, beside this file",
                     target="top1>=0.75",
@@ -198,7 +199,7 @@ WORKLOADS: Registry[WorkloadDescription] = Registry(
             demands=_simulated,
             beginnings={
                 "simulation": Beginning(
-                    about="a noisy quadratic that is simulated in seconds, to see how all of it works",
+                    about="a noisy quadratic, simulated in seconds, to see how everything works",
                     data="data: {modes: 200, noise_scale: 0.5, train_samples: 512}",
                     target="loss<=0.05",
                     learning_rate=(0.002, 2),
@@ -211,18 +212,19 @@ WORKLOADS: Registry[WorkloadDescription] = Registry(
         ),
         "program": WorkloadDescription(
             rule="trainers.workloads.program.task:ProgramWorkload",
-            about="a training program of one's own, started by its command line",
+            about="your own training program, started by its command line",
             source="docs/guides/programs.md",
             needs_torch=False,
             served=False,
             beginnings={
                 "program": Beginning(
-                    about="a training program of yours: anything that has a command line",
+                    about="your own training program: anything with a command line",
                     data="program:\n"
                     "  # the words of your command; {name} is a setting, a batch size or a place: see guides/programs\n"
                     '  command: [python, train.py, --lr, "{learning_rate}", --warmup, "{warmup_epochs}",\n'
                     '            --batch-size, "{local_batch_size}", --seed, "{seed}"]\n'
-                    "  train_samples: 50000              # of your training set: the unit of an epoch\n"
+                    "  train_samples: 50000              # size of your training set: the unit "
+                    "of an epoch\n"
                     "  report: {metrics: {METRIC: BETTER}}   # what your program reports; true: higher is better",
                     target="accuracy>=0.9",
                     fixed={},

@@ -173,9 +173,9 @@ class StudyDatabase:
             "name": done.study.name,
             "state": str(done.study.state),
             "created": done.created,
-            "next": "a worker of this database takes it (hpo worker)"
+            "next": "a worker of this database will run it (hpo worker)"
             if done.study.state is StudyState.QUEUED
-            else "it was there before",
+            else "it existed already",
         }
 
 
@@ -246,9 +246,7 @@ class StudyServer:
 
 def _full_scale(name: str, batch: int | None) -> list[int]:
     if batch is None:
-        raise RequestError(
-            f"study {name!r} names no full_scale batch size; give global_batch_sizes"
-        )
+        raise RequestError(f"study {name!r} has no full_scale batch size; give global_batch_sizes")
     return [batch]
 
 

@@ -21,29 +21,30 @@ from hpo.cli.commands.signals import handle_signals
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".hpo"),
     show_default=True,
-    help="Where checkpoints are kept; agents that share it go on from each other's.",
+    help="Where checkpoints are kept; agents that share it continue from each other's.",
 )
-@click.option("--name", default=None, help="Name of this agent, shown to people; default host:pid.")
-@click.option("--trials", type=click.IntRange(min=1), metavar="N", help="End after N trials.")
+@click.option("--name", default=None, help="Name of this agent, for display; default: host:pid.")
+@click.option("--trials", type=click.IntRange(min=1), metavar="N", help="Exit after N trials.")
 @click.option(
     "--stop-after",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Give the trial in hand back after so long and end: before the end of a slot.",
+    help="Give back the current trial after this time and exit, such as before the end of a slot.",
 )
 @click.option(
     "--lease-seconds",
     type=click.FloatRange(min=1, max=86_400),
     default=60.0,
     show_default=True,
-    help="After so long without a sign of this agent, its trial is given to another.",
+    help="Lease time in seconds: the trial is given to another agent after this long without a "
+    "heartbeat.",
 )
 @click.option(
     "--outage-seconds",
     type=click.FloatRange(min=0),
     default=600.0,
     show_default=True,
-    help="How long to wait for a server that does not answer.",
+    help="How long to keep trying, in seconds, if the server does not answer.",
 )
 @options.json_output
 def agent(
@@ -58,10 +59,10 @@ def agent(
     outage_seconds: float,
     as_json: bool,
 ) -> None:
-    """Train trials of a STUDY of a server until it has ended; any number of agents may, wherever they are.
+    """Train trials of a server's STUDY until it has ended; any number of agents may do so, wherever they run.
 
-    An agent may be killed at any moment: its trial is given to another. SIGTERM or Ctrl-C gives it back at once, with a
-    checkpoint. A study's own modules are looked for in the current folder.
+    An agent may be killed at any time: its trial is given to another agent. SIGTERM or Ctrl-C gives the trial back at
+    once, with a checkpoint. Modules that a study uses are imported from the current folder.
     """
     from hpo.client.agent import AgentOptions, TrialAgent
     from hpo.client.client import Client
@@ -75,8 +76,8 @@ def agent(
         resources = parse_study(study_of_server.status().document["spec"]).resources
         if resources.nodes > 1:
             raise TuningError(
-                f"an agent trains on one node, but trials of study {study!r} take {resources.nodes}; run it with "
-                "`hpo run --on`, or by a worker on Ray"
+                f"an agent trains on one node, but trials of study {study!r} take "
+                f"{resources.nodes}; run it with `hpo run --on`, or with a worker on Ray"
             )
         asking = study_of_server.ask_tell(
             holder=name,

@@ -14,19 +14,21 @@ from hpo.cli.commands import options
 @click.option(
     "--storage",
     metavar="URL",
-    help="Database URL or SQLite file; HPO_STORAGE, else sqlite:///hpo.db, where no server is named either.",
+    help="Database URL or SQLite file; default: HPO_STORAGE, or sqlite:///hpo.db if no server "
+    "is given either.",
 )
 @options.of_a_server
 @click.option(
     "--write",
     "writes",
     is_flag=True,
-    help="Offer what writes too: submitting studies and, on a server, making plans, which it keeps.",
+    help="Also offer tools that write: submitting studies and, on a server, making plans, "
+    "which it stores.",
 )
 def mcp(storage: str | None, server: str | None, token: str | None, writes: bool) -> None:
-    """Give an assistant tools to look at studies: a Model Context Protocol server on standard input and output.
+    """Give an assistant tools for inspecting studies: a Model Context Protocol server on standard input and output.
 
-    Reads a database of this machine, or a server where one is named by --server or HPO_SERVER. Nothing is written
+    Reads a database on this machine, or a server if --server or HPO_SERVER names one. Nothing is written
     without --write.
     """
     from hpo.errors import ExportError

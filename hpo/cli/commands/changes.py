@@ -14,17 +14,18 @@ if TYPE_CHECKING:
     from hpo.runs.study_changes import DeletedStudy
 
 _server = click.option(
-    "--server", metavar="URL", help="Do so at this server, with the token, not in a storage."
+    "--server", metavar="URL", help="Do it on this server, with the token, instead of in a storage."
 )
 
 
 @click.command()
 @click.argument("study")
-@click.option("--yes", is_flag=True, help="Do not ask first.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the study was run: its checkpoints, logs and plans go too. .hpo for a database beside it.",
+    help="Folder in which the study was run: its checkpoints, logs and plans are removed too. "
+    "Default: .hpo beside the database.",
 )
 @options.storage
 @_server
@@ -48,7 +49,7 @@ def delete(
         with client_of(server, token) as client:
             client.study(study).delete()
         options.show(
-            lambda: {"name": study}, lambda: click.echo(f"{study} is deleted at {server}"), as_json
+            lambda: {"name": study}, lambda: click.echo(f"{study} was deleted at {server}"), as_json
         )
         return
     _confirm(study, storage, yes)
@@ -78,7 +79,7 @@ def rename(
     options.show(
         lambda: {"name": name, "before": study},
         lambda: click.echo(
-            f"{study} is named {name} now; write `name: {name}` in its file before it is run again"
+            f"{study} is now named {name}; write `name: {name}` in its file before you run it again"
         ),
         as_json,
     )
@@ -89,7 +90,7 @@ def rename(
 @click.option(
     "--file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Its study file, which may have another program, more trials, seeds or rungs.",
+    help="The changed study file, which may have another program and more trials, seeds or rungs.",
 )
 @click.option("--retry-failed", is_flag=True, help="Train failed trials again.")
 @options.of_a_server
@@ -102,7 +103,7 @@ def resume(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Queue a STUDY of a server again that has ended. Where its file has another program, failed trials go on."""
+    """Queue a STUDY of a server again after it has ended. If its file has another program, failed trials run again."""
     from hpo.cli.commands.remote import client_of
     from hpo.cli.output import remote
 
@@ -119,7 +120,7 @@ def _confirm(study: str, where: str, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise click.UsageError("deleting cannot be undone; confirm with --yes")
     click.confirm(
-        f"delete {study} with all that is known of it from {without_password(where)}?",
+        f"delete {study} with everything stored about it from {without_password(where)}?",
         abort=True,
         err=True,
     )

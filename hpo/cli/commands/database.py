@@ -23,7 +23,7 @@ _folder = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".hpo"),
     show_default=True,
-    help="Where checkpoints of trials in flight are kept.",
+    help="Where checkpoints of unfinished trials are kept.",
 )
 
 
@@ -64,7 +64,7 @@ def store_errors() -> Iterator[None]:
 
 @click.group()
 def db() -> None:
-    """Care for a database: upgrade, check, vacuum, backup, restore, prune."""
+    """Maintain a database: upgrade, check, vacuum, backup, restore, prune."""
 
 
 @db.command()
@@ -73,7 +73,7 @@ def db() -> None:
 def upgrade(storage: str, as_json: bool) -> None:
     """Create the tables of a database, or bring them up to date.
 
-    Every command that writes does so by itself; on a server it is better done once, before the others start.
+    Every command that writes also upgrades; for a server, it is better to upgrade once before other processes start.
     """
     from storage.maintenance import maintenance
 
@@ -94,9 +94,9 @@ def upgrade(storage: str, as_json: bool) -> None:
 @options.storage
 @options.json_output
 def check(folder: Path, storage: str, as_json: bool) -> None:
-    """Look for damage: the file, references, schema, lost curves, orphan files. Changes nothing.
+    """Check for damage: the file, references, schema, lost curves, orphaned files. Changes nothing.
 
-    Exit code 1 where something failed; warnings are no failure.
+    Exit code 1 if a check failed; warnings do not count as failures.
     """
     from hpo.cli.output import findings
     from storage.maintenance import maintenance
@@ -112,7 +112,7 @@ def check(folder: Path, storage: str, as_json: bool) -> None:
 @options.storage
 @options.json_output
 def vacuum(storage: str, as_json: bool) -> None:
-    """Give back the space of what was removed, and refresh the statistics that queries are planned by."""
+    """Free the space of removed rows, and refresh the statistics of the query planner."""
     from storage.maintenance import maintenance
 
     with store_errors():
@@ -129,10 +129,10 @@ def vacuum(storage: str, as_json: bool) -> None:
 @options.storage
 @options.json_output
 def backup(file: Path, storage: str, as_json: bool) -> None:
-    """Write all that is stored, as it is at one moment, into a new FILE, while others go on working.
+    """Write a consistent copy of the whole database to a new FILE, while other processes keep working.
 
-    A FILE named .db is a copy of an SQLite database. Any other, such as backup.zip, is an archive that restores into
-    SQLite and PostgreSQL alike: it is the way from one to the other.
+    A FILE named .db is a copy of an SQLite database. Any other, such as backup.zip, is an archive that can be restored
+    into SQLite or PostgreSQL, and so moves data from one to the other.
     """
     from storage.maintenance import maintenance
 
@@ -160,9 +160,9 @@ def backup(file: Path, storage: str, as_json: bool) -> None:
 @options.storage
 @options.json_output
 def restore(file: Path, replace: bool, storage: str, as_json: bool) -> None:
-    """Fill an empty database from a FILE that `hpo db backup` wrote; all of it, or nothing.
+    """Fill an empty database from a FILE that `hpo db backup` wrote, completely or not at all.
 
-    The backup may be of an earlier release and of the other kind of database.
+    The backup may come from an earlier release or from the other kind of database.
     """
     from storage.maintenance import maintenance
 
@@ -182,19 +182,19 @@ def restore(file: Path, replace: bool, storage: str, as_json: bool) -> None:
 
 @db.command()
 @click.option(
-    "--older-than", type=Age(), required=True, metavar="AGE", help="Such as 90d; also 12h or 8w."
+    "--older-than", type=Age(), required=True, metavar="AGE", help="Age, such as 12h, 90d or 8w."
 )
 @click.option("--keep-best", is_flag=True, help="Keep the curve of the best trial of every rung.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @_folder
 @options.storage
 @options.json_output
 def prune(
     older_than: timedelta, keep_best: bool, dry_run: bool, folder: Path, storage: str, as_json: bool
 ) -> None:
-    """Remove curves of ended studies that nobody touched for AGE, with old events, workers and tokens.
+    """Remove curves of ended studies that were not used for AGE, and old events, workers and tokens.
 
-    Trials and their results, forecasts, plans, outcomes and the last point of every curve stay.
+    Trials and their results, forecasts, plans, outcomes and the last point of every curve are kept.
     """
     import dataclasses
 
@@ -218,7 +218,7 @@ def _show_pruned(pruned: Pruned) -> None:
         f"{pruned.tokens:,} tokens, {pruned.workers:,} workers and {pruned.checkpoints:,} checkpoints"
     )
     if pruned.points and not pruned.dry_run:
-        click.echo("`hpo db vacuum` gives the space back")
+        click.echo("`hpo db vacuum` frees the space")
 
 
 def _size(count: float) -> str:

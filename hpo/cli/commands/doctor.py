@@ -12,7 +12,9 @@ from hpo.cli.commands import options
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Do not start Ray and do not load torch and Horovod.")
+@click.option(
+    "--quick", is_flag=True, help="Skip the checks that start Ray or load torch and Horovod."
+)
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
@@ -25,14 +27,14 @@ from hpo.cli.commands import options
     type=click.IntRange(1, 65535),
     default=8642,
     show_default=True,
-    help="Port that `hpo serve` would take.",
+    help="Port to check for `hpo serve`.",
 )
 @options.storage
 @options.json_output
 def doctor(quick: bool, folder: Path, port: int, storage: str, as_json: bool) -> None:
     """Check this machine: packages, plug-ins, torch, GPU, Horovod, Ray, storage, clock, disk, ports, server.
 
-    Each line says ok, warn or fail, with the way out; exit code 1 where one fails.
+    Each line says ok, warn or fail, with advice if needed; exit code 1 if a check fails.
     """
     from hpo.cli.commands import doctor_checks
     from hpo.cli.output import findings

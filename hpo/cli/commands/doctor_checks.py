@@ -127,7 +127,7 @@ def training_libraries() -> Iterator[Finding]:
         yield Finding(
             "horovod",
             "warn",
-            f"Horovod cannot be used: {horovod}; torch.distributed runs plans instead",
+            f"Horovod cannot be used: {horovod}; plans run on torch.distributed instead",
             (f"install {', '.join(absent)}; then " if absent else "")
             + "hpo install-horovod builds it, in about three minutes",
         )
@@ -145,7 +145,8 @@ def training_libraries() -> Iterator[Finding]:
                 "ray",
                 "fail",
                 f"Ray does not start: {ray}",
-                "look into /tmp/ray/session_latest/logs; check free memory and that local ports may be used",
+                "see /tmp/ray/session_latest/logs; check free memory and whether local ports "
+                "can be opened",
             )
         else:
             yield Finding("ray", "ok", f"Ray {ray['version']} starts and runs a task")
@@ -169,7 +170,7 @@ def _torch(torch: dict[str, Any] | str) -> Iterator[Finding]:
             "torch",
             "warn",
             said,
-            f"export OMP_NUM_THREADS={cores}: more threads than cores slow each other",
+            f"export OMP_NUM_THREADS={cores}: more threads than cores slow each other down",
         )
     else:
         yield Finding("torch", "ok", said)
@@ -202,16 +203,16 @@ def plugins(*, quick: bool) -> Iterator[Finding]:
         return
     rules = probe(RULES_OF_PLUGINS)
     if isinstance(rules, str):
-        yield Finding("plug-in", "warn", f"the rules of plug-ins cannot be tried: {rules}")
+        yield Finding("plug-in", "warn", f"plug-ins could not be checked: {rules}")
     else:
         for fault in rules["faults"]:
-            yield Finding("plug-in", "fail", fault, "ask its author, or uninstall it")
+            yield Finding("plug-in", "fail", fault, "report it to its author, or uninstall it")
 
 
 def _plugins_of(registry: Registry[Any]) -> Iterator[Finding]:
     faults = registry.faults()
     for fault in faults:
-        yield Finding("plug-in", "fail", str(fault), "ask its author, or uninstall it")
+        yield Finding("plug-in", "fail", str(fault), "report it to its author, or uninstall it")
     refused = {str(fault).split(" of the package ")[0] for fault in faults}
     for plugin in registry.plugins():
         if f"the plug-in {plugin}".split(" of the package ")[0] not in refused:
@@ -277,8 +278,8 @@ def disk(folder: Path, storage: str) -> Iterator[Finding]:
             yield Finding(
                 "disk",
                 "fail",
-                f"{there} cannot be written ({name})",
-                "give another folder, or the right to",
+                f"{there} is not writable ({name})",
+                "give another folder, or permission to",
             )
         elif free < LITTLE_BYTES:
             yield Finding(
@@ -294,8 +295,8 @@ def disk(folder: Path, storage: str) -> Iterator[Finding]:
         yield Finding(
             "shared memory",
             "warn",
-            f"/dev/shm holds {shutil.disk_usage(shared).total / 2**20:.0f} MiB; Ray "
-            "puts its objects on disk instead, slowly",
+            f"/dev/shm holds {shutil.disk_usage(shared).total / 2**20:.0f} MiB; Ray puts its "
+            f"objects on disk instead, which is slow",
             "in a container: docker run --shm-size=2g",
         )
 
@@ -311,8 +312,8 @@ def network(port: int) -> Iterator[Finding]:
             yield Finding(
                 "ports",
                 "warn",
-                f"port {port} cannot be taken: {error.strerror}",
-                "if that is no `hpo serve`: hpo serve --port 0 takes a free one",
+                f"port {port} cannot be used: {error.strerror}",
+                "if no `hpo serve` is running there: hpo serve --port 0 takes a free port",
             )
     try:
         with (
@@ -330,7 +331,7 @@ def network(port: int) -> Iterator[Finding]:
             "network",
             "fail",
             f"worker processes would not find each other: {error}",
-            f"let 127.0.0.1 through, and give {socket.gethostname()!r} a line in /etc/hosts",
+            f"allow connections to 127.0.0.1, and add {socket.gethostname()!r} to /etc/hosts",
         )
 
 
@@ -348,7 +349,7 @@ def server(environment: Mapping[str, str]) -> Iterator[Finding]:
         ) as client:
             who = client.document("me")
         yield Finding(
-            "server", "ok", f"{client.url} knows the token of {who.get('owner', 'somebody')}"
+            "server", "ok", f"{client.url} accepts the token of {who.get('owner', 'somebody')}"
         )
     except HpoError as error:
         message, _, way_out = str(error).partition("; ")

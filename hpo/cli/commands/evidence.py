@@ -29,7 +29,8 @@ class _Scale(click.ParamType):  # type: ignore[type-arg]     # generic only in n
             size = math.nan
         if not name or not (math.isfinite(size) and size > 0):
             self.fail(
-                f"{value!r} is not a column and its value at full scale, a number above 0, like width=256",
+                f"{value!r} is not COLUMN=VALUE: a column and its value at full scale, a "
+                f"number above 0, such as width=256",
                 param,
                 ctx,
             )
@@ -45,13 +46,13 @@ class _Scale(click.ParamType):  # type: ignore[type-arg]     # generic only in n
     type=click.IntRange(min=1),
     multiple=True,
     required=True,
-    help="Global batch size to forecast for; may be given several times.",
+    help="Global batch size to forecast for; may be repeated.",
 )
 @click.option(
     "--strict",
     is_flag=True,
-    help="Refuse columns that are no setting; without it each is a free setting, "
-    "forecast like the others where it holds numbers.",
+    help="Refuse columns that are not known settings; without --strict each is a free setting, "
+    "forecast like the others if it holds numbers.",
 )
 @click.option(
     "--best",
@@ -64,12 +65,12 @@ class _Scale(click.ParamType):  # type: ignore[type-arg]     # generic only in n
     "epochs",
     metavar="EPOCHS",
     type=click.FloatRange(min=0, min_open=True, max=1e6),
-    help="The epochs that every run of the table trained; with --best.",
+    help="The number of epochs that every run in the table trained; needs --best.",
 )
 @click.option(
     "--direction",
     type=click.Choice(["maximize", "minimize"]),
-    help="Which way METRIC is better; by its name if not given.",
+    help="Which way METRIC is better; default: inferred from its name.",
 )
 @click.option(
     "--full-scale",
@@ -77,8 +78,8 @@ class _Scale(click.ParamType):  # type: ignore[type-arg]     # generic only in n
     metavar="NAME=VALUE",
     type=_Scale(),
     multiple=True,
-    help="A column of the model's size (width, parameters) or the training's length (samples, tokens), and its value "
-    "where the forecast is to be; may be given several times.",
+    help="A column of the model's size (width, parameters) or the training's length (samples, "
+    "tokens), and the value to forecast for; may be repeated.",
 )
 @options.budgets
 @options.json_output
@@ -93,15 +94,17 @@ def extrapolate(
     budgets: tuple[float, ...],
     as_json: bool,
 ) -> None:
-    """Forecast epochs to target and settings from a TABLE.csv of batch sizes that were run; no study needed.
+    """Forecast epochs to target and settings from a TABLE.csv of past runs; no study needed.
 
-    Columns: global_batch_size and epochs_to_target; where known runs, sd, samples_per_epoch, state (reached, censored,
+    Columns: global_batch_size and epochs_to_target; if known runs, sd, samples_per_epoch, state (reached, censored,
     diverged or pruned: the epochs are then where the run ended), optimizer and any other setting. With --best METRIC
-    --within EPOCHS the column METRIC stands in place of epochs_to_target. Columns named by --full-scale are directions
-    that the study grows in beside the batch; with a length the epochs of --within are those of the full scale."""
+    --within EPOCHS the column METRIC takes the place of epochs_to_target. Columns named by --full-scale are sizes that
+    grow together with the batch; if one is a training length, --within counts epochs at full scale.
+    """
     if (metric is None) != (epochs is None) or (direction and metric is None):
         raise click.UsageError(
-            "--best METRIC and --within EPOCHS must be given together, and --direction with them alone"
+            "--best METRIC and --within EPOCHS must be given together, and --direction only "
+            "with them"
         )
     import numpy as np
 
@@ -144,8 +147,8 @@ class _Configuration(click.ParamType):  # type: ignore[type-arg]     # generic o
         ]
         if len(counts) != 2 or min(counts) < 1:
             self.fail(
-                f"{value!r} is not accelerators and global batch size, two whole numbers of 1 or more with a "
-                f"colon between them, like 512:16384",
+                f"{value!r} is not N:B, a number of accelerators and a global batch size, both "
+                f"whole numbers of at least 1, such as 512:16384",
                 param,
                 ctx,
             )
@@ -161,20 +164,21 @@ class _Configuration(click.ParamType):  # type: ignore[type-arg]     # generic o
     type=_Configuration(),
     multiple=True,
     required=True,
-    help="N accelerators at global batch size B; may be given several times.",
+    help="N accelerators at global batch size B; may be repeated.",
 )
 @click.option(
     "--machine",
     metavar="NAME|FILE",
-    help="Tells how many accelerators share a node where the table does "
-    "not: `local`, a name or a machine file.",
+    help="Machine that says how many accelerators share a node, if the table does not: "
+    "`local`, a name or a machine file.",
 )
 @options.json_output
 def throughput(
     table: Path, configurations: tuple[tuple[int, int], ...], machine: str | None, as_json: bool
 ) -> None:
-    """Predict samples per second from a TABLE.csv of measured ones: accelerators, global_batch_size and
-    samples_per_second, where known nodes, accelerators_per_node and runs."""
+    """Predict samples per second from a TABLE.csv of measurements: accelerators, global_batch_size and
+    samples_per_second, and if known nodes, accelerators_per_node and runs.
+    """
     from hpo.cli.output.throughput import show_throughputs
     from hpo.planning.machines import load_machine
     from hpo.planning.throughput import fit_throughput

@@ -57,10 +57,10 @@ def examples() -> dict[str, Example]:
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
-    help="The folder to write to; the current one if not given.",
+    help="The folder to write to; default: the current one.",
 )
 def example(name: str | None, output: Path) -> None:
-    """Write the example NAME, and say what to do with it; without a NAME, list the examples."""
+    """Write the example NAME and show how to run it; without a NAME, list the examples."""
     found = examples()
     if name is None:
         width = max(map(len, found))
@@ -72,13 +72,14 @@ def example(name: str | None, output: Path) -> None:
         from search_spaces.names import nearest
 
         raise click.UsageError(
-            f"NAME must be an example ({', '.join(found)}), but got {name!r}{nearest(name, found)}"
+            f"NAME must be one of the examples ({', '.join(found)}), but got "
+            f"{name!r}{nearest(name, found)}"
         )
     chosen = found[name]
     written = output / chosen.path.name
     if written.exists():
         raise click.UsageError(
-            f"{written} is there already; give another folder by --output, or move it away"
+            f"{written} exists already; give another folder with --output, or move it away"
         )
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -90,7 +91,7 @@ def example(name: str | None, output: Path) -> None:
         raise click.UsageError(f"{written} cannot be written: {error.strerror}") from error
     click.echo(f"wrote {written}: {chosen.about}")
     if (written / "README.md").is_file():
-        click.echo(f"its purpose, and how to run it: {written / 'README.md'}")
+        click.echo(f"what it shows and how to run it: {written / 'README.md'}")
         return
     click.echo("\nnext:")
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("ray") is None:

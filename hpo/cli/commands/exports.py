@@ -82,7 +82,7 @@ def parquet(study: str, folder: Path, storage: str, as_json: bool) -> None:
     type=click.IntRange(min=1),
     default=200,
     show_default=True,
-    help="Intermediate values of a trial at most: Optuna writes one a statement.",
+    help="Maximum intermediate values per trial; Optuna writes each in a separate statement.",
 )
 @options.storage
 @options.json_output
@@ -128,13 +128,14 @@ def optuna(
 _follow = click.option(
     "--follow",
     is_flag=True,
-    help="Go on until the study ends or you press Ctrl-C: live, wherever its trials are trained.",
+    help="Keep writing until the study ends or you press Ctrl-C: live, wherever its trials are "
+    "trained.",
 )
 
 
 @export.command()
 @click.argument("study")
-@_to_folder("Folder that TensorBoard is started with.")
+@_to_folder("Folder to point TensorBoard at (its --logdir).")
 @_follow
 @options.storage
 @options.json_output
@@ -164,7 +165,7 @@ def tensorboard(study: str, folder: Path, follow: bool, storage: str, as_json: b
     help="A tracking server, or a database such as sqlite:///mlflow.db.",
 )
 @click.option(
-    "--experiment", metavar="NAME", help="Experiment in MLflow; the name of the study if not given."
+    "--experiment", metavar="NAME", help="Experiment in MLflow; default: the study's name."
 )
 @_follow
 @options.storage
@@ -172,7 +173,7 @@ def tensorboard(study: str, folder: Path, follow: bool, storage: str, as_json: b
 def mlflow(
     study: str, uri: str, experiment: str | None, follow: bool, storage: str, as_json: bool
 ) -> None:
-    """Write the trials of a STUDY as runs of MLflow; a second time it goes on where the first stopped."""
+    """Write the trials of a STUDY as MLflow runs; a second call continues where the first stopped."""
     from hpo.runs.exports.mlflow_log import MlflowTracker
 
     ended = _tracked(
@@ -193,18 +194,19 @@ def mlflow(
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".hpo"),
     show_default=True,
-    help="The study's folder of runs; files for trackers go to its folder trackers.",
+    help="The study's run folder; files for trackers go to its subfolder trackers.",
 )
 @options.storage
 @options.json_output
 def trackers(study: str, follow: bool, folder: Path, storage: str, as_json: bool) -> None:
-    """Write the trials of a STUDY to the trackers that its file names: what its runs did not, and nothing twice."""
+    """Write the trials of a STUDY to the trackers in its file: whatever is missing there, and nothing twice."""
     from hpo.runs.exports.tracking import make_tracker
 
     choices = _choices(study, storage)
     if not choices:
         raise click.UsageError(
-            f"study {study!r} names no tracker; write trackers: [...] into its file and run it again, or use "
+            f"study {study!r} has no tracker; add trackers: [...] to its file and run it "
+            f"again, or use "
             "hpo export tensorboard or mlflow"
         )
     place = (folder / "trackers").absolute()

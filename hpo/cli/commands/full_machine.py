@@ -18,13 +18,17 @@ from hpo.cli.commands import options
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Folder for plan.json, job.json and launch.sh; plans/STUDY-B if not given.",
+    help="Folder for plan.json, job.json and launch.sh; default: plans/STUDY-B.",
 )
 @click.option(
-    "--module", "modules", multiple=True, metavar="NAME", help="Load it first; may be repeated."
+    "--module",
+    "modules",
+    multiple=True,
+    metavar="NAME",
+    help="Module to load first; may be repeated.",
 )
-@click.option("--container", metavar="IMAGE", help="Run every rank in this image, by Apptainer.")
-@click.option("--prefix", metavar="WORDS", help="Put these words before the command of every rank.")
+@click.option("--container", metavar="IMAGE", help="Run every rank in this Apptainer image.")
+@click.option("--prefix", metavar="WORDS", help="Prefix for the command of every rank.")
 @options.storage
 @options.json_output
 def plan(
@@ -56,13 +60,14 @@ def plan(
 @click.option(
     "--backend",
     type=click.Choice(["horovod", "torch"]),
-    help="Here Horovod where it is installed, elsewhere what suits the scheduler, if not given.",
+    help="Default: on this machine Horovod if it is installed, elsewhere the one that suits "
+    "the scheduler.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
-    help="Worker processes on this machine, whatever machine the plan is for; the plan's own number if not "
-    "given.",
+    help="Worker processes on this machine, whatever machine the plan is for; default: the "
+    "plan's number.",
 )
 @click.option(
     "--seed", "seeds", type=click.IntRange(min=0), multiple=True, help="May be given several times."
@@ -70,21 +75,22 @@ def plan(
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the runs write their files, or, for a scheduler, where the script lies.",
+    help="Folder for the files of the runs or, with a scheduler, for the script.",
 )
 @click.option(
     "--max-restarts",
     type=click.IntRange(min=0),
     default=3,
     show_default=True,
-    help="How often a run that lost a worker goes on from its last checkpoint.",
+    help="How often a run that lost a worker is restarted from its last checkpoint.",
 )
 @click.option(
     "--checkpoint-minutes",
     type=click.FloatRange(min=0),
     default=0.0,
     metavar="MINUTES",
-    help="Save at the first evaluation after so many minutes; at each if not given.",
+    help="Save a checkpoint at the first evaluation after this many minutes; default: at every "
+    "evaluation.",
 )
 @options.device
 @options.compiles
@@ -101,9 +107,9 @@ def launch(
     partition: str | None,
     **asked: Any,
 ) -> None:
-    """Run a PLAN (its number, or its folder) and keep the outcome beside its forecast.
+    """Run a PLAN (its number or folder) and store the outcome with its forecast.
 
-    A plan of this machine runs here, through lost workers; one of another machine is handed to its scheduler.
+    A plan for this machine runs here and survives lost workers; one for another machine is submitted to its scheduler.
     """
     from hpo.cli.output import tables
     from hpo.cli.output.progress import live_progress
@@ -153,12 +159,12 @@ def launch(
     help="Backend of the run; default: the one that suits the plan's scheduler.",
 )
 @click.option(
-    "--nodes", type=click.IntRange(min=1), help="Nodes of the run; as the report says if not given."
+    "--nodes", type=click.IntRange(min=1), help="Nodes of the run; default: from the report."
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
-    help="Ranks of the run; as the report says if not given.",
+    help="Ranks of the run; default: from the report.",
 )
 @options.storage
 def record(
@@ -169,7 +175,7 @@ def record(
     workers: int | None,
     storage: str,
 ) -> None:
-    """Take back the OUTCOME.jsonl that the script of a PLAN (its number, or its folder) wrote."""
+    """Store the OUTCOME.jsonl that the script of a PLAN (its number or folder) wrote."""
     from hpo.runs import api
 
     kept = api.record(
@@ -194,7 +200,7 @@ def record(
 @options.storage
 @options.json_output
 def calibration(storage: str, as_json: bool) -> None:
-    """Show every launched plan, its forecast beside what happened."""
+    """Compare the forecast of every launched plan with its outcome."""
     from hpo.cli.output import tables
     from hpo.runs import api
 
@@ -211,14 +217,14 @@ def calibration(storage: str, as_json: bool) -> None:
 @click.option(
     "--measure",
     is_flag=True,
-    help="Measure this machine first and keep the figures; with 'local' only.",
+    help="Measure this machine first and keep the figures; only with 'local'.",
 )
 @click.option(
-    "--yaml", "as_yaml", is_flag=True, help="Print the machine's file, to start one's own from."
+    "--yaml", "as_yaml", is_flag=True, help="Print the machine's file, as a start for your own."
 )
 @options.json_output
 def machines(machine: str | None, measure: bool, as_yaml: bool, as_json: bool) -> None:
-    """List the machines that plans can be made for, or check and show one MACHINE: its name, or a YAML file."""
+    """List the machines that plans can be made for, or check and show one MACHINE, given by name or YAML file."""
     from hpo.cli.output import machines as terminal
     from hpo.planning.machines import load_machine, machine_names, machine_text, measure_local
 

@@ -32,9 +32,9 @@ def missing() -> list[str]:
 
 @click.command("install-horovod")
 def install_horovod() -> None:
-    """Build Horovod 0.28.1 for the torch of this installation (about three minutes, once), and install it.
+    """Build Horovod 0.28.1 for the installed torch (about three minutes, once) and install it.
 
-    Its published sources do not compile against a torch of today; they are built as C++20. The wheel is kept in
+    The published sources do not compile against current torch releases; they are built as C++20. The wheel is kept in
     ~/.cache/largebatch (LARGEBATCH_CACHE). For NCCL set HOROVOD_GPU_OPERATIONS=NCCL first. Without Horovod everything
     runs on torch.distributed.
     """
@@ -45,4 +45,4 @@ def install_horovod() -> None:
         raise click.ClickException(
             "Horovod could not be built (see above); everything runs on torch.distributed instead"
         )
-    click.echo("Horovod is installed; hpo doctor tells what it was built with")
+    click.echo("Horovod is installed; hpo doctor shows what it was built with")

@@ -52,7 +52,7 @@ class _Importers(click.Group):
 
 @click.group(name="import", cls=_Importers)
 def importing() -> None:
-    """Read results of trainings that were run elsewhere."""
+    """Import results of trainings that were run elsewhere."""
 
 
 @importing.command()
@@ -61,14 +61,14 @@ def importing() -> None:
     "--round",
     "round_name",
     metavar="ROUND",
-    help="Such as training_v2.1; from the folder's name if not given.",
+    help="Round, such as training_v2.1; default: from the folder's name.",
 )
 @options.storage
 @options.json_output
 def mlperf(path: Path, round_name: str | None, storage: str, as_json: bool) -> None:
-    """Import MLPerf results (ResNet-50, DeepCAM) from the folder PATH of a round, a submitter or a system.
+    """Import MLPerf results (ResNet-50, DeepCAM) from PATH, the folder of a round, a submitter or a system.
 
-    Their outcomes are evidence for forecasts, and their throughputs for the time model. Importing twice adds nothing.
+    The outcomes are evidence for forecasts, the throughputs for the time model. Importing twice adds nothing.
     """
     from hpo.past_runs.mlperf.importing import import_results
     from hpo.runs.repository import open_store
@@ -84,9 +84,9 @@ def _show(imported: Imported) -> None:
     for study, count in imported.outcomes.items():
         click.echo(f"{study}: {count} new outcome{'' if count == 1 else 's'}")
     if imported.known:
-        click.echo(f"{imported.known} were there already")
+        click.echo(f"{imported.known} existed already")
     if imported.faults:
-        click.echo(f"{len(imported.faults)} logs were left out; why is said above")
+        click.echo(f"{len(imported.faults)} logs were left out, for the reasons above")
 
 
 def _run_options(command: Command) -> Command:
@@ -95,21 +95,21 @@ def _run_options(command: Command) -> Command:
         options.json_output,
         options.storage,
         click.option(
-            "--dry-run", is_flag=True, help="Say what would be imported, and store nothing."
+            "--dry-run", is_flag=True, help="Show what would be imported, and store nothing."
         ),
         click.option(
             "--train-samples",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Size of the training set, which curves need; that of the study if not given.",
+            help="Size of the training set, needed for curves; default: that of the study.",
         ),
         click.option(
             "--axis",
             type=click.Choice(["epochs", "epoch-index", "updates", "samples"]),
             default="updates",
             show_default=True,
-            help="Unit of a curve's steps: epochs done, epochs from 0, updates or samples. A curve that is "
-            "mapped to epochs goes before.",
+            help="Unit of a curve's steps: epochs done, epochs from 0, updates or samples. A "
+            "curve that is mapped to epochs takes precedence.",
         ),
         click.option(
             "--state",
@@ -124,14 +124,15 @@ def _run_options(command: Command) -> Command:
             "mapping",
             multiple=True,
             metavar="THEIRS=OURS",
-            help="Name of the source and its name here, such as lr=learning_rate, bs=global_batch_size or "
-            "val_acc=metric; may be repeated. Equal names need none.",
+            help="Name in the source and name here, such as lr=learning_rate, "
+            "bs=global_batch_size or "
+            "val_acc=metric; may be repeated. Equal names need no mapping.",
         ),
         click.option(
             "--study",
             required=True,
             metavar="NAME|FILE",
-            help="A study of the storage by its name, or the file of a study, which is entered if it is new.",
+            help="Name of a study in the storage, or a study file, which is stored if it is new.",
         ),
     ):
         command = option(command)
@@ -229,8 +230,8 @@ def _show_runs(done: ImportedRuns, *, dry_run: bool) -> None:
     trials = "trial" if done.trials == 1 else "trials"
     click.echo(f"{done.study} {would} {done.trials} {trials}{f': {states}' if states else ''}")
     if done.known:
-        click.echo(f"{done.known} were there already")
+        click.echo(f"{done.known} existed already")
     if done.assumed:
-        click.echo(f"no run says {', '.join(done.assumed)}: taken to be as in the study")
+        click.echo(f"no run gives {', '.join(done.assumed)}: assumed to be as in the study")
     if done.skipped:
-        click.echo(f"{len(done.skipped)} were left out; why is said above")
+        click.echo(f"{len(done.skipped)} were left out, for the reasons above")

@@ -21,8 +21,8 @@ _YAML_WORDS = {"true", "false", "yes", "no", "on", "off", "null", "nan", "inf"}
 
 
 OWN = Beginning(
-    about="a class of yours, package.module:Class, beside the study file",
-    data="data: {}                            # what your class is opened with",
+    about="your own class, package.module:Class, beside the study file",
+    data="data: {}                            # options passed to your class",
     target="accuracy>=0.9",
 )
 """The first lines of a study with the user's own workload class."""
@@ -84,21 +84,23 @@ def _workload(text: str) -> str:
     if text in known or re.fullmatch(r"\w+(\.\w+)*:\w+", text):
         return text
     raise ValueError(
-        f"must be one of {', '.join(known)}, or package.module:Class of your own, but got {text!r}"
+        f"must be one of {', '.join(known)}, or your own package.module:Class, but got {text!r}"
     )
 
 
 def _aim(text: str) -> Aim:
     found = re.fullmatch(r"([A-Za-z_]\w*) *(>=|<=) *([-+.\deE]+)", text)
     if found is None:
-        raise ValueError(f"must be METRIC>=VALUE or METRIC<=VALUE, as top1>=0.76, but got {text!r}")
+        raise ValueError(
+            f"must be METRIC>=VALUE or METRIC<=VALUE, such as top1>=0.76, but got {text!r}"
+        )
     return Aim(found[1], found[2] == ">=", float(found[3]))
 
 
 def _partition(text: str) -> Partition:
     found = re.fullmatch(r"(\d+) *(gpus?|cores?|cpus?)", text.lower())
     if found is None or int(found[1]) < 1:
-        raise ValueError(f"must be a count of gpus or cores, as '4 gpus', but got {text!r}")
+        raise ValueError(f"must be a number of gpus or cores, such as '4 gpus', but got {text!r}")
     return Partition("gpus" if found[2].startswith("g") else "cores", int(found[1]))
 
 
@@ -106,8 +108,8 @@ def _batches(text: str) -> tuple[tuple[int, ...], int]:
     found = re.fullmatch(r"(\d+) *(?:-|to|\.\.) *(\d+) *(?:,|->|for) *(\d+)", text)
     if found is None:
         raise ValueError(
-            "must be SMALLEST-LARGEST,FULL: the batch sizes that you can sweep, and the one that you want to know of, "
-            f"as 64-512,8192; but got {text!r}"
+            "must be SMALLEST-LARGEST,FULL: the batch sizes that you can sweep and the one to "
+            f"forecast for, such as 64-512,8192; but got {text!r}"
         )
     low, high, full = map(int, found.groups())
     if not 0 < low < high < full:
@@ -133,7 +135,7 @@ def _machine(text: str) -> str:
 @click.option(
     "--workload",
     type=_WorkloadAnswer("workload", _workload),
-    help="Workload to train; package.module:Class is a class of yours.",
+    help="Workload to train; package.module:Class is your own class.",
 )
 @click.option(
     "--target", type=_Answer("target", _aim), metavar="METRIC>=VALUE", help="Target to reach."
@@ -142,37 +144,39 @@ def _machine(text: str) -> str:
     "--partition",
     type=_Answer("partition", _partition),
     metavar="N",
-    help="Hardware of the sweep: '4 gpus' or '8 cores' of a node.",
+    help="Hardware for the sweep, on one node: '4 gpus' or '8 cores'.",
 )
 @click.option(
     "--batches",
     type=_Answer("batches", _batches),
     metavar="LOW-HIGH,FULL",
-    help="Batch sizes that are swept, and the one that the study is for: 64-512,8192.",
+    help="Batch sizes to sweep, and the one to forecast for: 64-512,8192.",
 )
 @click.option(
     "--machine",
     type=_Answer("machine", _machine),
-    help="Where the full-scale run goes: local, a name of `hpo machines`, or a machine file.",
+    help="Machine of the full-scale run: local, a name from `hpo machines`, or a machine file.",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("study.yaml"),
     show_default=True,
-    help="The study file to write; its name is the study's.",
+    help="The study file to write; the study is named after it.",
 )
-@click.option("--defaults", is_flag=True, help="Ask nothing: what no option says is the default.")
+@click.option(
+    "--defaults", is_flag=True, help="Do not ask; use defaults for options that are not given."
+)
 def init(output: Path, defaults: bool, **given: Any) -> None:
     """Write a study file with comments, from five answers: workload, target, partition, batch sizes, machine."""
     from hpo.study.spec import parse_study
 
     if output.exists():
         raise click.UsageError(
-            f"{output} is there already; give another name by --output, or move it away"
+            f"{output} exists already; give another name with --output, or move it away"
         )
     if not output.absolute().parent.is_dir():
-        raise click.UsageError(f"the folder of {output} must exist; make it first")
+        raise click.UsageError(f"the folder of {output} must exist; create it first")
 
     def answer(name: str, question: str, default: str, read: Callable[[str], Any]) -> Any:
         if given[name] is not None:
@@ -190,23 +194,25 @@ def init(output: Path, defaults: bool, **given: Any) -> None:
     aim = answer("target", "2. Which metric must it reach?", begun.target, _aim)
     partition = answer(
         "partition",
-        "3. Which hardware do you sweep on (gpus or cores of a node)?",
+        "3. Which hardware do you sweep on (gpus or cores of one node)?",
         "2 cores",
         _partition,
     )
     ladder, full = answer(
         "batches",
-        "4. Which batch sizes can you sweep, and which one is it for?",
+        "4. Which batch sizes can you sweep, and which one is the forecast for?",
         "16-128,512",
         _batches,
     )
-    machine = answer("machine", "5. On which machine will it run?", "local", _machine)
+    machine = answer(
+        "machine", "5. On which machine will the full-scale run take place?", "local", _machine
+    )
     text = study_text(output.stem, workload, aim, partition, ladder, full, machine)
     parse_study(text, output)
     output.write_text(text, encoding="utf-8")
     click.echo(f"wrote {output}\n\nnext:")
-    click.echo(f"  hpo study check {output}      whether it can run here, and what it will take")
-    click.echo(f"  hpo run {output}      sweep, forecast, plan; again after an interruption")
+    click.echo(f"  hpo study check {output}      whether it can run here, and what it will cost")
+    click.echo(f"  hpo run {output}      sweep, forecast, plan; run it again after an interruption")
 
 
 def study_text(
@@ -233,14 +239,14 @@ def study_text(
     trials = TRIALS_PER_RUNG * len(ladder)
     gpus = 1 if partition.unit == "gpus" else 0
     resources = (
-        "# resources: what one trial gets. As many trials run at once as there is room for.\n"
+        "# resources: what one trial gets. As many trials run at once as fit.\n"
         f"resources: {{gpus_per_worker: {gpus}}}        # workers_per_node: 2 gives a trial two workers"
     )
     side = "at_least" if aim.at_least else "at_most"
     return f"""\
 # Which settings reach the target at a batch of {full}, and in how many epochs?
-# It searches on {partition.count} {partition.unit}, at {full} itself by gradient accumulation, and ends by itself.
-# hpo study check {name}.yaml says what this takes; hpo run {name}.yaml does it.
+# The search runs on {partition.count} {partition.unit}, at {full} itself by gradient accumulation, and stops by itself.
+# hpo study check {name}.yaml estimates the cost; hpo run {name}.yaml runs the study.
 name: {_yaml(name)}
 workload: {trained}
 {data}
@@ -250,16 +256,16 @@ target: {{metric: {aim.metric}, {side}: {aim.threshold:g}}}
 # at least three, each about twice the one below
 ladder: [{", ".join(map(str, ladder))}]
 
-# the run that the study is for; validate: true also runs the plan, on a local machine
+# the full-scale run; validate: true also runs the plan, on a local machine
 full_scale: {{global_batch_size: {full}, machine: {machine}}}
 
 search:
 {search}
 
-# the search: short looks, then what looks best to its end, until no training is worth its cost any more. A training
-# ends at the target or after so many epochs: two to four times what a good one needs. With race: 0 it trains at the
-# three largest rungs and never at {full}. With trials: {trials} it sweeps the ladder rung by rung, then races a few
-# settings at {full}.
+# the search: short trainings first, then the most promising to the end, until no training is worth its cost. A
+# training ends at the target or after epochs_per_trial, two to four times what a good one needs. With race: 0 it trains
+# at the three largest rungs and never at {full}. With trials: {trials} it sweeps the ladder rung by rung, then races
+# a few settings at {full}.
 budget: {{trials: auto, epochs_per_trial: {begun.epochs}}}
 
 {resources}

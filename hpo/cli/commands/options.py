@@ -34,7 +34,7 @@ budgets = click.option(
     metavar="E",
     type=click.FloatRange(min=0, min_open=True),
     multiple=True,
-    help="Tell the chance of reaching the target within E epochs; may be repeated.",
+    help="Also show the chance of reaching the target within E epochs; may be repeated.",
 )
 json_output = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document instead of tables."
@@ -70,7 +70,7 @@ device = click.option(
     type=click.Choice(DEVICES),
     expose_value=False,
     callback=_choose_device,
-    help="Where trainings on this machine compute; what HPO_DEVICE says if not given, else a GPU where there is one.",
+    help="Device for trainings on this machine; default: HPO_DEVICE, else a GPU if there is one.",
 )
 
 
@@ -79,7 +79,7 @@ compiles = click.option(
     is_flag=True,
     expose_value=False,
     callback=_choose_compiler,
-    help="Compile the trainings' forward and backward passes by torch.compile; what HPO_COMPILE says if not given.",
+    help="Compile forward and backward passes with torch.compile; default: HPO_COMPILE.",
 )
 
 
@@ -149,14 +149,12 @@ class Named(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 t
         return str(value)
 
 
-_server = click.option(
-    "--server", metavar="URL", help="Address of the server; HPO_SERVER if not given."
-)
+_server = click.option("--server", metavar="URL", help="URL of the server; default: HPO_SERVER.")
 token = click.option(
     "--token",
     metavar="TOKEN",
-    help="Token of `hpo token create`; better in HPO_TOKEN, as others on "
-    "this machine can read a command line.",
+    help="Token from `hpo token create`; HPO_TOKEN is safer, as other users of this machine "
+    "can read the command line.",
 )
 
 
@@ -212,6 +210,6 @@ def full_scale(result: StudyResult) -> tuple[int, ...]:
     """Return a study's full-scale batch size; a usage error if its file names none."""
     if result.spec.full_scale is None:
         raise click.UsageError(
-            f"study {result.study.name!r} names no full_scale batch size; give one"
+            f"study {result.study.name!r} has no full_scale batch size; give one"
         )
     return (result.spec.full_scale.global_batch_size,)

@@ -28,29 +28,32 @@ def client_of(server: str | None, token: str | None) -> Iterator[Client]:
 @click.command()
 @click.argument("study", type=click.Path(path_type=Path))
 @click.option(
-    "--priority", type=int, default=0, show_default=True, help="Studies of a higher one go first."
+    "--priority",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Studies with a higher priority run first.",
 )
 @click.option(
     "--max-samples",
     type=click.IntRange(min=1),
     metavar="N",
-    help="End it after N training samples.",
+    help="Stop the sweep after N training samples.",
 )
 @click.option(
     "--max-accelerator-hours",
     type=click.FloatRange(min=0, min_open=True),
     metavar="H",
-    help="End it after H accelerator hours.",
+    help="Stop the sweep after H accelerator hours.",
 )
 @click.option(
     "--agents",
     "for_agents",
     is_flag=True,
-    help="No worker takes it: `hpo agent` and those who ask for its trials train them.",
+    help="No worker runs the study; its trials are trained by `hpo agent` or by any client "
+    "that asks for them.",
 )
-@click.option(
-    "--wait", is_flag=True, help="Come back when the study has ended; what happens goes to stderr."
-)
+@click.option("--wait", is_flag=True, help="Wait until the study has ended; events go to stderr.")
 @options.of_a_server
 @options.json_output
 def submit(
@@ -64,9 +67,9 @@ def submit(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Queue a STUDY.yaml at a server. Doing so twice queues one study.
+    """Submit a STUDY.yaml to a server. Submitting it twice queues it once.
 
-    With --wait, an end other than finished is exit code 1.
+    With --wait, the exit code is 1 if the study ends in any state other than finished.
     """
     from hpo.cli.output import remote
 
@@ -91,7 +94,7 @@ def submit(
 @click.option(
     "--state",
     type=click.Choice(["queued", "running", "finished", "failed", "interrupted", "cancelled"]),
-    help="Only studies of this state.",
+    help="Only studies in this state.",
 )
 @click.option("--owner", metavar="NAME", help="Only studies of this owner.")
 @options.of_a_server
@@ -104,7 +107,7 @@ def status(
     token: str | None,
     as_json: bool,
 ) -> None:
-    """Show where the studies of a server stand, or one STUDY with its rungs."""
+    """Show the state of a server's studies, or of one STUDY with its rungs."""
     from hpo.cli.output import remote
 
     with client_of(server, token) as client:
@@ -125,7 +128,7 @@ def status(
 @options.of_a_server
 @options.json_output
 def cancel(study: str, server: str | None, token: str | None, as_json: bool) -> None:
-    """End a STUDY at a server within seconds; what it has trained stays."""
+    """Stop a STUDY on a server within seconds; its results are kept."""
     from hpo.cli.output import remote
 
     with client_of(server, token) as client:
@@ -135,22 +138,22 @@ def cancel(study: str, server: str | None, token: str | None, as_json: bool) -> 
 
 @click.command()
 @click.argument("study")
-@click.option("--follow", is_flag=True, help="Go on until the study has ended.")
+@click.option("--follow", is_flag=True, help="Follow the log until the study has ended.")
 @click.option(
     "--after",
     type=click.IntRange(min=0),
     default=0,
     metavar="ID",
-    help="Only events behind this one.",
+    help="Only events after this one.",
 )
 @options.of_a_server
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document a line, an event each."
+    "--json", "as_json", is_flag=True, help="Print one JSON document per line, one for each event."
 )
 def logs(
     study: str, follow: bool, after: int, server: str | None, token: str | None, as_json: bool
 ) -> None:
-    """Show what happened to a STUDY at a server, oldest first."""
+    """Show the events of a STUDY on a server, oldest first."""
     from hpo.cli.output import remote
 
     with client_of(server, token) as client:

@@ -49,35 +49,37 @@ class Lifetime(click.ParamType):  # type: ignore[type-arg]  # no click before 8.
 @click.option(
     "--storage",
     metavar="URL",
-    help="Database URL or SQLite file; sqlite:///hpo.db if nothing says another.",
+    help="Database URL or SQLite file; default: sqlite:///hpo.db.",
 )
-@click.option("--host", help="Address to listen at; 127.0.0.1 if nothing says another.")
+@click.option("--host", help="Address to listen on; default: 127.0.0.1.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help="8642 if nothing says another; 0 takes any free one.",
+    help="Port; default: 8642; 0 takes any free port.",
 )
 @click.option(
-    "--folder", type=click.Path(path_type=Path, file_okay=False), help="For plans and checkpoints."
+    "--folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for plans and checkpoints.",
 )
 @click.option(
     "--data-folder",
     "data_folders",
     type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
     multiple=True,
-    help="A folder that the data of studies may lie in; may be given several times.",
+    help="A folder that studies may read data from; may be repeated.",
 )
 @click.option(
     "--plugin",
     "plugins",
     metavar="PACKAGE",
     multiple=True,
-    help="A package whose plug-ins studies may name; may be given several times; none if not given.",
+    help="A package whose plug-ins studies may use; may be repeated; default: none.",
 )
 @click.option(
     "--worker/--no-worker",
     default=None,
-    help="Run a worker beside the server; so it does on SQLite.",
+    help="Run a worker inside the server; default on SQLite.",
 )
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), help="Format of the log on stderr."
@@ -89,7 +91,7 @@ def serve(
     plugins: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Serve studies to a group: the API, its events, the queue; on a laptop with a worker inside and a login link."""
+    """Run the server for a group: API, events, queue; on a laptop also a built-in worker and a login link."""
     from hpo.cli.commands.web import dashboard_routers
     from hpo.service.config import load_config
     from hpo.service.serving import serve as run
@@ -108,7 +110,7 @@ def serve(
 
 @click.group()
 def token() -> None:
-    """Make, list and revoke the tokens that a server's users need."""
+    """Create, list and revoke the access tokens of a server's users."""
 
 
 @token.command()
@@ -116,14 +118,14 @@ def token() -> None:
     "--owner",
     required=True,
     metavar="NAME",
-    help="Owner of the token, whose studies it may create and change.",
+    help="Owner of the token; it may create and change this owner's studies.",
 )
 @click.option(
     "--scope",
     type=click.Choice(["read", "submit", "admin"]),
     default="submit",
     show_default=True,
-    help="Each may do what those before it may.",
+    help="Each scope includes those before it.",
 )
 @click.option("--name", default="", help="Purpose of the token.")
 @click.option(
@@ -139,7 +141,7 @@ def token() -> None:
 def create(
     owner: str, scope: str, name: str, expires: timedelta, storage: str, as_json: bool
 ) -> None:
-    """Make a token and print its secret, once: the database holds its SHA-256 alone."""
+    """Create a token and print its secret, once: the database stores only its SHA-256 hash."""
     from hpo.runs.repository import open_store
     from hpo.service import auth
 
@@ -152,7 +154,7 @@ def create(
     def shown() -> None:
         click.echo(secret)
         click.echo(
-            f"token {made.id} of {owner}, scope {scope}, {until}; it is shown this once", err=True
+            f"token {made.id} of {owner}, scope {scope}, {until}; it is shown only once", err=True
         )
 
     options.show(lambda: {"secret": secret, **_token_values(made)}, shown, as_json)
@@ -193,7 +195,7 @@ def list_tokens(owner: str | None, storage: str, as_json: bool) -> None:
 @click.argument("token_id", metavar="ID", type=click.IntRange(min=1))
 @options.storage
 def revoke(token_id: int, storage: str) -> None:
-    """End the token with the number ID, as `hpo token list` shows it; servers follow within a second."""
+    """Revoke the token with the number ID, as shown by `hpo token list`; servers follow within a second."""
     from hpo.runs.repository import open_store
 
     with open_store(storage) as store:

@@ -28,14 +28,14 @@ SECONDS_OF_TIMING = 20.0
 @click.option(
     "--ray-address",
     metavar="ADDRESS",
-    help="A running Ray cluster; without it Ray starts on this machine.",
+    help="Address of a running Ray cluster; without it Ray starts on this machine.",
 )
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
     default=Path(".hpo"),
     show_default=True,
-    help="Where checkpoints of trials in flight and plans are kept.",
+    help="Where plans and checkpoints of unfinished trials are kept.",
 )
 @options.device
 @options.compiles
@@ -43,17 +43,19 @@ SECONDS_OF_TIMING = 20.0
     "--stop-after",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Stop after so long, with exit code 75 where the study has not ended: run it again to go on.",
+    help="Stop after this time, with exit code 75 if the study has not ended; run it again to "
+    "continue.",
 )
 @click.option(
     "--retry-failed",
     is_flag=True,
-    help="Train failed trials again; done anyway where the study's program is started otherwise than before.",
+    help="Train failed trials again; always done if the study's program or command has changed.",
 )
 @click.option(
     "--on",
     type=options.Named(SCHEDULERS, lambda found: found.sweeps),
-    help="Submit it to this scheduler instead: Ray in one allocation, slot after slot; with --array agents.",
+    help="Submit the study to this scheduler instead: Ray in one allocation, slot after slot, "
+    "or agents with --array.",
 )
 @click.option(
     "--array",
@@ -72,21 +74,21 @@ SECONDS_OF_TIMING = 20.0
     type=click.FloatRange(min=0.1),
     default=1.0,
     show_default=True,
-    help="Length of a slot.",
+    help="Length of one slot.",
 )
 @click.option(
     "--slots",
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="How many slots may be taken, one after the other.",
+    help="Maximum number of slots, one after the other.",
 )
 @click.option("--account", help="With --on: the account, bank or project.")
 @click.option("--partition", help="With --on: the partition or queue.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="With --on: the folder of the script, which all hosts see; NAME-SCHEDULER if not given.",
+    help="With --on: the folder of the script, visible to all hosts; default: NAME-SCHEDULER.",
 )
 @click.option("--no-submit", is_flag=True, help="With --on: write the folder and submit nothing.")
 @options.of_a_server
@@ -101,7 +103,7 @@ def run(
     on: str | None,
     **of_scheduler: Any,
 ) -> None:
-    """Sweep a STUDY.yaml, extrapolate, plan and, where it asks for it, validate. Goes on with a study of that name."""
+    """Sweep a STUDY.yaml, extrapolate, plan and, if the file says so, validate. Resumes a study of that name."""
     from hpo.cli.output import tables
     from hpo.cli.output.progress import live_progress
     from hpo.planning.launchers.sweeps import GOES_ON
@@ -132,18 +134,20 @@ def run(
 
 @click.group()
 def study() -> None:
-    """Look at a study file."""
+    """Check a study file."""
 
 
 @study.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--no-timing", is_flag=True, help="Train nothing; say no hours.")
+@click.option(
+    "--no-timing", is_flag=True, help="Skip the timing: train nothing and estimate no hours."
+)
 @options.json_output
 def check(file: Path, no_timing: bool, as_json: bool) -> None:
-    """Check a study FILE, and say what it will take: trials, samples, and hours on this machine.
+    """Check a study FILE and estimate its cost: trials, samples, and hours on this machine.
 
-    The data are opened, and a few updates are trained at each rung, for a minute at most. Without torch (a client) only
-    the file itself is checked.
+    Opens the data and trains a few updates at each rung, for at most a minute. Without torch (a client) only the file
+    itself is checked.
     """
     import importlib.util
 
@@ -239,7 +243,7 @@ def _submit_sweep(
     options.show(
         lambda: {"folder": str(folder), "job": job or None},
         lambda: click.echo(
-            job or f"{folder / 'launch.sh'} is written; its first lines say how to submit it"
+            job or f"{folder / 'launch.sh'} was written; its first lines show how to submit it"
         ),
         as_json,
     )
@@ -287,7 +291,7 @@ def studies(storage: str, as_json: bool) -> None:
 @options.storage
 @options.json_output
 def show(study: str, storage: str, as_json: bool) -> None:
-    """Show all that is known of a STUDY: its rungs, which settings matter, forecast, plan and what came of it."""
+    """Show all results of a STUDY: rungs, importance of settings, forecast, plan and outcomes."""
     from hpo.cli.output import tables
     from hpo.errors import ExportError
     from hpo.runs import api
@@ -320,14 +324,14 @@ def show(study: str, storage: str, as_json: bool) -> None:
     "number",
     type=click.IntRange(min=0),
     metavar="TRIAL",
-    help="Print what the program of this trial has printed, instead.",
+    help="Print the output of this trial's program instead.",
 )
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".hpo"),
     show_default=True,
-    help="Where the study is run, and the logs are.",
+    help="Folder in which the study runs, with its logs.",
 )
 def trials(study: str, storage: str, form: str, number: int | None, folder: Path) -> None:
     """List the trials of a STUDY."""
@@ -360,8 +364,8 @@ def _log(path: Path, number: int) -> str:
             click.echo(f"the program of trial {number} has printed nothing", err=True)
             return ""
         raise click.UsageError(
-            f"there is no log of trial {number} at {path}; programs have logs, in the folder in which the study was "
-            "run (--folder)"
+            f"there is no log of trial {number} at {path}; only programs have logs, in the "
+            f"folder in which the study was run (--folder)"
         ) from error
 
 
@@ -373,21 +377,22 @@ def _log(path: Path, number: int) -> str:
     metavar="B",
     type=click.IntRange(min=1),
     multiple=True,
-    help="Global batch size; may be given several times. The study's full-scale batch if not given.",
+    help="Global batch size; may be repeated. Default: the study's full-scale batch size.",
 )
 @options.budgets
 @click.option(
     "--race",
     "raced",
     is_flag=True,
-    help="First train a few settings at that batch size, here, by accumulation; goes on with a race begun.",
+    help="First race a few settings at that batch size on this machine, by gradient "
+    "accumulation; continues a race that was started.",
 )
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".hpo"),
     show_default=True,
-    help="Where checkpoints of a race's trials in flight are kept.",
+    help="Where checkpoints of a race's unfinished trials are kept.",
 )
 @options.storage
 @options.json_output
@@ -428,7 +433,7 @@ def forecast(
 @options.storage
 @options.json_output
 def design(study: str, storage: str, as_json: bool) -> None:
-    """Show what trainings of a STUDY buy: their cost against the interval at full scale, for fewer and for more."""
+    """Show what fewer or more trainings of a STUDY would buy: their cost against the interval at full scale."""
     from hpo.cli.output.designs import show_designs
     from hpo.runs import api
 
@@ -448,7 +453,7 @@ def design(study: str, storage: str, as_json: bool) -> None:
 )
 @options.storage
 def report(study: str, output: Path, storage: str) -> None:
-    """Write one self-contained HTML file with the pictures of a STUDY."""
+    """Write one self-contained HTML file with the figures of a STUDY."""
     from hpo.dashboard.report import write_report
 
     write_report(study, storage, output)

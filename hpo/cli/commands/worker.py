@@ -45,40 +45,42 @@ BYTES = _Bytes()
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".hpo"),
     show_default=True,
-    help="Where checkpoints and plans are kept; workers that share it go on from each other's checkpoints.",
+    help="Where checkpoints and plans are kept; workers that share it continue from each "
+    "other's checkpoints.",
 )
 @click.option(
     "--ray-address",
     metavar="ADDRESS",
-    help="A running Ray cluster; without it Ray starts on this machine.",
+    help="Address of a running Ray cluster; without it Ray starts on this machine.",
 )
 @click.option(
     "--cores",
     type=click.IntRange(min=1),
-    help="Cores of this machine for trials; all if not given.",
+    help="Cores of this machine to use for trials; default: all.",
 )
-@click.option("--name", default="", help="Name of this process, unique; default host:pid.")
-@click.option("--once", is_flag=True, help="End after one study.")
-@click.option("--drain", is_flag=True, help="End when the queue is empty.")
+@click.option("--name", default="", help="Unique name of this worker; default: host:pid.")
+@click.option("--once", is_flag=True, help="Exit after one study.")
+@click.option("--drain", is_flag=True, help="Exit when the queue is empty.")
 @click.option(
     "--per-owner",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Leave a user's studies in the queue while N of them are running.",
+    help="Run at most N studies of one user at a time; the others stay in the queue.",
 )
 @click.option(
     "--poll-seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=1.0,
     show_default=True,
-    help="Between two looks into an empty queue.",
+    help="Seconds between polls of an empty queue.",
 )
 @click.option(
     "--lease-seconds",
     type=click.FloatRange(min=1),
     default=30.0,
     show_default=True,
-    help="After so long without a sign of this worker, another takes its study over.",
+    help="Lease time in seconds: another worker takes over the study after this long without a "
+    "heartbeat.",
 )
 @click.option(
     "--storage-retry",
@@ -88,42 +90,43 @@ BYTES = _Bytes()
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long results wait in memory for a database that is away.",
+    help="How long results are kept in memory, in seconds, while the database is unavailable.",
 )
 @click.option(
     "--max-attempts",
     type=click.IntRange(min=1),
     default=STUDY_STARTS,
     show_default=True,
-    help="A study that was started so often without coming to an end fails.",
+    help="Number of starts after which an unfinished study counts as failed.",
 )
 @click.option(
     "--data-folder",
     "data_folders",
     type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
     multiple=True,
-    help="Fail studies whose data lies in none of these folders; may be given several times.",
+    help="Fail studies whose data is outside these folders; may be repeated.",
 )
 @click.option(
     "--plugin",
     "plugins",
     metavar="PACKAGE",
     multiple=True,
-    help="A package whose plug-ins studies may name; may be given several times; none if not given.",
+    help="A package whose plug-ins studies may use; may be repeated; default: none.",
 )
 @click.option(
     "--tracker",
     "trackers",
     metavar="NAME",
     multiple=True,
-    help="A tracker that studies may name (wandb, mlflow, ...); may be given several times; none if not given.",
+    help="A tracker that studies may use (wandb, mlflow, ...); may be repeated; default: none.",
 )
 @click.option(
     "--program-environment",
     "program_variables",
     metavar="NAME",
     multiple=True,
-    help="A variable that programs get besides the usual ones, such as WANDB_*; may be given several times.",
+    help="An environment variable to pass on to programs besides the usual ones, such as "
+    "WANDB_*; may be repeated.",
 )
 @click.option(
     "--program-wrapper",
@@ -135,14 +138,15 @@ BYTES = _Bytes()
     "memory_bytes",
     type=BYTES,
     metavar="SIZE",
-    help="Memory limit of all processes of a study together, such as 64G; default 90 % of the machine's.",
+    help="Memory limit for all processes of a study together, such as 64G; default: 90 % of "
+    "the machine's memory.",
 )
 @click.option(
     "--disk",
     "disk_bytes",
     type=BYTES,
     metavar="SIZE",
-    help="Disk limit of a study below --folder; default 100G.",
+    help="Disk limit for a study below --folder; default: 100G.",
 )
 @click.option(
     "--log-format",
@@ -160,10 +164,10 @@ def worker(
     program_wrapper: str | None,
     **given: object,
 ) -> None:
-    """Take studies from the queue of a database and run them, one after the other.
+    """Take studies from the queue of a database and run them one after the other.
 
-    SIGTERM or Ctrl-C puts the study in hand back into the queue and ends the worker; a second one ends it at once. A
-    study's own modules and relative data paths are looked for in the current folder.
+    SIGTERM or Ctrl-C puts the current study back into the queue and stops the worker; a second signal stops it at once.
+    Modules that a study uses and relative data paths are looked up in the current folder.
     """
     from hpo.runs.study_limits import StudyLimits, bound_processes
     from hpo.service import logs

@@ -20,7 +20,7 @@ def show_designs(found: Designs) -> None:
     unit = found.question.unit
     hours = found.own.hours is not None
     table = new_table(
-        f"what trainings tell of {at}",
+        f"what trainings reveal about {at}",
         "swept up to",
         "trainings",
         "cost in trainings there",

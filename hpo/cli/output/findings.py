@@ -27,7 +27,7 @@ def show_findings(findings: Sequence[Finding]) -> None:
         if each.way_out and each.level != "ok":
             console.print(Text(f"      {'':<{width}}  -> {each.way_out}"), soft_wrap=True)
     failed, warned = (sum(each.level == level for each in findings) for level in ("fail", "warn"))
-    console.print(f"{failed} failed, {warned} to look at, {len(findings) - failed - warned} well")
+    console.print(f"{failed} failed, {warned} to look at, {len(findings) - failed - warned} ok")
 
 
 def plain(findings: Sequence[Finding]) -> list[dict[str, Any]]:

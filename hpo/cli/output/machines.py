@@ -30,8 +30,8 @@ def show_machines(found: Sequence[Machine]) -> None:
     console = new_console()
     console.print(table)
     console.print(
-        "`hpo machines NAME` shows the figures of one with their sources; `hpo machines NAME --yaml` prints "
-        "its file, to start one's own from"
+        "`hpo machines NAME` shows the figures of a machine with their sources; `hpo machines "
+        "NAME --yaml` prints its file, as a start for your own"
     )
 
 

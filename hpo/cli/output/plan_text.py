@@ -93,7 +93,10 @@ def _expected(plan: Plan) -> Iterator[str]:
         yield f"epochs to target   {interval(plan.epochs)}"
     time = "time              " if fixed else "time to target    "
     if plan.seconds is None:
-        yield f"{time} not known: nothing tells how fast this workload trains there (--cost NAME|FILE)"
+        yield (
+            f"{time} unknown: there is no figure for how fast this workload trains there; "
+            f"give --cost NAME|FILE"
+        )
         return
     yield f"{time} {duration_interval(plan.seconds)}"
     if plan.accelerator_hours:
@@ -106,7 +109,7 @@ def _expected(plan: Plan) -> Iterator[str]:
     if plan.slot_seconds is not None and plan.chance_in_slot is not None:
         overhead = details.get("overhead_seconds")
         of_it = (
-            f", of which {duration(overhead)} are assumed for starting and staging"
+            f", of which {duration(overhead)} is assumed for startup and staging"
             if overhead
             else ""
         )

@@ -35,7 +35,8 @@ def show_check(file: Path, spec: StudySpec, price: StudyPrice | None) -> None:
     click.echo(f"{file} is a study: {spec.name}, {spec.workload} {until}, at batch {ladder}{full}")
     if price is None:
         click.echo(
-            "only the file was checked: its data and its price take torch; pip install 'largebatch[train]'"
+            "only the file was checked: checking the data and estimating the cost need torch; "
+            "pip install 'largebatch[train]'"
         )
         return
     for line in lines(price, spec):
@@ -46,7 +47,7 @@ def lines(price: StudyPrice, spec: StudySpec) -> Iterator[str]:
     """Yield the price, one sentence per line."""
     asked = f"{price.trials} trials"
     if spec.budget.ends_by_itself:
-        asked = f"a search that ends by itself, after {asked} at the latest"
+        asked = f"a search that stops by itself, after at most {asked}"
     yield (
         f"sweep: {asked}, each at most {price.epochs_per_trial:g} epochs of {price.train_samples:,} "
         f"samples, at most {price.sweep_samples:,} samples"
@@ -58,11 +59,12 @@ def lines(price: StudyPrice, spec: StudySpec) -> Iterator[str]:
         from hpo.runs.run import LEAST_SEEDS
 
         yield (
-            f"validation: {max(LEAST_SEEDS, spec.seeds)} trainings at {full.global_batch_size} by the forecast, and as "
-            "many by each rule of thumb that differs from it"
+            f"validation: {max(LEAST_SEEDS, spec.seeds)} trainings at {full.global_batch_size} "
+            f"with the forecast's settings, and as many with each rule of thumb that differs "
+            f"from it"
         )
     if price.sweep_seconds is None:
-        yield f"hours: not known; {price.reason}"
+        yield f"hours: unknown; {price.reason}"
         return
     yield (
         f"here: {price.trials_at_once} trials at a time; the sweep takes at most {_duration(price.sweep_seconds)}"

@@ -122,7 +122,7 @@ class PlainProgress(_TellsPrice):
                     f"seed {trial.seed}, learning rate {trial.settings['learning_rate']:.3g}: {_ending(trial)}"
                 )
         elif new:
-            self.message(f"going on after {len(new)} finished trials")
+            self.message(f"continuing after {len(new)} finished trials")
         self._reported.update(trial.id for trial in new)
 
     def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:

@@ -33,7 +33,8 @@ def show_recipes(found: Sequence[Recipe]) -> None:
     console = new_console()
     console.print(table)
     console.print(
-        "`hpo recipes NAME` shows one with its settings; a study starts from one with `recipe: NAME`"
+        "`hpo recipes NAME` shows a recipe with its settings; `recipe: NAME` in a study file "
+        "starts from it"
     )
 
 

@@ -39,8 +39,8 @@ export class ServerError extends Error {
 /** The server did not answer at all: it may be starting. */
 export class Unreachable extends Error {
   constructor() {
-    super("the server does not answer");
-    this.wayOut = "it is asked again; what you typed is still there";
+    super("the server does not respond");
+    this.wayOut = "retrying; your input is kept";
   }
 }
 

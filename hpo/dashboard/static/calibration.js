@@ -8,12 +8,12 @@ const known = (rows, name) => rows.filter((row) => row[name] !== null && row[nam
 function verdict(rows, forecasts) {
   if (!forecasts.length) {
     return el("div.empty", {}, el("h2", {}, "No forecast has been launched yet"),
-      el("p", {}, "Launch a plan with hpo launch, or take its report back with hpo record: its outcome stands here then."));
+      el("p", {}, "Launch a plan with hpo launch, or store its report with hpo record: its outcome then appears here."));
   }
   const told = known(forecasts, "inside");
   const hours = known(forecasts, "inside_seconds");
   const share = told ? held(forecasts, "inside") / told : 0;
-  const word = told < 3 ? "too few to judge" : share >= 0.75 ? "as they should" : "less often than they should";
+  const word = told < 3 ? "too few to judge" : share >= 0.75 ? "as expected" : "less often than expected";
   return el("div", {}, el("p.forecast", {}, `${held(forecasts, "inside")} of ${told} intervals of epochs held: ${word}.`),
     hours ? el("p", {}, `${held(forecasts, "inside_seconds")} of ${hours} intervals of time held.`) : null);
 }
@@ -33,7 +33,7 @@ function table(rows) {
       el("td.wrap", {}, el("a", { href: `${home}/studies/${path(row.study)}` }, row.study)), el("td", {}, words(row.kind)),
       el("td", {}, row.machine), el("td.number", {}, number(row.global_batch_size)),
       interlined(interval(ends(row, "epochs"))), el("td", {}, number(row.observed_epochs_mean)),
-      el("td", {}, row.inside === null ? (row.predicted_epochs_median === null ? "–" : "not known") : row.inside ? "✓ yes" : "✕ no"),
+      el("td", {}, row.inside === null ? (row.predicted_epochs_median === null ? "–" : "unknown") : row.inside ? "✓ yes" : "✕ no"),
       interlined(spent(row)), el("td", {}, duration(row.observed_seconds_mean)), el("td", {}, row.trust ?? "–"))))));
 }
 

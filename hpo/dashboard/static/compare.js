@@ -30,8 +30,8 @@ function tables(study, trials, tuned) {
 async function compare(numbers) {
   if (numbers.length < 2 || numbers.length > 8 || numbers.some((each) => !Number.isInteger(each) || each < 0)) {
     byId("shown").hidden = true;
-    byId("said").replaceChildren(el("div.notice", {}, "Two to eight trials can be compared; give their numbers, such as 0, 7, 12. ",
-      el("a", { href: `${home}/studies/${path(name)}` }, "The study's table has them all.")));
+    byId("said").replaceChildren(el("div.notice", {}, "Compare two to eight trials by giving their numbers, such as 0, 7, 12. ",
+      el("a", { href: `${home}/studies/${path(name)}` }, "The study's table lists all trials.")));
     return;
   }
   try {

@@ -53,7 +53,7 @@ function query() {
   return given;
 }
 
-const hours = (ends) => ends ? `${duration(ends.median)} (${duration(ends.low)} to ${duration(ends.high)})` : "not known";
+const hours = (ends) => ends ? `${duration(ends.median)} (${duration(ends.low)} to ${duration(ends.high)})` : "unknown";
 
 function sentence({ forecast, plan, refused }) {
   return [el("p.forecast", {}, `At global batch size ${number(forecast.global_batch_size)}: `,
@@ -107,7 +107,7 @@ async function draw(found) {
   byId("tiles").replaceChildren(...tiles(found));
   byId("prospects").replaceChildren(...found.prospects.flatMap(([title, text]) => [el("dt", {}, title), el("dd", {}, text)]));
   byId("sensitivity").replaceChildren(list(found.plan?.details?.sensitivity, sensitivityText, found.plan ? "The machine has one node only." : "Without a plan there is no machine to change."));
-  byId("pilot_runs").replaceChildren(list(found.plan?.details?.pilot_runs, pilotRunText, found.plan ? "Nothing is left open that a short run could tell." : "Without a plan there is nothing to try."));
+  byId("pilot_runs").replaceChildren(list(found.plan?.details?.pilot_runs, pilotRunText, found.plan ? "There is no open question that a short run could answer." : "Without a plan there is nothing to try."));
   byId("settings").replaceChildren(...settings(found.forecast));
   byId("keep").disabled = !found.plan;
   byId("pictures").hidden = !found.figures;
@@ -141,13 +141,13 @@ async function ask() {
 
 async function plans() {
   const found = (await api(`${where}/plans`)).plans;
-  byId("plans").replaceChildren(found.length ? el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Plans kept" }, el("table", {},
-    el("thead", {}, el("tr", {}, ...["Plan", "Machine", "Nodes", "Batch", "Epochs", "Time", "Observed", "Take along"].map((title) => el("th", { scope: "col" }, title)))),
+  byId("plans").replaceChildren(found.length ? el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Saved plans" }, el("table", {},
+    el("thead", {}, el("tr", {}, ...["Plan", "Machine", "Nodes", "Batch", "Epochs", "Time", "Observed", "Download"].map((title) => el("th", { scope: "col" }, title)))),
     el("tbody", {}, ...found.toReversed().map(({ plan, observed_epochs_to_target: observed, outcomes }) => el("tr", {},
       el("td", {}, `${plan.id}, ${words(plan.kind)}`), el("td", {}, plan.machine), el("td.number", {}, number(plan.nodes)),
       el("td.number", {}, number(plan.global_batch_size)), el("td", {}, interval(plan.epochs_to_target)), el("td", {}, hours(plan.seconds_to_target)),
       el("td", {}, outcomes.length ? `${observed === null ? "missed" : number(observed)} (${outcomes.length} run${outcomes.length > 1 ? "s" : ""})` : "not launched"),
-      el("td", {}, ...["script", "job", "settings"].flatMap((part) => [el("a", { href: `${home}/api/v1/plans/${plan.id}/${part}`, download: true }, part), " "]))))))) : el("p.empty", {}, "No plan was kept yet."));
+      el("td", {}, ...["script", "job", "settings"].flatMap((part) => [el("a", { href: `${home}/api/v1/plans/${plan.id}/${part}`, download: true }, part), " "]))))))) : el("p.empty", {}, "No plan has been saved yet."));
 }
 
 async function keep() {
@@ -155,7 +155,7 @@ async function keep() {
   const run = await attempt(() => api(`${where}/plans`, { method: "POST", body: { ...given, global_batch_size: at,
     ...(slot ? { slot_hours: Number(slot) } : {}), ...(cost ? { cost } : {}) } }));
   if (!run) return;
-  toast(`Plan ${run.plan.id} is kept: its script, job and settings can be taken along below.`, "good");
+  toast(`Plan ${run.plan.id} is saved: download its script, job and settings below.`, "good");
   await attempt(plans);
 }
 

@@ -61,7 +61,7 @@ function show(studies, { append = false } = {}) {
   if (rows.size === 0) {
     const filtered = FILTERS.some((name) => byId(name).value);
     place.replaceChildren(el("div.empty", {}, el("h2", {}, filtered ? "No study matches" : "No study yet"),
-      el("p", {}, filtered ? "Take a filter away, or look for another name."
+      el("p", {}, filtered ? "Remove a filter, or search for another name."
         : "A study sweeps settings at small batch sizes and forecasts those of the full machine."),
       filtered ? null : el("a.button.main", { href: `${home}/submit` }, "Submit the first study")));
     return;

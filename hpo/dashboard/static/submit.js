@@ -64,7 +64,7 @@ async function submit() {
     location.assign(`${home}/studies/${path(study.name)}`);
   } catch (error) {
     showFaults(error);
-    if (!error.status) toast("The server did not answer. Nothing is lost: submit again.", "bad");
+    if (!error.status) toast("The server did not respond. Nothing is lost: submit again.", "bad");
   } finally {
     byId("send").disabled = false;
   }
@@ -79,7 +79,7 @@ spec.addEventListener("scroll", () => { lines.scrollTop = spec.scrollTop; });
 byId("file").addEventListener("change", async () => {
   const [file] = byId("file").files;
   if (!file) return;
-  if (file.size > 1_000_000) { toast("A study file has less than 1 MB.", "bad"); return; }
+  if (file.size > 1_000_000) { toast("A study file must be smaller than 1 MB.", "bad"); return; }
   spec.value = await file.text();
   showFaults(null);
 });

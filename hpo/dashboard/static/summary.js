@@ -9,14 +9,14 @@ export const atRest = (study) => ["finished", "failed", "cancelled", "interrupte
 function advice(study) {
   const { trials } = study;
   const only = (each) => ended(study) > 0 && (trials[each] ?? 0) === ended(study);
-  if (study.state === "queued" && !trials.reached) return ["It waits for a worker.", "It starts as soon as one is free."];
-  if (study.state === "failed") return ["It failed.", study.message || "What happened, below, tells why; mend it, then resume."];
-  if (only("diverged")) return ["Every training diverged.", "Lower the learning rates under search, or allow a longer warmup. A study that searches elsewhere needs a name of its own."];
-  if (only("failed")) return ["Every training failed.", "The reasons stand in the table of trials; fix the workload, then resume."];
-  if (study.state === "cancelled" && !trials.reached) return ["It was cancelled.", "What its trials told is kept; resuming goes on from there."];
-  if (study.state === "interrupted" && !trials.reached) return ["It was interrupted.", "Resuming goes on where it stopped."];
-  if (atRest(study) && !trials.reached) return ["No training reached the target.", "Raise budget.epochs_per_trial, widen the ranges under search, or set a target that can be reached; such a study needs a name of its own."];
-  if (!trials.reached) return ["It is on its way.", "A forecast is made as soon as trainings have reached the target."];
+  if (study.state === "queued" && !trials.reached) return ["It is waiting for a worker.", "It starts as soon as one is free."];
+  if (study.state === "failed") return ["It failed.", study.message || "See below under What happened; fix the cause, then resume."];
+  if (only("diverged")) return ["Every training diverged.", "Lower the learning rates under search, or allow a longer warmup. To search elsewhere, start a study with another name."];
+  if (only("failed")) return ["Every training failed.", "The table of trials shows the reasons; fix the workload, then resume."];
+  if (study.state === "cancelled" && !trials.reached) return ["It was cancelled.", "Its results are kept; resuming continues from there."];
+  if (study.state === "interrupted" && !trials.reached) return ["It was interrupted.", "Resuming continues where it stopped."];
+  if (atRest(study) && !trials.reached) return ["No training reached the target.", "Raise budget.epochs_per_trial, widen the ranges under search, or set a target that can be reached; give such a study another name."];
+  if (!trials.reached) return ["It is running.", "A forecast is made as soon as trainings have reached the target."];
   return null;
 }
 
@@ -24,9 +24,9 @@ function advice(study) {
 async function waiting() {
   const found = await quietly(() => api("workers"));
   if (!found) return null;
-  if (!found.workers.length) return el("p", {}, "No worker is there. Start one beside the machine: ", el("code", {}, "hpo worker --storage URL"), ", with the server's database.");
+  if (!found.workers.length) return el("p", {}, "There is no worker. Start one on the machine that should train: ", el("code", {}, "hpo worker --storage URL"), ", with the server's database.");
   const busy = found.workers.filter((worker) => worker.study_id !== null).length;
-  return el("p", {}, busy === found.workers.length ? (busy === 1 ? "The only worker is busy with another study. " : `All ${number(busy)} workers are busy. `) : "A worker is free and takes it within seconds. ", el("a", { href: `${home}/workers` }, "Workers"));
+  return el("p", {}, busy === found.workers.length ? (busy === 1 ? "The only worker is busy with another study. " : `All ${number(busy)} workers are busy. `) : "A worker is free and will start it within seconds. ", el("a", { href: `${home}/workers` }, "Workers"));
 }
 
 export function showSummary(study, name) {
@@ -69,12 +69,12 @@ export function sayWhatIsKnown(study, who = null) {
     return false;
   }
   if (!study.full_scale) {
-    says("The study names no full-scale batch size.", el("p", {}, "The page of its forecast makes one for any."));
+    says("The study has no full-scale batch size.", el("p", {}, "Its forecast page makes a forecast for any batch size."));
     return false;
   }
   if (!byId("headline").querySelector(".trust")) {
     says(`The best trial so far took ${number(study.best_epochs_to_target)} epochs to ${target(study.target)}.`,
-      el("p.muted", {}, `Fitting the laws to ${number(ended(study))} trials; everything else is there…`));
+      el("p.muted", {}, `Fitting the laws to ${number(ended(study))} trials; everything else is ready…`));
   }
   return true;
 }

@@ -20,7 +20,7 @@ function facts(trial) {
 
 const ENDS = { reached: "It reached the target.", censored: "Its budget ended before it reached the target.",
   diverged: "Its loss blew up.", pruned: "It was stopped early: others of its batch size did better at the same point.",
-  failed: "It crashed; this says nothing about its settings.", running: "It is training now.", queued: "It waits for its turn." };
+  failed: "It crashed, which says nothing about its settings.", running: "It is training now.", queued: "It is waiting for its turn." };
 
 function summary(trial) {
   const why = trial.reason && `${trial.reason[0].toUpperCase()}${trial.reason.slice(1)}.`;
@@ -64,7 +64,7 @@ async function best(trial) {
 function settings(trial, other) {
   const same = !other || other.number === trial.number;
   byId("compared").textContent = !other ? "No trial of this batch size has reached the target."
-    : same ? "This is the best trial of its batch size." : `What differs from trial ${other.number}, the best of this batch size, stands first.`;
+    : same ? "This is the best trial of its batch size." : `What differs from trial ${other.number}, the best of this batch size, is listed first.`;
   const differs = (setting) => !same && JSON.stringify(trial.settings[setting]) !== JSON.stringify(other.settings[setting]);
   const names = Object.keys(trial.settings);
   byId("settings").replaceChildren(...settingsTables({ heads: () => ["This trial", ...(same ? [] : [`Trial ${other.number}`])], names, marked: differs,

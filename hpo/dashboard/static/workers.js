@@ -2,14 +2,14 @@
 import { api, byId, el, failure, home, number, path, when } from "./app.js";
 
 const place = byId("workers");
-const NAMES = ["Worker", "Machine", "Runs", "Cores", "Accelerators", "Version", "Last heard of"];
+const NAMES = ["Worker", "Machine", "Runs", "Cores", "Accelerators", "Version", "Last heartbeat"];
 
 async function read() {
   try {
     const { workers } = await api("workers");
     if (!workers.length) {
-      place.replaceChildren(el("div.empty", {}, el("h2", {}, "No worker is there"),
-        el("p", {}, "Studies wait in the queue until one comes: start hpo worker beside the machine.")));
+      place.replaceChildren(el("div.empty", {}, el("h2", {}, "There is no worker"),
+        el("p", {}, "Studies wait in the queue until one starts: run hpo worker on the machine that should train.")));
       return;
     }
     place.replaceChildren(el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Table of workers" },

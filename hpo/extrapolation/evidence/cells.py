@@ -32,7 +32,7 @@ def read_lines(
         )
     repeated = sorted({name for name in header if header.count(name) > 1})
     if repeated:
-        raise EvidenceError(f"{path}, line 1: column {repeated[0]!r} stands there twice; keep one")
+        raise EvidenceError(f"{path}, line 1: column {repeated[0]!r} appears twice; keep one")
     rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
     return header, _filled(path, rows, one_row_per)
 
@@ -98,5 +98,5 @@ def number(
         raise EvidenceError(f"{where} must be {bound}, but got {text!r}")
     bounded = math.isfinite(max(above, at_least))  # a setting without bounds may be any number
     if bounded and value and (fault := dataclasses.replace(AMOUNT, name=where).fault(abs(value))):
-        raise EvidenceError(f"{fault}, which no measurement is")
+        raise EvidenceError(f"{fault}, which no measurement can be")
     return value

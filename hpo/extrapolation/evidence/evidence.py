@@ -123,23 +123,26 @@ class Evidence:
             )
         if self.question is not None and not self.question.fixed:
             raise EvidenceError(
-                "a question of evidence must be one of a fixed budget, but got another"
+                "evidence must ask for the best within a fixed budget, but got another question"
             )
         for name in self.full_scale:
             for settings in self.settings:
                 value = settings.get(name)
                 if isinstance(value, bool) or not isinstance(value, (int, float)):
                     raise EvidenceError(
-                        f"{name} of the full scale must be told of every training as a number, but got {value!r}"
+                        f"{name} at full scale must be given as a number for every training, "
+                        f"but got {value!r}"
                     )
                 _positive(name, value)
         names = [setting.name for setting in self.tuned]
         if both := sorted(self.full_scale.keys() & set(names)):
             raise EvidenceError(
-                f"{both[0]} must be of the full scale or tuned, but got both; drop one"
+                f"{both[0]} must be a full-scale size or a tuned setting, but got both; drop one"
             )
         if len(names) != len(set(names)):
-            raise EvidenceError(f"a tuned setting may be named once, but got {', '.join(names)}")
+            raise EvidenceError(
+                f"each tuned setting must be named only once, but got {', '.join(names)}"
+            )
 
     @property
     def batches(self) -> list[int]:

@@ -6,7 +6,7 @@ by its name in TrainingSettings. Every other column is a free setting, forecast 
 are numbers. An empty cell of an optional column means "unknown", an empty state that the target was reached.
 
 If the question is about a fixed budget, the column of its metric replaces ``epochs_to_target``: the best value within
-that budget. The state ``reached`` then says that the run came to the end of the budget; the metric of one that did not
+that budget. The state ``reached`` then says that the run reached the end of the budget; the metric of one that did not
 may be empty.
 """
 
@@ -106,8 +106,8 @@ def _as_needs(
         if state == "reached":
             if metric not in cells:
                 raise EvidenceError(
-                    f"{path}, line {line}, column {metric!r} is empty; fill it, drop the row, or say in a column state "
-                    "that the run diverged or was pruned"
+                    f"{path}, line {line}, column {metric!r} is empty; fill it, drop the row, "
+                    f"or set state to diverged or pruned"
                 )
             value = number(path, line, metric, cells)
             need = question.shortfall(value)
@@ -155,18 +155,19 @@ def _check_header(
         if near:
             raise EvidenceError(
                 f"{path}, line 1: there is no column {name!r}; did you mean {near[0]!r}? "
-                f"A free setting needs a name less alike"
+                f"A free setting needs a less similar name"
             )
         if strict:
             raise EvidenceError(
                 f"{path}, line 1: column {name!r} is neither a setting nor one of "
-                f"{', '.join((*required, *OPTIONAL))}; drop it, or read the table without --strict to "
-                f"have it as a free setting"
+                f"{', '.join((*required, *OPTIONAL))}; drop it, or read the table without "
+                f"--strict to use it as a free setting"
             )
     check_required(path, header, (*required, *full_scale))
     if required is not REQUIRED and REQUIRED[1] in header:
         raise EvidenceError(
-            f"{path}, line 1: a table tells {REQUIRED[1]!r} or {required[1]!r}, but got both; drop one"
+            f"{path}, line 1: a table must have {REQUIRED[1]!r} or {required[1]!r}, but has "
+            f"both; drop one"
         )
 
 

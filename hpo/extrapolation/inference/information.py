@@ -120,8 +120,8 @@ def information(
     """
     if not len(posterior.model.trials):
         raise EvidenceError(
-            "what trainings tell follows from single trials, but the evidence holds means of tuned rows; give the "
-            "trainings themselves, a row each"
+            "the value of trainings is computed from single trials, but the evidence holds "
+            "means of tuned rows; give the single trainings, one per row"
         )
     laws = _Linearised(thinned(posterior, PARTICLES), float(np.log(global_batch_size)), rungs)
     return laws.information(share)

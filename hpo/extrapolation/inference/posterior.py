@@ -174,7 +174,8 @@ def _posterior(
         ""
         if sample.temperature >= 1
         else (
-            f"the sampler took in only {sample.temperature:.0%} of the evidence, so the intervals are wider"
+            f"the sampler used only {sample.temperature:.0%} of the evidence, so the intervals "
+            f"are wider"
         )
     )
     return Posterior(

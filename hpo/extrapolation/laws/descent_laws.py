@@ -30,7 +30,7 @@ class DescentRate(RateLaw):
 
     def parameters(self, *, response: bool) -> list[Parameter]:
         """The best rate at the largest rung, the law's unknowns, and those of the stability limit."""
-        assert response, "the law of descent is one of trials"
+        assert response, "the law of descent needs single trials"
         return [
             Parameter("learning_rate.anchor", self.centre, self.spread),
             *self.descent.parameters(),
@@ -143,7 +143,7 @@ class DescentMomentum(SettingLaw):
 
     def parameters(self, *, response: bool) -> list[Parameter]:
         """Return no parameters: the momentum shares those of the rate."""
-        assert response, "the law of descent is one of trials"
+        assert response, "the law of descent needs single trials"
         return []
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:  # noqa: ARG002

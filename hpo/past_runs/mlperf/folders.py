@@ -94,7 +94,7 @@ def _result(log: Path, round_name: str | None) -> SubmittedRun:
     run = read_log(log)
     batch = run.whole("global_batch_size")
     if batch is None or batch < 1:
-        raise EvidenceError("the log holds no global_batch_size")
+        raise EvidenceError("the log has no global_batch_size")
     per_node = (
         run.whole("accelerators_per_node") or _whole(description, "accelerators_per_node") or 1
     )

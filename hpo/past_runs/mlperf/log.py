@@ -67,7 +67,7 @@ def read_log(path: Path) -> LoggedRun:
     values = {event.key: event.value for event in events if event.value is not None}
     if "submission_benchmark" not in values:
         raise EvidenceError(
-            f"{path} holds no submission_benchmark: it is not the log of an MLPerf training"
+            f"{path} has no submission_benchmark: it is not the log of an MLPerf training"
         )
     return LoggedRun(
         benchmark=str(values["submission_benchmark"]),

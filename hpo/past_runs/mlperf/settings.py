@@ -47,7 +47,7 @@ def settings_of(run: LoggedRun, *, workers: int) -> TrainingSettings:
             {key: value for key, value in found.items() if value is not None}
         )
     except SettingError as error:
-        raise EvidenceError(f"the logged settings are none that can be: {error}") from error
+        raise EvidenceError(f"the logged settings are impossible: {error}") from error
 
 
 def epochs_of(run: LoggedRun, steps: float) -> float:

@@ -31,11 +31,12 @@ class JobSetup:
         for module in self.modules:
             if not _MODULE.fullmatch(module):
                 raise PlanError(
-                    f"a module must be a name as `module load` takes it, such as cuda/12.4, but got {module!r}"
+                    f"a module must be a name for `module load`, such as cuda/12.4, but got "
+                    f"{module!r}"
                 )
         if self.container.startswith("-") or not self.container.isprintable():
             raise PlanError(
-                f"a container must be the path or the address of an image, but got {self.container!r}"
+                f"a container must be the path or the URL of an image, but got {self.container!r}"
             )
 
     @classmethod
@@ -45,7 +46,7 @@ class JobSetup:
             words = shlex.split(prefix or "")
         except ValueError as error:
             raise PlanError(
-                f"a prefix must be words of a shell, but got {prefix!r}: {error}"
+                f"a prefix must be valid shell words, but got {prefix!r}: {error}"
             ) from None
         return cls(tuple(modules), container or "", tuple(words))
 

@@ -104,7 +104,8 @@ def choose_backend(backend: str | None, launcher: str = "local", workload: str =
     if workload == PROGRAM:
         if backend not in (None, PROGRAM):
             raise LaunchError(
-                f"a program starts its own workers, so there is no backend to choose, but got {backend}"
+                f"a program starts its own workers, so a backend cannot be chosen, but got "
+                f"{backend}"
             )
         return PROGRAM
     if not described(launcher).here:
@@ -216,7 +217,7 @@ def read_launched(path: Path) -> Launched:
         raise LaunchError(f"cannot read {path} as the report of a run: {error}") from error
     if outcome is None:
         raise LaunchError(
-            f"{path} holds no outcome: the run has not ended, or the file is not one that it wrote"
+            f"{path} has no outcome: the run has not ended, or the file was not written by it"
         )
     last = starts[-1] if starts else TrainingStart(0, 0, 0)
     return Launched(
@@ -336,7 +337,7 @@ def _only_run(folder: Path) -> Iterator[IO[bytes]]:
             lock_file(lock, LOCK_SECONDS)
         except BlockingIOError:
             raise LaunchError(
-                f"another run writes into {folder}; wait for it, or end it, or give another folder"
+                f"another run writes to {folder}; wait for it, stop it, or give another folder"
             ) from None
         yield lock
 

@@ -27,7 +27,7 @@ workers() {
 
 FUNCTIONS = """\
 healthy_hosts() { echo localhost; }
-resubmit() { echo "run it again to go on" && return 75; }  # nobody to ask for another slot
+resubmit() { echo "run it again to continue" && return 75; }  # nobody to ask for another slot
 """
 
 

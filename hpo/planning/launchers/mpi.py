@@ -32,14 +32,15 @@ healthy_hosts() {  # of the names in the file `hosts`, one a line, those that an
     if ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" true; then echo "$host"; fi
   done < hosts
 }
-resubmit() { echo "run it again to go on" && return 75; }  # nobody to ask for another slot
+resubmit() { echo "run it again to continue" && return 75; }  # nobody to ask for another slot
 """
 
 
 def scheduler(run: Run) -> Scheduler:  # noqa: ARG001  every launcher has the same shape
     """Functions for hosts without a scheduler, listed in a file ``hosts`` next to the script."""
     return Scheduler(
-        submit="write the names of the nodes into a file `hosts`, one a line, then bash launch.sh",
+        submit="write the names of the nodes to a file `hosts`, one per line, then run bash "
+        "launch.sh",
         folder='$(dirname "$0")',
         job="$$",
         notice=True,

@@ -133,8 +133,8 @@ def script(run: Run) -> str:
     """Return ``launch.py`` of a plan, which a Ray job runs; raise :class:`PlanError` for a backend other than torch."""
     if run.backend != "torch":
         raise PlanError(
-            f"with Ray Jobs the ranks are started by torchrun; use --backend torch, not {run.backend} (for a program "
-            "another launcher)"
+            f"with Ray Jobs torchrun starts the ranks; use --backend torch, not {run.backend} "
+            f"(for a program, use another launcher)"
         )
     if JobSetup.of_plan(run.plan) != JobSetup():
         raise PlanError(

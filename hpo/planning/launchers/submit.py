@@ -44,7 +44,8 @@ def submit(
         return Submitted(launcher, load_attribute(its.submits)(folder), folder)
     if not its.program:
         raise LaunchError(
-            f"nobody starts jobs there: {_by_hand(folder, f'run {SCRIPT} as its first lines say')}"
+            f"there is no scheduler there: "
+            f"{_by_hand(folder, f'run {SCRIPT} as described in its first lines')}"
         )
     words = _command(its, account, partition, program or its.program)
     if shutil.which(words[0]) is None:
@@ -89,4 +90,7 @@ def _command(
 
 
 def _by_hand(folder: Path, how: str) -> str:
-    return f"take the folder {folder} to the machine, where the file system is shared by its nodes, and {how}"
+    return (
+        f"copy the folder {folder} to the machine, onto a file system that its nodes share, "
+        f"and {how}"
+    )

@@ -45,7 +45,8 @@ class SweepSlot:
     def __post_init__(self) -> None:
         if self.slot_seconds < LEAST_SECONDS:
             raise LaunchError(
-                f"a slot of a sweep must have at least {LEAST_SECONDS} seconds, but got {self.slot_seconds}"
+                f"a slot of a sweep must last at least {LEAST_SECONDS} seconds, but got "
+                f"{self.slot_seconds}"
             )
 
 
@@ -154,7 +155,7 @@ def _scheduler(name: str, slot: SweepSlot) -> Scheduler:
     made = scheduler_of(name, slot) if SCHEDULERS[name].sweeps else ""
     if isinstance(made, str):
         able = ", ".join(each for each, its in SCHEDULERS.built_in.items() if its.sweeps)
-        raise LaunchError(f"sweeps do not run under {name}; there are {able}")
+        raise LaunchError(f"sweeps do not run under {name}; use one of {able}")
     return made
 
 

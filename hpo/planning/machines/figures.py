@@ -181,7 +181,7 @@ class MachineFileReader:
             found = FigureSource(ASSUMED, note=note, assumed=True)
             if not note:
                 self.fault(
-                    location, f"{dotted(location)} is assumed and must say why; add note: ..."
+                    location, f"{dotted(location)} is assumed and needs a reason; add note: ..."
                 )
         elif key in self.known:
             found = replace(self.known[key], note=note)

@@ -93,8 +93,8 @@ def local_machine() -> Machine:
         return parse_machine(local.assumed(), LOCAL)
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(
-            f"{path}: what was measured of this machine cannot be read: {error}; remove the file or "
-            "measure again with `hpo machines local --measure`"
+            f"{path}: the measured figures of this machine cannot be read: {error}; remove the "
+            f"file or measure again with `hpo machines local --measure`"
         ) from error
     return local.as_now(parse_machine(text, str(path))) or parse_machine(local.assumed(), LOCAL)
 

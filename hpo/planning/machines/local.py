@@ -21,8 +21,8 @@ from hpo.study import yaml_text
 from trainers.distributed.device import DEVICE_VARIABLE
 
 FILE_VARIABLE = "HPO_LOCAL_MACHINE"
-USUAL = "of a usual server of 2020; `hpo machines local --measure` measures it"
-RATED = "rated by its maker; `hpo machines local --measure` measures it"
+USUAL = "of a typical 2020 server; `hpo machines local --measure` measures it"
+RATED = "rated by the manufacturer; `hpo machines local --measure` measures it"
 SHARE_NOTE = "share of a matrix product's speed that small networks reach; depends on the network"
 SHARES = {"vector": (0.28, 0.45, 0.80), "matrix": (0.10, 0.20, 0.33)}
 SHARES_NOTE = (

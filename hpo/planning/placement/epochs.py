@@ -193,8 +193,8 @@ class IntervalLaw:
         """The epochs at the one batch size; raise :class:`PlanError` for another."""
         if global_batch_size != self.supported[0]:
             raise PlanError(
-                f"this forecast holds for global batch size {self.supported[0]} only, not for "
-                f"{global_batch_size}; make another with hpo.forecast",
+                f"this forecast is valid only for global batch size {self.supported[0]}, not "
+                f"for {global_batch_size}; make another with hpo.forecast",
                 {"global_batch_size": self.supported[0]},
             )
         return self._epochs

@@ -44,8 +44,8 @@ def check_constraints(context: PlanningContext, constraints: PlanConstraints) ->
     if batch is not None and batch % unit:
         raise _error(
             context,
-            f"global batch size {batch} cannot be cut into whole normalization batches of {unit} "
-            "samples",
+            f"global batch size {batch} cannot be split into whole normalization batches of "
+            f"{unit} samples",
             [
                 dataclasses.replace(constraints, global_batch_size=near)
                 for near in _multiples(batch, unit)
@@ -81,8 +81,9 @@ def check_power(context: PlanningContext, constraints: PlanConstraints) -> None:
     """Raise :class:`PlanError` if energy is to be minimised and the machine's description has no power."""
     if constraints.objective == "energy" and context.power_watts is None:
         raise PlanError(
-            f"machine {context.machine.name} does not say how many watts an accelerator takes, so that "
-            "energy cannot be minimised; add accelerator.power_watts to its file, or minimise "
+            f"machine {context.machine.name} does not give the power of an accelerator in "
+            f"watts, so energy cannot be minimised; add accelerator.power_watts to its file, "
+            f"or minimise "
             "accelerator_hours",
             {"minimise": "accelerator_hours"},
         )
@@ -102,9 +103,9 @@ def check_time(
                 best,
                 constraints.chance,
                 "deadline_hours",
-                f"the deadline of {in_hours(constraints.deadline_seconds)} asks for a chance of "
-                f"{constraints.chance:.0%}, but the likeliest plan, which takes "
-                f"{in_hours(best.seconds.median)}{_overhead(best)}, meets it with {chance:.1%}",
+                f"the deadline of {in_hours(constraints.deadline_seconds)} must be met with a "
+                f"chance of {constraints.chance:.0%}, but the likeliest plan, which takes "
+                f"{in_hours(best.seconds.median)}{_overhead(best)}, has a chance of {chance:.1%}",
             )
     if constraints.slot_seconds is not None:
         chance = best.chance_within(constraints.slot_seconds)
@@ -132,7 +133,7 @@ def _check_machine(context: PlanningContext, constraints: PlanConstraints) -> No
         near = dataclasses.replace(constraints, nodes=min(max(constraints.nodes, 1), machine.nodes))
         raise _error(
             context,
-            f"nodes must lie between 1 and {machine.nodes}, what {machine.name} has, but got "
+            f"nodes must be between 1 and {machine.nodes}, the nodes of {machine.name}, but got "
             f"{constraints.nodes}",
             [near, *_relaxed(context, near)],
         )
@@ -140,7 +141,7 @@ def _check_machine(context: PlanningContext, constraints: PlanConstraints) -> No
     if constraints.ranks_per_node is not None and not 1 <= constraints.ranks_per_node <= most:
         raise _error(
             context,
-            f"ranks per node must lie between 1 and {most}, one for each accelerator of a node of "
+            f"ranks per node must be between 1 and {most}, one for each accelerator of a node of "
             f"{machine.name}, but got {constraints.ranks_per_node}",
             [
                 dataclasses.replace(
@@ -249,7 +250,7 @@ def _error(
     """The error with the best placement of the first possible alternative, and of the first possible of the others."""
     near, other = _first_possible(context, alternatives), _first_possible(context, others)
     if near is None:
-        return PlanError(f"{message}; there is no plan near it: give another machine or batch size")
+        return PlanError(f"{message}; there is no similar plan: give another machine or batch size")
     error = _with_nearest(message, near, {})
     if other is None or other.placement == near.placement:
         return error
@@ -296,7 +297,8 @@ def _time_error(
     needed = time_for(best, chance)
     if needed is None:
         return PlanError(
-            f"{message}; no time is enough for that chance: the risk that the training diverges is "
+            f"{message}; no amount of time gives that chance: the risk that the training "
+            f"diverges is "
             f"{best.epochs.divergence:.0%}"
         )
     return _with_nearest(

@@ -26,7 +26,7 @@ def plan_placement(
     feasibility.check_constraints(context, constraints)
     selection = choose(context, constraints)
     if selection is None:
-        raise PlanError("no placement was found within the limits that were asked for")
+        raise PlanError("no placement was found within the requested limits")
     best = context.candidate(selection.best.placement, exact=True)
     selection = PlanSelection(
         best, tuple(best if each is selection.best else each for each in selection.candidates)
@@ -86,14 +86,14 @@ def plan_untimed(context: PlanningContext, constraints: PlanConstraints) -> Plac
     """
     if constraints.limit_seconds is not None or constraints.objective != "time":
         raise PlanError(
-            f"how fast {context.machine.name} trains this workload is not known, so that no time can be "
-            "planned with; --cost NAME|FILE says what a sample costs"
+            f"the speed of {context.machine.name} for this workload is unknown, so no time can "
+            f"be planned; give the cost of a sample with --cost NAME|FILE"
         )
     evenly = dataclasses.replace(context, rates=_even)
     feasibility.check_constraints(evenly, constraints)
     selection = choose(evenly, constraints)
     if selection is None:
-        raise PlanError("no placement was found within the limits that were asked for")
+        raise PlanError("no placement was found within the requested limits")
     return selection.best.placement
 
 

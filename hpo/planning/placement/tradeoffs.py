@@ -44,11 +44,11 @@ class SettingsLaw(EpochsLaw, Protocol):
 
 @dataclass(frozen=True)
 class TradeOff:
-    """A member of the front: a placement with its batch size, its ``settings``, and what they come to.
+    """A member of the front: a placement with its batch size, its ``settings``, and their results.
 
     ``need`` is the interval of the epochs to the target of one training, or, of a fixed budget, of the ``metric`` after
-    it. ``seconds`` and ``accelerator_hours`` are medians with 90 % intervals of one run; ``marks`` says in which aim it
-    is the best of all, and which member is the nearest to the best in all at once.
+    it. ``seconds`` and ``accelerator_hours`` are medians with 90 % intervals of one run; ``marks`` names the aims in
+    which it is the best of all, and marks the member nearest to the best in all at once.
     """
 
     candidate: Candidate
@@ -74,7 +74,7 @@ class TradeOff:
 
     @property
     def accelerator_hours(self) -> Interval:
-        """What it costs."""
+        """The cost."""
         return self.candidate.accelerator_hours
 
     def to_dict(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Measurement:
         if not (math.isfinite(self.samples_per_second) and self.samples_per_second > 0):
             raise EvidenceError(
                 f"samples_per_second must be a finite number above 0, but got "
-                f"{self.samples_per_second!r}; leave out rows that measured nothing"
+                f"{self.samples_per_second!r}; leave out rows without a measurement"
             )
         for name in ("nodes", "accelerators_per_node"):
             value = getattr(self, name)
@@ -54,7 +54,7 @@ class Measurement:
         if self.nodes is not None and self.nodes > self.accelerators:
             raise EvidenceError(
                 f"nodes must not exceed accelerators, but got {self.nodes} nodes with "
-                f"{self.accelerators} accelerators; leave nodes empty where they are not known"
+                f"{self.accelerators} accelerators; leave nodes empty if they are unknown"
             )
 
     @property

@@ -36,7 +36,7 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
             guess = f"; did you mean {near[0]!r}?" if near else ""
             raise EvidenceError(
                 f"{path}, line 1: there is no column {name!r}; the columns are "
-                f"{', '.join(REQUIRED)} and, where known, {', '.join(OPTIONAL)}{guess}"
+                f"{', '.join(REQUIRED)} and, if known, {', '.join(OPTIONAL)}{guess}"
             )
     check_required(path, header, REQUIRED)
 
@@ -56,7 +56,7 @@ def _measurement(path: Path, line: int, cells: Mapping[str, str]) -> Measurement
     if nodes is not None and nodes > accelerators:
         raise EvidenceError(
             f"{path}, line {line}, column 'nodes' must not exceed the {accelerators} accelerators, but "
-            f"got {nodes}; leave the cell empty where the nodes are not known"
+            f"got {nodes}; leave the cell empty if the nodes are unknown"
         )
     if nodes is not None and size is not None and nodes < math.ceil(accelerators / size):
         raise EvidenceError(

@@ -32,15 +32,15 @@ def judge(
     doubts, worries = [], []
     if scales == 1:
         doubts.append(
-            "all rows are of one number of accelerators, so what scaling costs is a guess from other "
-            "machines"
+            "all rows have the same number of accelerators, so the cost of scaling is a guess "
+            "from other machines"
         )
     elif all(within_one_node(row, posterior.node_size) for row in rows) and accelerators > max(
         most, posterior.node_size or 0
     ):
         doubts.append(
-            "no row crosses the boundary of a node, so what the network between nodes costs is a guess from "
-            "other machines; measure one row on two nodes"
+            "no row uses more than one node, so the cost of the network between nodes is a "
+            "guess from other machines; measure one row on two nodes"
         )
     elif scales == 2:
         worries.append("only two numbers of accelerators were measured")
@@ -69,8 +69,8 @@ def _odd_row(posterior: StepPosterior) -> list[str]:
     row, _, factor = found
     way = "slower" if factor < 1.0 else "faster"
     return [
-        f"the row on {row.accelerators} accelerators is {abs(factor - 1.0):.0%} {way} than the others suggest and "
-        "counts for less; check that it is the same system"
+        f"the row on {row.accelerators} accelerators is {abs(factor - 1.0):.0%} {way} than the "
+        f"others suggest and gets less weight; check that it is the same system"
     ]
 
 

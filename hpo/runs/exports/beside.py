@@ -117,7 +117,7 @@ class _Beside:
         try:
             status = self._process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self._tell(f"was not done {grace:g} s after the run")
+            self._tell(f"did not finish within {grace:g} s after the run")
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)  # with its child processes
         self._process.wait()
@@ -137,8 +137,8 @@ class _Beside:
         if not self._warned.is_set():
             self._warned.set()
             self._warn(
-                f"tracker {self._name}: {reason}; trials go on without it, and "
-                f"`hpo export trackers {self._study.name!r}` writes what is missing"
+                f"tracker {self._name}: {reason}; trials continue without it, and `hpo export "
+                f"trackers {self._study.name!r}` writes what is missing"
             )
 
 

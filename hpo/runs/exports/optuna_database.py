@@ -88,8 +88,8 @@ def _refuse_own_database(url: str) -> None:
         raise StorageUnavailableError(str(error)) from error
     if ours:
         raise ExportError(
-            "an export must not go into the database of largebatch: Optuna's tables have the same "
-            "names; give another, such as --to sqlite:///optuna.db"
+            "an export must not go into the largebatch database, because Optuna's tables have "
+            "the same names; give another database, such as --to sqlite:///optuna.db"
         )
 
 
@@ -99,7 +99,7 @@ def _make_room(storage: optuna.storages.RDBStorage, name: str, *, replace: bool)
         return
     if not replace:
         raise ExportError(
-            f"the Optuna database has a study {name!r} already; give another database, or --replace"
+            f"the Optuna database already has a study {name!r}; give another database, or --replace"
         )
     storage.delete_study(there[name])
 

@@ -75,7 +75,7 @@ def optuna_study(
         import optuna
     except ImportError as error:
         raise ExportError(
-            "a study of Optuna needs Optuna, which is not installed; pip install 'largebatch[train]'"
+            "an Optuna study needs Optuna, which is not installed; pip install 'largebatch[train]'"
         ) from error
     chosen, question = trials_at(trials, global_batch_size), spec.question
     upwards = question.fixed and question.target.higher_is_better
@@ -125,7 +125,7 @@ def trials_at(trials: Sequence[Trial], batch: int | None) -> list[Trial]:
     if batch is not None and not found:
         batches = sorted({trial.global_batch_size for trial in trials})
         raise EvidenceError(
-            "global_batch_size must be one that was trained at "
+            f"global_batch_size must be one of those trained "
             f"({', '.join(map(str, batches)) or 'none yet'}), but got {batch}"
         )
     return found

@@ -130,8 +130,8 @@ class WandbTracker:
                     break
                 self._mode = "offline"
                 warnings.warn(
-                    f"it cannot be reached ({_first_line(error)}); runs go to {self._folder / 'wandb'}, "
-                    "`wandb sync` hands them over",
+                    f"it cannot be reached ({_first_line(error)}); runs are written to "
+                    f"{self._folder / 'wandb'}; upload them with `wandb sync`",
                     TrackerWarning,
                     stacklevel=2,
                 )

@@ -38,14 +38,14 @@ from trainers.report import ConvergencePoint, TrainingOutcome
 
 router = APIRouter(prefix="/studies/{name}/trials", tags=["trials"])
 
-Measured = Annotated[float | None, Field(description="null where it is no finite number.")]
+Measured = Annotated[float | None, Field(description="null if it is not a finite number.")]
 Key = Annotated[
     str,
     Field(
         min_length=16,
         max_length=64,
         pattern=r"^[0-9A-Za-z_-]+$",
-        description="A text that the asker makes up for this one trial, such as a UUID, and tells nobody.",
+        description="A secret text that the client chooses for this one trial, such as a UUID.",
         examples=["5f0c1a6e9b3d4c7f8a2e6d1b0c9f8e7d"],
     ),
 ]
@@ -54,7 +54,8 @@ LeaseSeconds = Annotated[
     Field(
         gt=0,
         le=86_400,
-        description="After so long without a sign of the asker, the trial is given to another.",
+        description="Lease time: the trial is given to another client after this long without "
+        "a heartbeat.",
     ),
 ]
 
@@ -67,7 +68,7 @@ class AskBody(_Body):
     """A request for a trial."""
 
     key: Key
-    holder: str = Field("", max_length=200, description="Name of the client, shown to people.")
+    holder: str = Field("", max_length=200, description="Name of the client, for display.")
     lease_seconds: LeaseSeconds = 60.0
 
 
@@ -81,13 +82,15 @@ class PointBody(_Body):
     metric: Measured = None
     loss: Measured = None
     train_loss: Measured = None
-    learning_rate: float = Field(ge=0, le=MOST_AMOUNT, description="The rate of the last update.")
+    learning_rate: float = Field(
+        ge=0, le=MOST_AMOUNT, description="Learning rate of the last update."
+    )
     global_batch_size: int = Field(ge=1, le=BIGGEST_BATCH)
     gradient_noise_scale: float | None = None
 
 
 class ReportBody(_Body):
-    """Evaluations of a running trial, or none: a sign of life."""
+    """Evaluations of a running trial; without any, a heartbeat."""
 
     key: Key
     points: list[PointBody] = Field(default_factory=list, max_length=10_000)
@@ -110,7 +113,7 @@ class OutcomeBody(_Body):
     measures: dict[Annotated[str, Field(min_length=1, max_length=LONGEST_MEASURE)], float] = Field(
         default_factory=dict,
         max_length=MOST_MEASURES,
-        description="The other metrics of the last evaluation, by name.",
+        description="The other metrics at the last evaluation, by name.",
     )
 
 
@@ -125,7 +128,7 @@ class EndBody(_Body):
 
 
 class ReleaseBody(_Body):
-    """A trial that is given back."""
+    """A request to give a trial back."""
 
     key: Key
 
@@ -136,14 +139,18 @@ class ReleaseBody(_Body):
     response_model=AskAnswer,
     summary="Ask for a trial",
     responses={
-        200: {"model": AskAnswer, "description": "There is no trial now; the answer says why."},
+        200: {
+            "model": AskAnswer,
+            "description": "No trial is available now; the response says why.",
+        },
         **refusals(404, 409),
     },
 )
 def ask(who: Submitter, context: Shared, name: StudyName, body: AskBody) -> Response:
     """The next trial of the study, under a lease: report while it trains, then end it, or give it back.
 
-    From the first ask on, the study is for those who ask, and no worker takes it. The same key gets the same trial.
+    From the first request on, only clients that ask train the study, and no worker runs it. The same key gets the same
+    trial.
     """
     asked = _tried(
         lambda: _study(context, who, name).ask(body.key, body.holder, body.lease_seconds)
@@ -172,7 +179,7 @@ def ask(who: Submitter, context: Shared, name: StudyName, body: AskBody) -> Resp
 def report(
     who: Submitter, context: Shared, name: StudyName, number: Number, body: ReportBody
 ) -> Response:
-    """Store evaluations and renew the lease; the answer says whether to go on."""
+    """Store evaluations and renew the lease; the response says whether to continue."""
     points = [_point(each) for each in body.points]
     verdict = _tried(
         lambda: _study(context, who, name, points).report(
@@ -191,7 +198,7 @@ def report(
 def end(
     who: Submitter, context: Shared, name: StudyName, number: Number, body: EndBody
 ) -> Response:
-    """Store the last evaluations and how the trial ended. The first report of an outcome holds."""
+    """Store the last evaluations and how the trial ended. The first reported outcome counts."""
     outcome = None if body.outcome is None else _outcome(body.outcome)
     points = [_point(each) for each in body.points]
     ended = _tried(
@@ -216,7 +223,7 @@ def end(
 def release(
     who: Submitter, context: Shared, name: StudyName, number: Number, body: ReleaseBody
 ) -> Response:
-    """Put the trial back into the queue of its study, for somebody else; one that has ended stays as it is."""
+    """Put the trial back into the queue of its study, for another client; a finished trial is left unchanged."""
     released = _tried(lambda: _study(context, who, name).release(number, body.key))
     return reply(_values(context, name, released))
 
@@ -259,7 +266,8 @@ def _outcome(body: OutcomeBody) -> TrainingOutcome:
     if (body.state == "reached") != (body.epochs_to_target is not None):
         raise RefusedError(
             422,
-            "outcome.epochs_to_target must be given exactly where outcome.state is reached, but got "
+            "outcome.epochs_to_target must be given if and only if outcome.state is reached, "
+            "but got "
             f"{body.state} and {body.epochs_to_target}",
         )
     return TrainingOutcome.from_dict(body.model_dump())

@@ -19,13 +19,14 @@ _TOLD = {
     400: "The request cannot be read.",
     401: "No token, or one that is unknown, expired or revoked.",
     403: "The token may not do this.",
-    404: "There is nothing of that name or number that the token may see.",
+    404: "Nothing with that name or number is visible to the token.",
     408: "The body did not arrive in time.",
-    409: "It contradicts what is there: the name is taken, the study runs, no trial reached the target yet.",
+    409: "It conflicts with the current state: the name is taken, the study is running, or no "
+    "trial has reached the target yet.",
     413: "The body is too large.",
     422: "A value breaks a rule; `faults` lists each.",
-    429: "Too many requests, or too much asked for; `Retry-After` says when to come back.",
-    503: "The database does not answer; `Retry-After` says when to come back.",
+    429: "Too many requests, or too much requested; `Retry-After` says when to retry.",
+    503: "The database does not respond; `Retry-After` says when to retry.",
 }
 
 

@@ -31,8 +31,8 @@ LastEvent = Annotated[
     str | None,
     Header(
         pattern=r"^[0-9]{1,18}$",
-        description="Number of the last event that was "
-        "seen; those after it are sent first. A browser sends it by itself.",
+        description="Number of the last event seen; events after it are sent first. Browsers "
+        "set it automatically.",
     ),
 ]
 Stream = download(
@@ -72,9 +72,11 @@ async def study_events(
     name: StudyName,
     last_event_id: LastEvent = None,
     after: After = None,
-    until_end: Annotated[bool, Query(description="End the stream when the study rests.")] = False,
+    until_end: Annotated[
+        bool, Query(description="End the stream when the study is neither queued nor running.")
+    ] = False,
 ) -> Response:
-    """Server-sent events of one study: what its workers report, and how its trials and their curves grow."""
+    """Server-sent events of one study: reports of its workers, and the progress of its trials and curves."""
     study = await run_sync(context.read_study, who, name)
     return _stream(request, who, context, study, _start(last_event_id, after), until_end=until_end)
 
@@ -130,12 +132,14 @@ def _stream(
     limits = context.config.limits
     if context.live.streams >= limits.streams:
         raise RefusedError(
-            503, f"this server has {limits.streams} event streams open, its limit", retry_after=10
+            503,
+            f"this server has {limits.streams} event streams open, which is its limit",
+            retry_after=10,
         )
     if context.live.streams_of(who.token_id) >= limits.streams_per_token:
         raise RefusedError(
             429,
-            f"this token has {limits.streams_per_token} event streams open, its limit",
+            f"this token has {limits.streams_per_token} event streams open, which is its limit",
             way_out="close one",
             retry_after=10,
         )

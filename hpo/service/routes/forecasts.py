@@ -45,22 +45,23 @@ class ForecastAnswer(Answer):
     global_batch_size: int
     sizes: dict[str, int] = Field(
         default_factory=dict,
-        description="Width, depth and samples that it is for, those of the full scale; left out where the batch alone "
-        "grows.",
+        description="Width, depth and samples of the forecast, those of full scale; left out "
+        "if only the batch size grows.",
         examples=[{"width": 256, "samples": 32768}],
     )
     epochs_to_target: IntervalAnswer | None = Field(
-        description="The mean of a few runs with these settings; null where the best within a budget is asked for."
+        description="The mean of a few runs with these settings; null if the study asks for "
+        "the best within a budget."
     )
     best: BestAnswer | None = Field(
-        None, description="How good the metric gets within the budget, where that is asked for."
+        None, description="How good the metric gets within the budget, if the study asks for that."
     )
     settings: dict[str, IntervalAnswer] = Field(description="`median` is the value to use.")
     trust: str = Field(examples=["medium"])
     reason: str
     laws: dict[str, dict[str, IntervalAnswer]]
     complete_settings: dict[str, Any] = Field(
-        description="Every setting, also those that do not move."
+        description="Every setting, including those that do not change."
     )
 
 
@@ -85,7 +86,7 @@ async def forecast(
         list[Annotated[int, Field(ge=1, le=BIGGEST_BATCH)]] | None,
         Query(
             max_length=MOST_BATCHES,
-            description="Global batch sizes; the study's full-scale batch if none is given.",
+            description="Global batch sizes; default: the study's full-scale batch size.",
             examples=[[32768]],
         ),
     ] = None,
@@ -93,13 +94,13 @@ async def forecast(
         list[Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]] | None,
         Query(
             max_length=MOST_BATCHES,
-            description="Tell the chance of reaching the target within so many epochs.",
+            description="Also return the chance of reaching the target within this many epochs.",
         ),
     ] = None,
 ) -> Response:
-    """Settings and epochs to target with 90 % intervals, and how far to trust them.
+    """Settings and epochs to target with 90 % intervals, and a trust level.
 
-    The first request after a trial ended fits the laws anew, which takes seconds; the next are answered at once.
+    The first request after a trial has ended fits the laws again, which takes seconds; later ones return at once.
     """
     study = await run_sync(context.read_study, who, name)
     full = study_facts(study.spec).full_scale_batch
@@ -107,7 +108,7 @@ async def forecast(
     if not batches:
         raise RefusedError(
             422,
-            f"study {study.name!r} names no full_scale batch size",
+            f"study {study.name!r} has no full_scale batch size",
             way_out="give one: ?at=32768",
         )
     budgets, store = tuple(budget_epochs or ()), context.open_store()
@@ -131,25 +132,26 @@ async def forecast(
 
 
 class DesignAnswer(Answer):
-    """A number of trainings over the ladder up to some size: what they cost, and what they are expected to tell."""
+    """A number of trainings over the ladder up to some size: their cost and expected information."""
 
     largest: dict[str, int] = Field(
-        description="Up to which batch, width, depth and samples.",
+        description="Largest batch size, width, depth and samples.",
         examples=[{"global_batch_size": 64, "width": 64, "samples": 8192}],
     )
     trainings: int
     cost: float = Field(description="In trainings at full scale.")
     accelerator_hours: float | None = Field(
-        description="In those of a worker of this study; null where no training was timed."
+        description="In accelerator hours of this study's workers; null if no training was timed."
     )
     interval: IntervalAnswer = Field(
         description="Of the epochs to the target, or of the best metric, at full scale."
     )
-    factor: float = Field(description="High end over low one, of what trainings need or lack.")
+    factor: float = Field(description="High end over low end of what trainings need or lack.")
     regret: float = Field(
-        description="By which share the settings chosen are expected to lengthen the training at full scale."
+        description="Expected share by which the chosen settings lengthen the training at full "
+        "scale."
     )
-    own: bool = Field(description="Whether it is the study as it is.")
+    own: bool = Field(description="Whether this is the current study.")
 
 
 class DesignsAnswer(Answer):
@@ -158,14 +160,15 @@ class DesignsAnswer(Answer):
     study: str
     answer: str = Field(description="What the intervals are of.", examples=["loss"])
     within_epochs: float | None = Field(
-        description="The budget, where the best within one is asked for."
+        description="The budget, if the study asks for the best within one."
     )
     full_scale: dict[str, int] = Field(
-        description="Batch and sizes that the intervals are for.",
+        description="Batch size and model sizes of the intervals.",
         examples=[{"global_batch_size": 128, "width": 256, "samples": 32768}],
     )
     designs: list[DesignAnswer] = Field(
-        description="The study's own, and each that tells more than every cheaper one; the cheapest first."
+        description="The study's own design, and each that gives a narrower interval than "
+        "every cheaper one; the cheapest first."
     )
 
 
@@ -176,15 +179,16 @@ class DesignsAnswer(Answer):
     responses=refusals(404, 409),
 )
 async def designs(who: Reader, context: Shared, slot: OwnSlot, name: StudyName) -> Response:
-    """What this sweep has cost and the interval that it leaves, and the same for smaller, shorter and longer sweeps.
+    """The cost of this sweep and its interval at full scale, and the same for smaller, shorter and longer sweeps.
 
-    The first request after a trial ended fits the laws anew, which takes seconds; the next are answered at once.
+    The first request after a trial has ended fits the laws again, which takes seconds; later ones return at once.
     """
     study = await run_sync(context.read_study, who, name)
     if study_facts(study.spec).full_scale_batch is None:
         raise RefusedError(
             422,
-            f"study {study.name!r} names no full_scale batch size, so that its trainings are worth nothing there",
+            f"study {study.name!r} has no full_scale batch size, so its trainings cannot be "
+            f"valued there",
             way_out="resume it with full_scale: {global_batch_size: ...} in its file",
         )
     store, forecasts = context.open_store(), context.forecasts

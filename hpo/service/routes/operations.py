@@ -19,13 +19,13 @@ api_router = APIRouter(tags=["operations"])
 
 
 class HealthAnswer(Answer):
-    """The server answers."""
+    """The server is running."""
 
     status: str
 
 
 class WorkerAnswer(Answer):
-    """A worker that was heard of within the last minute."""
+    """A worker that sent a heartbeat within the last minute."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -48,7 +48,7 @@ class WorkersAnswer(Answer):
 
 @router.get("/health", response_model=HealthAnswer, summary="Liveness")
 async def health() -> Response:
-    """Whether the process answers; it asks no database, and needs no token."""
+    """Whether the process responds; does not use the database, and needs no token."""
     return reply({"status": "ok"})
 
 
@@ -59,7 +59,7 @@ async def health() -> Response:
     responses={503: {"model": HealthAnswer, "description": "The database does not answer."}},
 )
 def ready(request: Request, context: Shared) -> Response:
-    """Whether requests can be answered: the database is there. Needs no token."""
+    """Whether requests can be processed: the database is reachable. Needs no token."""
     try:
         context.open_store().last_event_id()
     except StoreError as error:
@@ -90,7 +90,7 @@ def metrics(context: Shared) -> Response:
     "/workers", response_model=WorkersAnswer, summary="List workers", responses=refusals()
 )
 def workers(who: Reader, context: Shared) -> Response:
-    """The workers that were heard of within the last minute, and what they run."""
+    """The workers that sent a heartbeat within the last minute, and what they run."""
     store = context.open_store()
     found, names = store.workers(), dict[int, str]()
     if any(worker.study_id is not None for worker in found):

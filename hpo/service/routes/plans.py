@@ -93,7 +93,7 @@ else:
     CostBody = create_model(
         "WorkloadCost",
         __config__=STRICT,
-        __doc__="Cost of a sample of a workload.",
+        __doc__="Cost of one sample of a workload.",
         **_body_fields(
             WorkloadCost,
             {},
@@ -103,8 +103,9 @@ else:
     PlanBody = create_model(
         "PlanRequest",
         __config__=STRICT,
-        __doc__="Constraints of the plan; missing ones come from the study's full_scale section, or are chosen. "
-        "Machines are those that GET /machines lists, and costs a published one by name, or the figures: no files.",
+        __doc__="Constraints of the plan; missing ones come from the study's full_scale "
+        "section, or are chosen. `machine` must be listed by GET /machines; `cost` is "
+        "the name of a published cost or its figures, not a file.",
         **_body_fields(
             PlanRequest, {"Machine": str, "WorkloadCost": CostBody}, lambda each: each.metadata
         ),
@@ -113,7 +114,7 @@ else:
 
 
 class RunAnswer(Answer):
-    """A plan, and what its launches did."""
+    """A plan and the outcomes of its launches."""
 
     plan: dict[str, Any] = Field(
         description="The document plan.json: machine, workers, settings, epochs and time."
@@ -129,7 +130,7 @@ class PlansAnswer(Answer):
 
 
 class CalibrationAnswer(Answer):
-    """Every launched plan, its forecast beside what happened."""
+    """Every launched plan: its forecast and its outcome."""
 
     plans: list[dict[str, Any]]
 
@@ -154,7 +155,7 @@ async def make(
     name: StudyName,
     body: Annotated[PlanBody | None, Body()] = None,
 ) -> Response:
-    """Forecast the batch, split it over the machine, and keep the plan with its launch script."""
+    """Forecast the batch size, split it over the machine, and store the plan with its launch script."""
     study = await run_sync(context.read_study, who, name)
     context.check_changeable(who, study)
     context.check_computation(who)
@@ -197,7 +198,7 @@ def plan(who: Reader, context: Shared, number: PlanId) -> Response:
     },
 )
 def script(who: Reader, context: Shared, number: PlanId) -> Response:
-    """The script that launches the run on its machine; it reads `job.json` beside it."""
+    """The script that launches the run on its machine; it reads `job.json` from its own folder."""
     run = _run(context, who, number)
     with tempfile.TemporaryDirectory() as folder:
         _write(run.plan, FilePath(folder))
@@ -212,12 +213,12 @@ def script(who: Reader, context: Shared, number: PlanId) -> Response:
     summary="Download the job",
     response_class=Response,
     responses={
-        **download("application/json", "job.json: what the trainer reads."),
+        **download("application/json", "job.json, the input of the trainer."),
         **refusals(404),
     },
 )
 def job(who: Reader, context: Shared, number: PlanId) -> Response:
-    """`job.json`: everything that the trainer needs to know of the run."""
+    """`job.json`: everything that the trainer needs for the run."""
     return _attached(
         json_bytes(_run(context, who, number).plan.job.to_dict()), "job.json", "application/json"
     )
@@ -242,7 +243,7 @@ def settings(who: Reader, context: Shared, number: PlanId) -> Response:
     responses=refusals(),
 )
 def calibration(who: Reader, context: Shared) -> Response:
-    """Every plan that was launched: what was forecast, what happened, and whether it lay inside."""
+    """Every plan that was launched: forecast, outcome, and whether the outcome was inside the interval."""
     return reply({"plans": [dataclasses.asdict(row) for row in visible_calibration(context, who)]})
 
 
@@ -264,7 +265,7 @@ def visible_calibration(context: Context, who: Principal) -> list[CalibrationRow
     responses=refusals(),
 )
 def machines() -> Response:
-    """The machines that come with the service, in short."""
+    """The built-in machines, in short."""
     return reply({"machines": [{**_machine(name), "sources": None} for name in machine_names()]})
 
 
@@ -296,7 +297,7 @@ def _request_of(asked: Mapping[str, Any]) -> PlanRequest:
         asked = {**asked, "cost": WorkloadCost(**dict(cost))}
     elif cost is not None and cost not in cost_names():
         raise PlanError(
-            f"cost must be one of {', '.join(cost_names())}, or the figures, but got {shown(cost)}"
+            f"cost must be one of {', '.join(cost_names())}, or its figures, but got {shown(cost)}"
             f"{nearest(cost, cost_names())}"
         )
     return PlanRequest.of(**asked)

@@ -47,39 +47,42 @@ class Submission(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     spec: str = Field(min_length=1, description="The study file, YAML.", examples=[EXAMPLE])
-    priority: int = Field(0, ge=-100, le=100, description="Higher is run first.")
+    priority: int = Field(
+        0, ge=-100, le=100, description="Studies with a higher priority run first."
+    )
     max_samples: int | None = Field(
         None,
         ge=1,
         le=BIGGEST_ID,
-        description="Ends the sweep when its trials used that many training samples.",
+        description="Stops the sweep when its trials have used this many training samples.",
     )
     max_accelerator_hours: float | None = Field(None, gt=0, le=1e9)
     for_agents: bool = Field(
         False,
-        description="Its trials are trained by those who ask for them, and no worker takes it.",
+        description="Its trials are trained by clients that ask for them; no worker runs it.",
     )
 
 
 class Resumption(BaseModel):
-    """How a study goes on: as it is, or with a file that asks for more."""
+    """How a study continues: unchanged, or with a file that asks for more."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     spec: str | None = Field(
         None,
         min_length=1,
-        description="The study file with more trials, seeds or rungs; its "
-        "workload, data, target and search space must be those of before.",
+        description="The study file with more trials, seeds or rungs; its workload, data, "
+        "target and search space must be unchanged.",
     )
     retry_failed: bool = Field(
         False,
-        description="Train failed trials again; done, too, where the program in `spec` is started otherwise.",
+        description="Train failed trials again; also done if the program or command in `spec` "
+        "has changed.",
     )
 
 
 class Renaming(BaseModel):
-    """The name that a study is to have."""
+    """The new name of a study."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -113,7 +116,7 @@ async def _resumed(
     responses={
         200: {
             "model": StudyDetail,
-            "description": "It was submitted before; this is how it stands.",
+            "description": "It was submitted before; this is its current state.",
         },
         **refusals(409),
     },
@@ -128,11 +131,11 @@ def submit(
         Header(
             max_length=200,
             pattern=r"^[!-~]+$",
-            description="The same key with the same study is one study, however often it is sent.",
+            description="Requests with the same key and the same study create only one study.",
         ),
     ] = None,
 ) -> Response:
-    """Queue a study for the workers. A bad study file is answered with every fault and its line."""
+    """Queue a study for the workers. For an invalid study file, the response lists every fault with its line."""
     limits, store = context.config.limits, context.open_store()
     if body.priority > limits.priority and not who.allows("admin"):
         raise RefusedError(
@@ -189,7 +192,7 @@ def studies(
 
 @router.get("/{name}", response_model=StudyDetail, summary="Show a study", responses=refusals(404))
 def show(who: Reader, context: Shared, name: StudyName) -> Response:
-    """A study with its file, its rungs and what it has used."""
+    """A study with its file, its rungs and its usage."""
     return reply(_detail(context.open_store(), context.read_study(who, name)))
 
 
@@ -200,7 +203,7 @@ def show(who: Reader, context: Shared, name: StudyName) -> Response:
     responses=refusals(404, 409),
 )
 def cancel(who: Submitter, context: Shared, name: StudyName) -> Response:
-    """Take a study out of the queue, or stop the trials that run now, within seconds. Its results stay."""
+    """Take a study out of the queue, or stop its running trials within seconds. Its results are kept."""
     store, study = _to_change(context, who, name)
     changed = store.request_cancel(study.id)
     if (changed.state, changed.cancel_requested) != (study.state, study.cancel_requested):
@@ -221,7 +224,7 @@ def resume(
     spec: Annotated[CheckedStudy | None, Depends(_resumed)],
     body: Annotated[Resumption | None, Body()] = None,
 ) -> Response:
-    """Queue a study again that was interrupted, failed, cancelled, or finished and is to be given more trials."""
+    """Queue a study again that was interrupted, has failed, was cancelled, or is finished and gets more trials."""
     store, study = _to_change(context, who, name)
     retry = body is not None and body.retry_failed
     if spec is not None:
@@ -229,7 +232,8 @@ def resume(
         if study.state in (StudyState.RUNNING, StudyState.QUEUED):
             raise RefusedError(
                 409,
-                f"study {name!r} is {study.state}: its file can be changed when it rests",
+                f"study {name!r} is {study.state}: its file can be changed only when it is "
+                f"neither queued nor running",
                 way_out="cancel it first, or wait until it ends",
             )
         _check_queue(context, store, study.owner, spec)
@@ -257,7 +261,7 @@ def rename(who: Submitter, context: Shared, name: StudyName, body: Renaming) -> 
     """Give a study another name, in its file too. It must not be running, and the name must be free."""
     store, study = _to_change(context, who, name)
     changed = store.rename_study(study.id, body.name, renamed_text(study, body.name))
-    store.add_event(study.id, "renamed", f"{who.owner} renamed it: it was {name!r}")
+    store.add_event(study.id, "renamed", f"{who.owner} renamed it from {name!r}")
     return reply(_detail(store, changed))
 
 
@@ -284,8 +288,9 @@ def _check_queue(context: Context, store: Store, owner: str, study: CheckedStudy
     if queued >= limits.queued_studies:
         raise RefusedError(
             429,
-            f"{owner} has {queued} studies in the queue, and this server takes {limits.queued_studies}",
-            way_out="wait until a worker took one, or cancel one",
+            f"{owner} has {queued} studies in the queue, but this server allows "
+            f"{limits.queued_studies}",
+            way_out="wait until a worker has started one, or cancel one",
             retry_after=60,
         )
     context.check_stored(owner, len(study.text) if isinstance(study, CheckedStudy) else 0)
@@ -293,7 +298,7 @@ def _check_queue(context: Context, store: Store, owner: str, study: CheckedStudy
 
 def _check_comparable(study: Study, spec: CheckedStudy) -> None:
     if spec.name != study.name:
-        message = f"the file must be one of study {study.name!r}, but its name is {spec.name!r}"
+        message = f"the file must be for study {study.name!r}, but its name is {spec.name!r}"
         raise SpecError(Fault(message, key="name"))
     before, now = parse_study(study.spec).to_dict(), spec.plain
     for name in repository.COMPARABLE:
@@ -302,8 +307,8 @@ def _check_comparable(study: Study, spec: CheckedStudy) -> None:
             not key or before[section].get(key) != now[section].get(key)
         ):
             message = (
-                f"{name} may not change when a study goes on, as its trials would not compare; submit it under "
-                "another name"
+                f"{name} must not change when a study continues, because its trials would not "
+                f"be comparable; submit it under another name"
             )
             raise SpecError(Fault(message, key=name))
 

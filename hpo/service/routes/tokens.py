@@ -20,7 +20,7 @@ router = APIRouter(tags=["tokens"])
 
 
 class TokenRequest(BaseModel):
-    """A token to be made."""
+    """A request for a token."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -46,7 +46,7 @@ class TokenAnswer(Answer):
 
 
 class NewTokenAnswer(Answer):
-    """A new token with its secret, which is shown this once."""
+    """A new token with its secret, which is shown only once."""
 
     secret: str = Field(examples=["lb_..."])
     token: TokenAnswer
@@ -59,7 +59,7 @@ class TokensAnswer(Answer):
 
 
 class SelfAnswer(Answer):
-    """The user that the token stands for."""
+    """The user that the token belongs to."""
 
     owner: str
     scopes: list[str]
@@ -74,7 +74,7 @@ def me(who: Reader) -> Response:
 
 @router.get("/tokens", response_model=TokensAnswer, summary="List tokens", responses=refusals())
 def tokens(who: Reader, context: Shared) -> Response:
-    """One's own tokens; all of them for admins. Their secrets are stored nowhere."""
+    """Your own tokens; all tokens for admins. Secrets are not stored."""
     found = context.open_store().tokens(None if who.allows("admin") else who.owner)
     return reply({"tokens": [_values(token) for token in found]})
 
@@ -88,7 +88,7 @@ def tokens(who: Reader, context: Shared) -> Response:
     responses=refusals(),
 )
 def create(context: Shared, body: TokenRequest) -> Response:
-    """A new token; its secret is in this answer and never shown again."""
+    """A new token; its secret is in this response and never shown again."""
     lifetime = None if body.expires_in_days is None else timedelta(days=body.expires_in_days)
     secret, token = create_token(
         context.open_store(), owner=body.owner, scope=body.scope, name=body.name, lifetime=lifetime
@@ -104,7 +104,7 @@ def revoke(
     context: Shared,
     number: Annotated[int, Path(ge=1, le=BIGGEST_NUMBER, description="The token's id.")],
 ) -> Response:
-    """End a token of one's own, or, for admins, any. It counts at once here, within a second at other servers."""
+    """Revoke your own token or, for admins, any token. Takes effect at once here, within a second on other servers."""
     store = context.open_store()
     if not any(
         token.id == number for token in store.tokens(None if who.allows("admin") else who.owner)

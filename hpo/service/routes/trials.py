@@ -108,7 +108,7 @@ def convergence(
         Query(
             ge=2,
             le=100_000,
-            description="Thin out longer curves to that many points, ends included.",
+            description="Thin out longer curves to this many points, ends included.",
         ),
     ] = None,
 ) -> Response:
@@ -118,8 +118,8 @@ def convergence(
     if len(numbers) > most:
         raise RefusedError(
             422,
-            f"at most {most} trials may be asked for at once, but got {len(numbers)}",
-            way_out="ask for them in several requests",
+            f"at most {most} trials may be requested at once, but got {len(numbers)}",
+            way_out="use several requests",
         )
     store = context.open_store()
     ids = store.trial_ids(study.id, numbers)

@@ -125,8 +125,10 @@ class GrowingStrategy:
         for point in self._points:
             rungs = [(batch, point) for batch in self._spec.ladder if not counts[batch, point]]
             if rungs:
-                return rungs, f"nothing has arrived at smaller sizes: {_named(rungs)} next"
-        return [], "the sweep has ended: no training has arrived at any size of the ladder"
+                return rungs, (
+                    f"no training has given a result at smaller sizes yet: {_named(rungs)} next"
+                )
+        return [], ("the sweep has ended: no training gave a result at any size of the ladder")
 
     def _told(self, trials: Sequence[Trial], answered: int, counts: Counter[Rung]) -> Information:
         spec, full = self._spec, self._spec.full_scale

@@ -211,7 +211,7 @@ class Search:
         for _, batch in sorted(waiting):
             known = self._known(seen, -batch)
             if known is not None and left <= TRIES * len(waiting):
-                step = self._whole(known, f"what looks best, to its end: {left:.0f} are left")
+                step = self._whole(known, f"the most promising, to the end: {left:.0f} are left")
                 return replace(step, until_epochs=self._most)
         return None
 
@@ -257,7 +257,7 @@ class Search:
             until = max(2 * self._resolution, FIRST * self._most) * 2 ** (there // LONGER)
             return SearchStep(batch, self._first(seen), min(until, self._most), "to begin with")
         if not self._may_look(known) and not self._stood(known, self._best(known)):
-            return self._whole(known, "what looks best, to its end")
+            return self._whole(known, "the most promising, to the end")
         return self._worthwhile(known, seen) or self._confirm(known, seen)
 
     def _first(self, seen: Sequence[Seen]) -> dict[str, float]:
@@ -517,8 +517,8 @@ class Search:
                         known.global_batch_size,
                         candidates[at],
                         float(min(until, self._most)),
-                        f"{kind}: it is expected to lower the epochs of what is used by "
-                        f"{-math.expm1(-fall[at]):.1%}, for {epochs[at]:.3g} epochs",
+                        f"{kind}: it is expected to lower the epochs with the chosen settings "
+                        f"by {-math.expm1(-fall[at]):.1%}, for {epochs[at]:.3g} epochs",
                         whole=share == 1,
                     ),
                 )
@@ -565,7 +565,7 @@ class Search:
         if any(each.state == "running" for each in seen):
             return None
         if not self._stood(known, self._best(known)):
-            return self._whole(known, "what looks best, to its end")
+            return self._whole(known, "the most promising, to the end")
         return self._worthwhile(known, seen, at_any_price=True, lengths=LOOKS[-1:])
 
     def _whole(self, known: _Knowledge, reason: str) -> SearchStep:

@@ -149,15 +149,16 @@ class ForecastSampler:
         arrived = {each.global_batch_size for each in seen if each.state == "reached"}
         if arrived and max(arrived) < largest:
             said.append(
-                f"no training has reached the target at {largest} within {self._epochs:g} epochs, so that the search "
-                f"went on at {', '.join(map(str, sorted(arrived)))}; where one may need longer, raise epochs_per_trial"
+                f"no training has reached the target at {largest} within {self._epochs:g} "
+                f"epochs, so the search continued at {', '.join(map(str, sorted(arrived)))}; "
+                f"if trainings there may need longer, raise epochs_per_trial"
             )
         elif not arrived:
             best = self._search.recommendation(seen).items()
             named = ", ".join(f"{name} {value:.3g}" for name, value in best)
             said.append(
-                f"no training has reached the target at {largest}; by what they showed, the best choice at "
-                f"{self._target} is {named}"
+                f"no training has reached the target at {largest}; as far as they show, the "
+                f"best choice at {self._target} is {named}"
             )
         return "; ".join(said)
 

@@ -104,7 +104,7 @@ def _set_aside(table: str, figures: _Bounds, condition: str) -> None:
             values = {name: _NEEDED.get(name) for name in broken}
         if row["state"] not in ("queued", "running"):
             values |= {"state": "failed", "epochs_to_target": None}
-            values["reason"] = f"set aside, as its figures were no training's: {reason}"
+            values["reason"] = f"set aside because of impossible figures: {reason}"
         changes = ", ".join(f"{name} = :new_{name}" for name in values)
         new = {f"new_{name}": value for name, value in values.items()}
         connection.execute(sa.text(f"UPDATE {table} SET {changes} WHERE {where}"), {**keys, **new})

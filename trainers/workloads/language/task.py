@@ -62,7 +62,7 @@ class LanguageWorkload(Workload):
             _heads(self.base.width, self.base_head_size, "base_")
         elif "base_head_size" in data:
             raise DataError(
-                "base_head_size is that of parametrization 'mup' or 'completep' at its base_width, but got "
+                "base_head_size needs parametrization 'mup' or 'completep', but got "
                 f"{self.base_head_size} with parametrization 'standard'; leave it out, or set parametrization: mup"
             )
         training, held_out = read_text(data)

@@ -36,12 +36,12 @@ class ByteWindows:
         if self.available < 1:
             raise DataError(
                 f"the {what} text has {text.numel():,} bytes, and one sample of sequence_length {length} needs "
-                f"{length + 1:,}; name more text in path, or a smaller sequence_length"
+                f"{length + 1:,}; give more text in path, or a smaller sequence_length"
             )
         if samples is not None and samples > self.available:
             raise DataError(
                 f"{option} must be at most {self.available:,}, the sequences of {length} bytes in the {what} text, "
-                f"but got {samples:,}; name more text in path, or a smaller sequence_length"
+                f"but got {samples:,}; give more text in path, or a smaller sequence_length"
             )
         self.text, self.length = text, length
         self.samples = self.available if samples is None else samples
@@ -62,7 +62,7 @@ def read_text(data: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         if path is not None:
             raise DataError("path names the files of source 'text', but the source is 'python'")
         files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-        missing = "this Python comes without the sources of its standard library"
+        missing = "this Python installation has no sources of its standard library"
     else:
         if not isinstance(path, str) or not path:
             raise DataError(f"source 'text' needs path, a file or a folder, but got {path!r}")
@@ -73,7 +73,7 @@ def read_text(data: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     except OSError as error:
         raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
     if not any(texts):
-        raise DataError(f"{missing}; name a file or a folder with files by source 'text' and path")
+        raise DataError(f"{missing}; give a file or a folder with source 'text' and path")
     kept = [len(text) - len(text) // 10 for text in texts]
     training = b"".join(text[:end] for text, end in zip(texts, kept, strict=True))
     held_out = b"".join(text[end:] for text, end in zip(texts, kept, strict=True))

@@ -198,6 +198,6 @@ def _best_momentum(problem: Problem, target: float, batch: float, preconditionin
 def _check_target(problem: Problem, target_loss: float) -> None:
     if not 0 < target_loss < problem.initial_loss:
         raise JobError(
-            "target_loss must lie above 0, which no training reaches, and below the initial loss "
+            "target_loss must be above 0, which no training reaches, and below the initial loss "
             f"{problem.initial_loss:.4g}, but got {target_loss!r}"
         )

@@ -24,19 +24,22 @@ PLACEHOLDERS: dict[str, str] = {
     "workers": "workers of all nodes",
     "workers_per_node": "workers of one node",
     "nodes": "nodes of the training",
-    "node_rank": "number of this node, from 0; a command that reads it is started on every node, any other once",
-    "seed": "of this training; repetitions of one configuration differ in it alone",
-    "epochs": "after which the training is ended where it has not reached its target",
+    "node_rank": "number of this node, from 0; a command that contains it is started on every "
+    "node, any other once",
+    "seed": "of this training; repetitions of one configuration differ only in the seed",
+    "epochs": "after which the training is stopped if it has not reached its target",
     "samples": "the same length in samples",
-    "evaluations_per_epoch": "as the study's budget has it",
-    "checkpoint_folder": "a folder that is kept until the training has ended, and in which a restarted one goes on",
+    "evaluations_per_epoch": "as in the study's budget",
+    "checkpoint_folder": "a folder that is kept until the training has ended; a restarted "
+    "training continues from it",
     "output_folder": "a folder that is kept",
     "trial_file": "JSON with all of these and all settings, as `hpo.trial()` gives them",
-    "report_file": "where lines of JSON are taken as reports",
-    "stop_file": "appears where the training is asked to stop",
+    "report_file": "file for reports, as lines of JSON",
+    "stop_file": "appears when the training should stop",
     "master_address": "the first node, for a rendezvous of the workers",
-    "master_port": "a port that was free there when the training was started",
-    "device_list": "of this training's GPUs on this node, as in CUDA_VISIBLE_DEVICES; empty without any",
+    "master_port": "a port that was free there when the training started",
+    "device_list": "of this training's GPUs on this node, as in CUDA_VISIBLE_DEVICES; empty "
+    "without GPUs",
 }
 """Placeholders of a command besides settings, and their meaning."""
 
@@ -91,17 +94,24 @@ def faults_of_reading(
     """
     for name in tuned:
         if name not in read:
-            yield f"{name} is tuned, but the command does not read it; put {{{name}}} where the program takes it"
+            yield (
+                f"{name} is tuned, but the command does not contain it; put {{{name}}} where "
+                f"the program expects it"
+            )
     for name in own:
         if name not in read:
-            yield f"{name} is set, but the command does not read it; put {{{name}}} where the program takes it"
+            yield (
+                f"{name} is set, but the command does not contain it; put {{{name}}} where "
+                f"the program expects it"
+            )
     if not any(batch <= set(read) for batch in _BATCHES):
         yield (
-            "the command must read the batch size, which the study varies: {global_batch_size}, {local_batch_size}, "
+            "the command must contain the batch size, which the study varies: "
+            "{global_batch_size}, {local_batch_size}, "
             "or {micro_batch_size} and {accumulation}"
         )
     if repeated and "seed" not in read:
-        yield f"the command must read {{seed}}: {repeated}"
+        yield f"the command must contain {{seed}}: {repeated}"
 
 
 def _names(word: str) -> Iterator[str]:
@@ -109,21 +119,23 @@ def _names(word: str) -> Iterator[str]:
         parts = list(string.Formatter().parse(word))
     except ValueError as error:
         raise WorkloadError(
-            f"the word {word!r} must have its braces in pairs, {{name}}, or doubled, {{{{ and }}}}, but: {error}"
+            f"the word {word!r} must have balanced braces, {{name}}, or doubled ones, {{{{ and "
+            f"}}}}, but: {error}"
         ) from error
     for _, name, form, conversion in parts:
         if name is None:
             continue
         if form and "{" not in form and not _is_bounded(form):
             raise WorkloadError(
-                f"the format of {{{name}:...}} must be that of a number, such as 04d, .4g or .2e, with a width of at "
+                f"the format of {{{name}:...}} must be a number format, such as 04d, .4g or "
+                f".2e, with a width of at "
                 f"most {MOST_WIDTH} and at most {MOST_DIGITS} digits, but got {form[:40]!r}"
             )
         possible = name in PLACEHOLDERS or not any(faults_of_own(name, None))
         if conversion or "{" in (form or "") or not possible:
             raise WorkloadError(
                 f"a placeholder must be {{name}} or {{name:format}} with the name of a setting, or one of "
-                f"{', '.join(PLACEHOLDERS)}, but got {word!r}; braces that are none are doubled, {{{{ and }}}}"
+                f"{', '.join(PLACEHOLDERS)}, but got {word!r}; double other braces, {{{{ and }}}}"
             )
         yield name
 

@@ -78,7 +78,7 @@ def parse_cost(text: str, known: Collection[str] = SIZES) -> CostFormula:
             names[node.id] = None
         elif isinstance(node, ast.Constant):
             if isinstance(node.value, bool) or not isinstance(node.value, (int, float)):
-                raise _refused(text, known, f"{node.value!r} is no number")
+                raise _refused(text, known, f"{node.value!r} is not a number")
         elif isinstance(node, ast.BinOp):
             if type(node.op) not in _OPERATIONS:
                 raise _refused(text, known, f"{ast.unparse(node)!r} is none of them")

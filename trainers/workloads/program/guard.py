@@ -45,8 +45,9 @@ LAST_MATCHES_SECONDS = 10.0
 MOST_LINE_BYTES = 1 << 13
 """Bytes at the end of a line that are matched: a pattern may take the square of it, in steps."""
 _TOO_SLOW = (
-    f"report.pattern took more than {MATCH_SECONDS:g} s of computing on one line of its output, as a pattern does that "
-    "repeats a repetition, such as (a+)+, or has several .* in a row; let each part of it begin with text of its own"
+    f"report.pattern took more than {MATCH_SECONDS:g} s of CPU time on one line of output, as "
+    f"a pattern with nested repetitions, such as (a+)+, or with several .* can do; start each "
+    f"part of it with literal text"
 )
 
 

@@ -105,7 +105,8 @@ def _is_in_log(pattern: str, files: ProgramFiles) -> bool:
         return False
     except subprocess.TimeoutExpired as error:
         raise WorkloadError(
-            f"program.out_of_memory.pattern was looked for in {files.log} for more than {SEARCH_SECONDS:g} s, as a "
-            "pattern is that tries every way to split a line; write one without nested repetitions"
+            f"the search for program.out_of_memory.pattern in {files.log} took more than "
+            f"{SEARCH_SECONDS:g} s, as a pattern with nested repetitions can do; write one "
+            f"without them"
         ) from error
     return searched.returncode == _FOUND

@@ -128,8 +128,8 @@ class ProgramOptions:
         """Split the batch over the workers: global = workers x local, local = accumulation x micro; in samples."""
         if global_batch_size % workers:
             raise JobError(
-                f"a global batch size of {global_batch_size} cannot be split over {workers} workers; take batch sizes "
-                f"that are multiples of {workers}"
+                f"a global batch size of {global_batch_size} cannot be split over {workers} "
+                f"workers; use batch sizes that are multiples of {workers}"
             )
         local = global_batch_size // workers
         limits = (local, self.largest_micro_batch, micro_batch_size)
@@ -152,7 +152,7 @@ class ProgramOptions:
         if not self.command or not all(isinstance(word, str) and word for word in self.command):
             yield (
                 ("command",),
-                "command must be a list of words, the program first, each with a character",
+                "command must be a list of non-empty words, the program first",
             )
             return
         try:
@@ -168,8 +168,9 @@ class ProgramOptions:
         if self.largest_micro_batch is not None and not self.accumulates:
             yield (
                 ("largest_micro_batch",),
-                "largest_micro_batch has no effect, for the command reads neither {accumulation} nor "
-                "{micro_batch_size}; put one of them where the program takes it",
+                "largest_micro_batch has no effect, because the command contains neither "
+                "{accumulation} nor {micro_batch_size}; put one of them where the program "
+                "expects it",
             )
         yield from self._faults_of_cost()
         yield from self._faults_of_report()
@@ -209,13 +210,14 @@ class ProgramOptions:
         if "micro_batch_size" not in placeholders(self.words) and not self.reads_trial:
             yield (
                 place,
-                "out_of_memory halves the micro batch, but the command does not read {micro_batch_size}; put it where "
-                "the program takes it",
+                "out_of_memory halves the micro batch, but the command does not contain "
+                "{micro_batch_size}; put it where the program expects it",
             )
         if signs.exit_code is None and signs.pattern is None:
             yield (
                 place,
-                "out_of_memory needs an exit_code, a pattern, or both: how the program says that its memory is full",
+                "out_of_memory needs an exit_code, a pattern, or both: how the program reports "
+                "that it ran out of memory",
             )
         if signs.exit_code is not None and not 1 <= signs.exit_code <= 255:
             yield (
@@ -233,7 +235,7 @@ class ProgramOptions:
             if name in (RESERVED - {"loss"}) | {*PROGRESS, *OTHER_VALUES}:
                 yield (
                     ("report", "metrics"),
-                    f"a metric must not be called {name!r}: every report may hold that",
+                    f"a metric must not be called {name!r}: that is a key of every report",
                 )
         if report.metrics.get("loss"):
             yield ("report", "metrics"), "the loss is better when lower; write loss: false"

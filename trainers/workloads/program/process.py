@@ -137,5 +137,6 @@ def wait_until_free(files: ProgramFiles, seconds: float) -> None:
             lock_file(lock, seconds)
         except OSError as error:
             raise WorkloadError(
-                f"another start of this program is still running in {files.folder}; end it first"
+                f"another instance of this program is still running in {files.folder}; stop it "
+                f"first"
             ) from error

@@ -54,7 +54,8 @@ class ReportFollower:
             values = None
         if not isinstance(values, dict):
             raise WorkloadError(
-                f"line {self._number} of its report is no JSON object: {line[:80].decode('utf-8', 'replace').strip()!r}"
+                f"line {self._number} of its report is not a JSON object: "
+                f"{line[:80].decode('utf-8', 'replace').strip()!r}"
             )
         return values
 
@@ -188,7 +189,7 @@ def _number(values: Mapping[str, Any], name: str) -> float | None:
             return float(value)
         except (ValueError, OverflowError):
             pass
-    raise WorkloadError(f"it reported {name} {value!r}, which is no number")
+    raise WorkloadError(f"it reported {name} {value!r}, which is not a number")
 
 
 def _count(values: Mapping[str, Any], name: str) -> int | None:

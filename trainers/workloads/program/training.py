@@ -156,7 +156,7 @@ class ProgramTraining(AnyTraining):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: ARG002
         """See :meth:`state_dict`."""
-        raise CheckpointError("a program goes on from its own checkpoints, in {checkpoint_folder}")
+        raise CheckpointError("a program resumes from its own checkpoints, in {checkpoint_folder}")
 
     def _take_up(self) -> None:
         """Read the reports of earlier starts; a failed one may have left anything."""
@@ -247,13 +247,14 @@ class ProgramTraining(AnyTraining):
         tried, why = split["micro_batch_size"], process.failure
         if place.nodes > 1 and options.every_node:
             raise self.files.failure(
-                f"{why}, which is out_of_memory at micro batch {tried}; a command that is started on every node "
-                "finds no smaller one by itself: set largest_micro_batch below that"
+                f"{why}, which is out_of_memory at micro batch {tried}; for a command that is "
+                f"started on every node no smaller one is tried: set largest_micro_batch below that"
             )
         if tried == 1:
             raise self.files.failure(
-                f"{why}, which is out_of_memory: a micro batch must fit in the memory, but not even one sample does "
-                "(micro batch 1); choose a smaller model or more memory, or shard the model over more workers"
+                f"{why}, which is out_of_memory: a micro batch must fit in memory, but not "
+                f"even one sample does (micro batch 1); use a smaller model or more memory, or "
+                f"shard the model over more workers"
             )
         self.close()
         self.job = dataclasses.replace(self.job, micro_batch_size=tried // 2)
@@ -278,9 +279,7 @@ class ProgramTraining(AnyTraining):
             raise self.files.failure(f"{process.failure} {self._how_far()}")
         if not self._curve.points:
             pattern = self.options.report.pattern
-            why = (
-                "no line of its output was found by report.pattern" if pattern else "see hpo.report"
-            )
+            why = "no line of its output matched report.pattern" if pattern else "see hpo.report"
             raise self.files.failure(
                 f"it ended without having reported {self.job.target.metric} ({why})"
             )
@@ -311,7 +310,8 @@ def trial_values(
     for name in own_placeholders(options.words):
         if name not in settings.own:
             raise JobError(
-                f"the command of the program reads {{{name}}}, which is neither a setting of the study nor one of "
+                f"the command of the program contains {{{name}}}, which is neither a setting "
+                f"of the study nor one of "
                 f"{', '.join(PLACEHOLDERS)}{nearest(name, (*PLACEHOLDERS, *known_settings.names()))}"
             )
     return {

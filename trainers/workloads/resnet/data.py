@@ -47,7 +47,7 @@ def open_images(data: Mapping[str, Any]) -> Images:
     for option in SOURCE_OPTIONS:
         if option in data and option not in OPTIONS[source]:
             having = " and ".join(repr(name) for name, known in OPTIONS.items() if option in known)
-            raise DataError(f"the source {source!r} has no option {option!r}; {having} has")
+            raise DataError(f"the source {source!r} has no option {option!r}; {having} has it")
     if source == "digits":
         return digits(augment)
     from trainers.workloads.resnet.image_reader import ImageReader

@@ -50,7 +50,7 @@ def open_folder(path: Any, image_size: Any, augment: bool, reader: ImageReader) 
     unknown = sorted(set(evaluation_names) - set(names))
     if unknown:
         raise DataError(
-            f"the classes {', '.join(unknown[:5])} are evaluated but not in {path}/train"
+            f"the classes {', '.join(unknown[:5])} are in {path}/val but not in {path}/train"
         )
     size = _checked_size(image_size, training[0][0], reader)
     numbers = {name: number for number, name in enumerate(names)}

@@ -65,7 +65,7 @@ def open_samples(data: Mapping[str, Any]) -> ClimateSamples:
     for other, names in DATA_OPTIONS.items():
         for name in names:
             if other != source and name in data:
-                raise DataError(f"the source {source!r} has no option {name!r}; {other!r} has")
+                raise DataError(f"the source {source!r} has no option {name!r}; {other!r} has it")
     if cache not in (None, "memory", "none"):
         raise DataError(f"cache must be memory or none, but got {cache!r}")
     if source == "deepcam":
@@ -174,8 +174,8 @@ class _OnDisk:
             stored, classes = read_sample(self.files[index], self._shape)
             if not np.can_cast(stored.dtype, self._stored):
                 raise DataError(
-                    f"all samples must be of one type, here {self._stored} as in {self.files[0].name}, but "
-                    f"{self.files[index]} has {stored.dtype}"
+                    f"all samples must have the same data type, here {self._stored} as in "
+                    f"{self.files[0].name}, but {self.files[index]} has {stored.dtype}"
                 )
             fields[row] = torch.from_numpy(stored)
             labels[row] = torch.from_numpy(classes)

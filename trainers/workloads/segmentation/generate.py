@@ -159,8 +159,8 @@ def make_room(cache: Path, wanted: int) -> None:
     most = cache_bytes()
     if wanted > most:
         raise DataError(
-            f"the cache of generated samples holds at most {most:,} bytes, but {wanted:,} are to be generated; set "
-            f"{CACHE_BYTES}, or name a folder of your own"
+            f"the cache of generated samples holds at most {most:,} bytes, but {wanted:,} "
+            f"would be generated; set {CACHE_BYTES}, or give your own folder"
         )
     kept = []
     for folder in cache.iterdir():
@@ -176,8 +176,8 @@ def make_room(cache: Path, wanted: int) -> None:
             taken -= size
     if taken + wanted > most:
         raise DataError(
-            f"the cache {cache} holds {taken:,} bytes that are in use, of at most {most:,}; {wanted:,} more do not "
-            f"fit: set {CACHE_BYTES}, or name a folder of your own"
+            f"the cache {cache} holds {taken:,} bytes that are in use, of at most {most:,}; "
+            f"{wanted:,} more do not fit: set {CACHE_BYTES}, or give your own folder"
         )
 
 

@@ -172,7 +172,7 @@ def _opened(file: Path) -> Iterator[Any]:
         content = h5py.File(file, "r")
     except OSError as error:
         raise DataError(
-            f"cannot read {file}: {error}; it is damaged or no HDF5 file: copy it again"
+            f"cannot read {file}: {error}; it is damaged or not an HDF5 file: copy it again"
         ) from error
     with content:
         yield content
@@ -217,7 +217,8 @@ def _checked_shapes(file: Path, content: Any, shape: tuple[int, int] | None) -> 
         )
     if shape is not None and data[:2] != shape:
         raise DataError(
-            f"all samples must have one height and width, here {shape}, but {file} has {data[:2]}"
+            f"all samples must have the same height and width, here {shape}, but {file} has "
+            f"{data[:2]}"
         )
     return int(data[0]), int(data[1])
 

@@ -172,6 +172,6 @@ def _dropout(share: Any, model_name: str) -> float:
         raise DataError(f"dropout must be a share of features in [0, 1), but got {share!r}")
     if share and model_name not in LAYERS:
         raise DataError(
-            f"dropout is a part of {' and '.join(LAYERS)}, but the model is {model_name}"
+            f"dropout is used only in {' and '.join(LAYERS)}, but the model is {model_name}"
         )
     return float(share)
