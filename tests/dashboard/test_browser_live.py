@@ -135,7 +135,7 @@ def test_a_study_that_only_diverged_and_an_empty_one_say_what_to_do(
     assert page.locator("#table .diverged").count() == 1
     page.goto(f"{quiet.address}/studies/alone")
     until(
-        page, "() => document.getElementById('headline').innerText.includes('No worker is there')"
+        page, "() => document.getElementById('headline').innerText.includes('There is no worker')"
     )
     assert "hpo worker" in page.inner_text("#headline")
     assert not page.is_visible("#evidence")

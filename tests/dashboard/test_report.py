@@ -242,13 +242,13 @@ def test_a_study_without_trials_says_how_to_start(tmp_path: Path) -> None:
 
 def test_a_running_study_says_to_look_again(tmp_path: Path) -> None:
     text, command = reported(tmp_path, StudyState.RUNNING, reached(4.0), None)
-    assert "going on" in text
+    assert "still running" in text
     assert command.startswith("hpo report small --storage sqlite:")
 
 
 def test_an_interrupted_study_goes_on(tmp_path: Path) -> None:
     text, command = reported(tmp_path, StudyState.INTERRUPTED, ended(TrialState.CENSORED, 40.0))
-    assert "goes on" in text
+    assert "run the same command to continue" in text
     assert command.startswith("hpo run")
 
 

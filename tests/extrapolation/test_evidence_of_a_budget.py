@@ -52,7 +52,7 @@ def test_runs_that_did_not_come_to_the_end_say_that_they_were_no_better(tmp_path
         ("global_batch_size,loss\n64,2.5\n", "line 1: column 'top1' is missing"),
         ("global_batch_size,top1\n64,\n", "line 2, column 'top1' is empty; fill it, drop the row"),
         ("global_batch_size,top1\n64,76.1\n", "must be a share of at most 1, but got '76.1'"),
-        ("global_batch_size,top1,epochs_to_target\n64,0.5,3\n", "but got both; drop one"),
+        ("global_batch_size,top1,epochs_to_target\n64,0.5,3\n", "but has both; drop one"),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:

@@ -53,7 +53,7 @@ def test_check(study):
     ] == "warn"  # trials written without curves
     lines = call("db", "check").stdout.splitlines()
     assert lines[0].split()[:2] == ["ok", "integrity"]
-    assert lines[-1] == "0 failed, 1 to look at, 10 well"
+    assert lines[-1] == "0 failed, 1 to look at, 10 ok"
     with sqlite3.connect(study.folder / "hpo.db") as connection:
         connection.execute("DELETE FROM studies")
     connection.close()

@@ -59,7 +59,7 @@ def test_an_example_is_never_overwritten_and_a_wrong_name_offers_the_nearest(fol
     assert call("example", "digits", "--output", "new/place").exit_code == 0
     (folder / "new/place/digits.yaml").write_text("mine")
     again = call("example", "digits", "--output", "new/place")
-    assert again.exit_code == 2 and "is there already" in again.output
+    assert again.exit_code == 2 and "exists already" in again.output
     assert (folder / "new/place/digits.yaml").read_text() == "mine"
     wrong = call("example", "digit")
     assert wrong.exit_code == 2 and "did you mean 'digits'" in wrong.output
@@ -113,7 +113,7 @@ def test_options_alone_make_a_study_of_every_workload(folder, workload, batches)
 def test_init_overwrites_nothing(folder):
     (folder / "study.yaml").write_text("mine")
     said = call("init", "--defaults")
-    assert said.exit_code == 2 and "is there already" in said.output
+    assert said.exit_code == 2 and "exists already" in said.output
     assert (folder / "study.yaml").read_text() == "mine"
     assert "must exist" in call("init", "--defaults", "--output", "none/study.yaml").output
 

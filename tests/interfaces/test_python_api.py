@@ -242,7 +242,7 @@ def test_a_report_without_an_outcome_is_refused(study):
     plan = hpo.store_plan(forecast, hpo.make_plan(forecast, workers=1), study.folder / "plan")
     report = study.folder / "outcome.jsonl"
     report.write_text("")
-    with pytest.raises(LaunchError, match="holds no outcome"):
+    with pytest.raises(LaunchError, match="has no outcome"):
         hpo.record(plan, report, study.storage)
     report.write_text("{]\n")
     with pytest.raises(LaunchError, match=r"cannot read .*outcome\.jsonl"):

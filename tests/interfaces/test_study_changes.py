@@ -94,7 +94,7 @@ def test_nothing_is_deleted_without_a_word(here):
 
 def test_a_renamed_study_has_its_trials_its_comments_and_its_new_name(here):
     said = call("rename", "bowl", "salad bowl: 2").stdout
-    assert "bowl is named salad bowl: 2 now" in said and "its file" in said
+    assert "bowl is now named salad bowl: 2" in said and "its file" in said
     result = hpo.read_study("salad bowl: 2", "hpo.db")
     assert len(result.trials) == 3 and result.spec.name == "salad bowl: 2"
     assert result.study.spec.startswith("# what it is for\n")

@@ -210,7 +210,7 @@ def test_the_exports_of_weights_and_biases(tmp_path):
     twice = WANDB_RUNS.replace("dry-sky-1", "fancy-sun-2")
     (tmp_path / "runs.csv").write_text(twice)
     assert len({run.label for run in read_wandb(tmp_path / "runs.csv")}) == 2
-    with pytest.raises(EvidenceError, match="stands there 2 times"):
+    with pytest.raises(EvidenceError, match="appears 2 times"):
         read_wandb(tmp_path / "runs.csv", [tmp_path / "chart.csv"])
     (tmp_path / "runs.csv").write_text(WANDB_RUNS)
     (tmp_path / "chart.csv").write_text("Step,loss\n1,2\n")

@@ -179,7 +179,7 @@ def test_a_precision_that_the_device_lacks_is_computed_in_fp32():
         (
             'note: "rated read speed of such a drive; as on Frontier"',
             "note: ",
-            ("node_storage", "assumed", "why"),
+            ("node_storage", "assumed", "needs a reason"),
         ),
         ("name: summit", "name: [summit", ("machine file must be YAML",)),
         ("name: summit", "name: 7", ("name must be text", "7")),

@@ -63,7 +63,7 @@ def granted(context: PlanningContext, constraints: PlanConstraints, nearest: dic
             PlanConstraints(deadline_seconds=5.0),
             "the deadline of 5 s must be met with a chance of 90%",
         ),
-        (PlanConstraints(deadline_seconds=60.0, nodes=1), "the deadline of 1 min asks for"),
+        (PlanConstraints(deadline_seconds=60.0, nodes=1), "the deadline of 1 min must be met"),
     ],
 )
 def test_the_nearest_possible_plan_is_possible(constraints: PlanConstraints, words: str) -> None:

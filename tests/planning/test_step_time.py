@@ -417,7 +417,7 @@ def test_options_that_cannot_be(options, words):
     [
         ({"nodes": 5000}, ("nodes must be between 1 and 4,608", "5,000", "nearest is 4,608")),
         ({"nodes": 0}, ("nodes", "nearest is 1")),
-        ({"ranks_per_node": 8}, ("ranks_per_node must lie between 1 and 6", "8", "nearest is 6")),
+        ({"ranks_per_node": 8}, ("ranks_per_node must be between 1 and 6", "8", "nearest is 6")),
         ({"local_batch_size": 0}, ("local_batch_size must be at least 1", "0")),
         ({"micro_batch_size": -1}, ("micro_batch_size must be at least 1", "-1")),
     ],

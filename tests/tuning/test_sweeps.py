@@ -101,7 +101,7 @@ def test_a_ladder_may_change_and_the_trials_of_a_rung_that_went_stay(run):
 
 def test_a_study_of_the_same_name_that_would_not_compare_is_refused(run):
     run(trials=4)
-    with pytest.raises(SpecError, match=r"line 4.*another target.*another name"):
+    with pytest.raises(SpecError, match=r"line 4.*another target.*rename this study"):
         run(trials=4, change=("0.95", "0.9"))
 
 

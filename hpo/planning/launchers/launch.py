@@ -217,7 +217,7 @@ def read_launched(path: Path) -> Launched:
         raise LaunchError(f"cannot read {path} as the report of a run: {error}") from error
     if outcome is None:
         raise LaunchError(
-            f"{path} has no outcome: the run has not ended, or the file was not written by it"
+            f"{path} has no outcome: the run has not ended, or the file is not its report"
         )
     last = starts[-1] if starts else TrainingStart(0, 0, 0)
     return Launched(

@@ -450,7 +450,7 @@ def _check(
     ):
         if not 1 <= value <= most:
             raise PlanError(
-                f"{name} must be between 1 and {most:,}, as {machine.name} has, but got {value:,}; "
+                f"{name} must be between 1 and {most:,} on {machine.name}, but got {value:,}; "
                 f"the nearest is {min(max(value, 1), most):,}"
             )
     for name, value in (
