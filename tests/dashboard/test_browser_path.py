@@ -100,7 +100,10 @@ def test_a_study_is_cancelled_and_the_next_in_the_queue_says_what_it_waits_for(
     assert "waiting for a worker" in page.inner_text("#headline")
     page.click("#cancel")
     page.wait_for_selector("#state .cancelled")
-    until(page, "() => document.getElementById('headline').innerText.includes('resuming goes on')")
+    until(
+        page,
+        "() => document.getElementById('headline').innerText.includes('resuming continues from there')",
+    )
 
     page.goto(f"{server.address}/studies/endless")
     page.wait_for_selector("#newest li")  # what trains now, with its newest point

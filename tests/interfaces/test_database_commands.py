@@ -58,7 +58,7 @@ def test_check(study):
         connection.execute("DELETE FROM studies")
     connection.close()
     text = call("db", "check", code=1).stdout
-    assert "fail  references   24 rows of trials point to studies that are not there" in text
+    assert "fail  references   24 rows of trials refer to missing rows of studies" in text
     assert "-> restore a backup: hpo db restore FILE" in text
 
 

@@ -97,7 +97,7 @@ def test_giving_a_trial_back(api):
         (
             "end",
             {"outcome": {"state": "reached", "epochs": 1, "steps": 1, "seconds": 1}},
-            "exactly where",
+            "if and only if",
         ),
         (
             "end",

@@ -236,7 +236,7 @@ def test_an_answer_of_another_shape_is_told(missing):
     document = {name: value for name, value in STUDY.items() if name != missing}
     _, _, error = carry(calls.status(RetryPolicy(), "digits"), answer(document=document))
     assert isinstance(error, errors.ServiceError)
-    assert f"no StudyStatus: KeyError {missing!r}" in str(error)
+    assert f"not a StudyStatus: KeyError {missing!r}" in str(error)
 
 
 def test_what_a_later_server_adds_does_no_harm():

@@ -250,7 +250,7 @@ def test_an_owner_has_one_computation_at_a_time_and_another_begins_at_once(monke
         greedy = [ask("greedy") for _ in range(6)]
         await settle()
         with pytest.raises(
-            RefusedError, match="more than 5 computations of greedy wait"
+            RefusedError, match="greedy has more than 5 computations waiting"
         ) as refused:
             await ask("greedy")
         assert refused.value.status == 429

@@ -251,7 +251,7 @@ def test_a_spent_budget_ends_the_sweep_and_the_forecast_is_made_from_what_is_the
 def test_a_run_and_a_worker_do_not_share_a_study(store, url, tmp_path):
     study = Paced("shared", trials=2, epochs=2, seconds=0).submit(store, tmp_path)
     lease = store.claim_study("other-host:77", lease_seconds=60)
-    with pytest.raises(TuningError, match="other-host:77 is running study 'shared' already"):
+    with pytest.raises(TuningError, match="other-host:77 is already running study 'shared'"):
         hpo.run_study(hpo.parse_study(study.spec), url, folder=tmp_path / ".hpo")
     assert store.study("shared").state is StudyState.RUNNING
     store.release_study(lease, StudyState.QUEUED)

@@ -658,7 +658,7 @@ def test_a_deeper_base_that_does_not_say_what_writes_to_the_stream_is_refused() 
         with pytest.raises(
             WorkloadError,
             match=r"blocks has 4 blocks and 2 at the base, so what each adds to the stream is divided by 2, but "
-            r"residual_outputs .* names no module of 4 of them; name the layers .* attention_output",
+            r"residual_outputs .* names no module in 4 of them; name the layers .* attention_output",
         ):
             maximal_update_(model, base, workload.initialization, named)
 
