@@ -70,6 +70,7 @@ EPOCHS = st.floats(1, 40).map(str) | st.sampled_from(EDGES[:12]).map(str)
     odd=st.none() | st.tuples(CELL, CELL, CELL),
 )
 @example(rows=[("16", "4.0", "0.1"), ("32", "5.0", "0.2"), ("64", "7.0", "0.4")], odd=None)
+@example(rows=[("16", "1.0", "1.0"), ("16", "1.0", "1e+308")], odd=None)
 def test_whatever_a_table_holds_it_is_refused_or_forecast(tmp_path, rows, odd):
     table = tmp_path / f"{next(numbers)}.csv"
     rows = rows if odd is None else [*rows, odd]

@@ -26,6 +26,7 @@ Values: TypeAlias = Mapping[str, Array]
 
 RATE, MOMENTUM = "learning_rate", "momentum"
 MOST_MOMENTUM = 1 - 1e-4
+MOST_LOG = 700.0  # the logarithm of the largest value that a setting on a logarithmic scale is forecast to have
 # p in value ~ B^p: for the warmup LEGW says 1 and Goyal et al. 0; other settings hardly move in published recipes
 GROWTH = {"warmup_epochs": Normal(0.5, 0.4)}
 GROWTH_ELSE = Normal(0.0, 0.2)
@@ -67,7 +68,8 @@ class SettingLaw:
         """Convert the coordinate back to the setting's own unit, inside its bounds."""
         if self.name == MOMENTUM:
             return np.asarray(np.clip(-np.expm1(-np.asarray(coordinate)), 0.0, MOST_MOMENTUM))
-        values = np.exp(coordinate) if self.is_log else np.asarray(coordinate)
+        values = np.asarray(coordinate)
+        values = np.exp(np.minimum(values, MOST_LOG)) if self.is_log else values
         legal = legal_range(self.name)
         high = (
             legal.high * (1 - 1e-6) if legal.high_open and np.isfinite(legal.high) else legal.high
