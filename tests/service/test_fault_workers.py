@@ -57,9 +57,9 @@ def test_sigterm_stops_trials_on_ray_and_the_next_worker_goes_on(tmp_path):
         wait_for(lambda: runs(store, worker) and witness.look() >= 1, 120, "a finished trial")
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 0
-        assert store.study("study").state is StudyState.QUEUED and not all(
-            trial.state.finished for trial in store.trials(study.id)
-        )
+        assert store.study("study").state is StudyState.QUEUED
+        # a trial has its record from its start: those that were to come have none
+        assert sum(trial.state.finished for trial in store.trials(study.id)) < 8
         assert workers.start("--drain").wait(120) == 0
         assert witness.faults(tmp_path) == [] and len(begun("study", tmp_path)) <= 9
         assert "Traceback" not in workers.said()
