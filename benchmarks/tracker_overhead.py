@@ -10,6 +10,10 @@ The seconds of the trials by their own clock and the CPU time of the training th
 sweep without a tracker of the same round: the median over the rounds with its standard error, as disturbances of a
 virtual machine come in bursts. Also shown are the CPU time of the tracker's own process, the only place where it can
 slow down a training, at the lowest priority, and the end of each trial.
+
+``--waiting`` trains on an accelerator instead, as far as the processor sees it: each step waits 20 ms for its samples
+and computes next to nothing. That is the training that people follow with a tracker, and its clock is exact to a
+quarter of a per cent.
 """
 
 from __future__ import annotations
@@ -50,6 +54,48 @@ sampler: qmc
 trackers: {trackers}
 """
 
+WAITING = """\
+name: {name}
+workload: waiting_steps:Waiting
+target: {{metric: loss, at_most: 0.001}}
+ladder: [64]
+search:
+  optimizer: sgd
+  learning_rate: {{log_uniform: [0.02, 0.5], role: scaled}}
+budget: {{trials: {trials}, epochs_per_trial: {epochs}}}
+sampler: qmc
+trackers: {trackers}
+"""
+WORKLOAD = """
+import time
+import torch
+from torch import nn
+from trainers.workloads import Workload
+
+class Waiting(Workload):
+    metrics = {"loss": False}
+    train_samples, evaluation_samples = 1600, 64
+    simulated = True
+
+    def __init__(self, data):
+        pass
+
+    def build_model(self, settings):
+        return nn.Linear(1, 1)
+
+    def training_batch(self, indices, epochs, seed):
+        time.sleep(0.02)
+        return torch.ones(len(indices), 1), torch.arange(len(indices))[:, None] % 2 * 1.0
+
+    def evaluation_batch(self, indices):
+        return torch.ones(len(indices), 1), torch.arange(len(indices))[:, None] % 2 * 1.0
+
+    def loss(self, model, batch, settings):
+        return ((model(batch[0]) - batch[1]) ** 2).mean()
+
+    def score(self, model, batch):
+        return {"loss": ((model(batch[0]) - batch[1]) ** 2).flatten()}
+"""
 PACKAGE = """
 import socket, time
 from hpo.study.trackers import TrackerDescription
@@ -128,6 +174,7 @@ def silent_server() -> Iterator[int]:
 def install(folder: Path) -> None:
     """Install the trackers as a third-party package, for this process and those that it starts."""
     (folder / "odd_tracker.py").write_text(textwrap.dedent(PACKAGE))
+    (folder / "waiting_steps.py").write_text(WORKLOAD)
     info = folder / "odd_tracker-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-tracker\nVersion: 1\n")
@@ -139,13 +186,13 @@ def install(folder: Path) -> None:
 
 
 def sweep(
-    folder: Path, way: str, number: int, port: int, trials: int, epochs: int
+    folder: Path, way: str, number: int, port: int, trials: int, epochs: int, study: str = STUDY
 ) -> tuple[Sequence[Trial], list[str], float]:
     """Run one sweep beside a tracker; return its trials, the warnings, and the CPU seconds of its thread
     from the first evaluation to the last."""
     trackers = "[]" if way == "none" else f'[{{odd: {{way: {way}, port: "{port}"}}}}]'
     heard = _Heard()
-    text = STUDY.format(name="paced", trackers=trackers, trials=trials, epochs=epochs)
+    text = study.format(name="paced", trackers=trackers, trials=trials, epochs=epochs)
     result = hpo.run_study(
         parse_study(text),
         storage=f"sqlite:///{folder}/{way}-{number}.db",
@@ -195,7 +242,9 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--grace", type=float, default=5.0, help="seconds for a tracker at the end")
+    parser.add_argument("--waiting", action="store_true", help="steps that wait, as for a GPU")
     asked = parser.parse_args()
+    study = WAITING if asked.waiting else STUDY
     beside.GRACE_SECONDS = asked.grace
     quotients: dict[str, list[float]] = {way: [] for way in WAYS}
     rounds: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -205,7 +254,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, silent_server() as port:
         folder = Path(name)
         install(folder)
-        sweep(folder, "none", -1, port, asked.trials, asked.epochs)  # loads the libraries
+        sweep(folder, "none", -1, port, asked.trials, asked.epochs, study)  # loads the libraries
         for number in range(asked.rounds):
             turn = number // 2 % len(WAYS)  # each way is at each place equally often
             order = (WAYS[turn:] + WAYS[:turn])[:: 1 if number % 2 == 0 else -1]
@@ -213,7 +262,7 @@ def main() -> None:
             for way in order:
                 with taken() as seconds:
                     trials, warnings, spent[way] = sweep(
-                        folder, way, number, port, asked.trials, asked.epochs
+                        folder, way, number, port, asked.trials, asked.epochs, study
                     )
                 found[way] = {trial.number: trial for trial in trials}
                 own[way].append(sum(seconds))
