@@ -227,16 +227,13 @@ def is_taken(package: str) -> bool:
 
 
 @functools.lru_cache(maxsize=8)
-def _installed(path: tuple[str, ...]) -> tuple[Plugin, ...]:
-    groups: dict[str, Kind] = {PREFIX + kind: kind for kind in KINDS}
-    first: dict[str, importlib.metadata.Distribution] = {}  # in the order of the import path
-    for distribution in importlib.metadata.distributions(path=list(path)):
-        first.setdefault(_normalized(distribution.name or ""), distribution)
+def _installed(path: tuple[str, ...]) -> tuple[Plugin, ...]:  # noqa: ARG001 - what it is kept by
+    every = importlib.metadata.entry_points()  # of a package twice on the path, those of the first
     found = {
-        Plugin(groups[entry.group], *_part_and_name(entry.name), entry.value, its.name, its.version)
-        for its in first.values()
-        for entry in its.entry_points
-        if entry.group in groups
+        Plugin(kind, *_part_and_name(entry.name), entry.value, entry.dist.name, entry.dist.version)
+        for kind in KINDS
+        for entry in every.select(group=PREFIX + kind)
+        if entry.dist is not None
     }
     return tuple(sorted(found, key=lambda plugin: (plugin.package, plugin.kind, plugin.entry)))
 

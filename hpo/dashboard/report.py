@@ -36,6 +36,8 @@ def write_report(name: str, storage: str, output: Path | str) -> Path:
             f"the folder of a report must exist, but there is no folder {output.parent}; "
             f"create it, or give another file"
         )
+    if output.is_dir():
+        raise HpoError(f"cannot write the report to {output}: it is a folder; give a file")
     text = render(load_view(name, storage), datetime.now(UTC))
     try:
         output.write_text(text, encoding="utf-8")

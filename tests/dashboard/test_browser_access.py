@@ -60,6 +60,7 @@ def test_axe_finds_no_serious_fault_in_the_login(fresh_page: Any, server: Server
     assert [each["id"] for each in violations if each["impact"] in ("serious", "critical")] == []
 
 
+@pytest.mark.slow
 def test_nothing_is_wider_than_a_phone(page: Any, server: Server) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     for name, address in PAGES.items():
@@ -81,6 +82,7 @@ OVERLAPS = """selector => {
 }"""
 
 
+@pytest.mark.slow
 def test_labels_of_the_ladder_do_not_overlap_on_a_phone(page: Any, server: Server) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{server.address}/studies/done")

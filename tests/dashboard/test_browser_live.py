@@ -64,6 +64,7 @@ def point(step: int, loss: float) -> ConvergencePoint:
     )
 
 
+@pytest.mark.slow
 def test_points_arrive_before_and_after_a_restart_without_a_reload(
     fresh_page: Any, quiet: Server
 ) -> None:
@@ -105,6 +106,7 @@ def test_points_arrive_before_and_after_a_restart_without_a_reload(
         assert page.evaluate("window.same")
 
 
+@pytest.mark.slow
 def test_a_study_that_only_diverged_and_an_empty_one_say_what_to_do(
     fresh_page: Any, quiet: Server
 ) -> None:

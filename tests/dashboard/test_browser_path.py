@@ -85,6 +85,7 @@ def test_a_study_is_submitted_watched_compared_planned_and_taken_along(
     assert download.value.path().read_text().startswith("#!")
 
 
+@pytest.mark.slow
 def test_a_study_is_cancelled_and_the_next_in_the_queue_says_what_it_waits_for(
     page: Any, server: Server
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_report_is_downloaded_and_stands_alone(page: Any, server: Server) -> N
     assert server.storage not in text  # a reader of the server need not know where it stores
 
 
+@pytest.mark.slow
 def test_the_trust_in_every_launched_forecast_is_in_sight(page: Any, server: Server) -> None:
     with Store.open(server.storage) as store:
         study = make_study(store, name="a study with quite a name")

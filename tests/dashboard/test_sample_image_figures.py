@@ -86,6 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.fit
 def test_the_report_shows_the_newest_run_of_the_forecast(folder: Path) -> None:
     text = write_report("small", url_of(folder), folder / "report.html").read_text("utf-8")

@@ -265,6 +265,7 @@ def test_trials_of_a_quadratic_choose_the_law_of_descent_and_forecast_the_truth(
     assert {"decay", "wall"} <= set(found.laws["epochs_to_target"])
 
 
+@pytest.mark.slow
 def test_trials_that_hardly_mind_their_rate_choose_the_general_law():
     posterior = fit(sgd(sweep(Truth(), np.random.default_rng(0))), rng=np.random.default_rng(0))
     assert posterior.model.descent is None
@@ -280,6 +281,7 @@ def test_another_optimizer_is_never_read_by_the_law_of_descent():
     assert make_descent(other, other.observations) is None
 
 
+@pytest.mark.slow
 def test_nesterov_and_untold_momenta_are_not_read_by_the_law_of_descent():
     _, _, evidence = quadratic_evidence(momentum=0.9)
     assert make_descent(evidence, evidence.observations) is not None
@@ -296,6 +298,7 @@ def test_nesterov_and_untold_momenta_are_not_read_by_the_law_of_descent():
     assert make_descent(told, untold) is None
 
 
+@pytest.mark.slow
 def test_the_rate_goes_with_the_momentum_that_is_recommended_though_all_trials_had_one():
     _, _, evidence = quadratic_evidence(momentum=0.5)
     tuned = (*evidence.tuned, ScaledSetting("momentum", "linear", 0.0, 0.99))

@@ -97,6 +97,7 @@ def test_a_near_stability_bound_lowers_the_recommended_rate():
     assert bound.low < 0.2 and bound.high < 0.4
 
 
+@pytest.mark.slow
 def test_divergence_at_small_rungs_tells_of_the_ceiling_at_large_ones():
     # at every rung the best rate is linear in the batch, and 1.0 diverges: so it does at 1024, where linear says 1.6
     def trial(batch, rate, seed):
@@ -172,6 +173,7 @@ def test_the_json_is_the_contract(ahead):
     assert {"E_min", "B_crit"} <= set(ahead.laws_dict()["epochs_to_target"])
 
 
+@pytest.mark.slow
 def test_censored_trials_count_as_longer_not_as_missing():
     rng = np.random.default_rng(5)
     generous, tight = Truth(budget_epochs=1000.0), Truth(budget_epochs=5.5)

@@ -256,6 +256,7 @@ def test_where_all_were_dropped_and_none_diverged_the_recommended_rate_is_not_gi
     assert used(posterior, held, *lost)[0] == pytest.approx(0.5 * BELOW_A_LOSS)
 
 
+@pytest.mark.slow
 def test_the_forecast_says_that_there_was_a_race_and_is_trusted_more_for_it():
     truth, rng = Truth(), np.random.default_rng(5)
     evidence = sweep(truth, rng, settings=6)

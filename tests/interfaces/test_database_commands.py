@@ -152,7 +152,7 @@ def test_export_parquet(study):
     assert "did you mean 'cells'" in call("export", "parquet", "cell", "--to", "out", code=2).stderr
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_export_optuna(study):
     assert (
         call("export", "optuna", "--to", "sqlite:///optuna.db").stdout

@@ -209,6 +209,7 @@ def test_the_time_of_a_real_workload_comes_from_a_process_of_its_own(folder):
     assert 0 < found.sweep_seconds < 36_000
 
 
+@pytest.mark.slow
 def test_a_workload_that_cannot_be_trained_leaves_the_hours_open(folder):
     (folder / "broken.py").write_text(
         (ROOT / "examples/own_workload/cells.py")

@@ -28,6 +28,7 @@ budget: {trials: 8, epochs_per_trial: 80}
 """
 
 
+@pytest.mark.slow
 def test_the_size_of_the_training_set_does_not_depend_on_the_batch_size_over_time(tmp_path):
     storage = f"sqlite:///{tmp_path}/hpo.db"
     result = hpo.run_study(hpo.parse_study(STUDY), storage, folder=tmp_path / "work")

@@ -65,6 +65,7 @@ def test_a_plan_on_a_machine_tells_placement_time_cost_and_chance(study):
     assert (job["global_batch_size"], job["micro_batch_size"]) == (96, plan["micro_batch_size"])
 
 
+@pytest.mark.slow
 def test_what_is_stored_is_what_was_made(study):
     made, plan = api.plan_study(
         study.result, "summit", cost="resnet50", slot_hours=2.0, global_batch_size="best"
@@ -320,6 +321,7 @@ def test_an_error_carries_the_arguments_of_the_nearest_plan(study):
         hpo.make_plan(forecast, slots=3)
 
 
+@pytest.mark.slow
 def test_a_plan_that_exists_is_written_to_a_folder_again(study):
     asked = (*SUMMIT, "--slot", "2", "--global-batch-size", "96")
     first = planned(study, *asked)

@@ -281,6 +281,7 @@ budget: {trials: 8, epochs_per_trial: 40}
 """
 
 
+@pytest.mark.slow
 def test_an_optuna_study_of_ours_comes_back_and_the_sweep_goes_on_from_it(folder):
     (folder / "bowl.yaml").write_text(BOWL)
     (folder / "more.yaml").write_text(BOWL.replace("name: bowl", "name: more"))

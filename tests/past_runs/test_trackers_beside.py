@@ -133,6 +133,7 @@ def test_what_is_wrong_with_it(text, said):
     assert said in str(caught.value) and "line 9" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_every_trial_goes_to_a_tracker_of_somebody_else(lines, tmp_path, monkeypatch):
     monkeypatch.setattr(

@@ -73,12 +73,14 @@ def test_a_lost_rank_is_followed_by_a_restart_on_all_hosts(slot):
     )  # torchrun's agents of an earlier start are not met again
 
 
+@pytest.mark.slow
 def test_after_a_lost_node_the_run_goes_on_on_those_that_answer(slot):
     done = slot("lose-host 127.0.0.1", "reach")
     assert done.statuses == [0]
     assert "--nnodes=1" in done.calls[1] and "--rdzv-endpoint=localhost:29500" in done.calls[1]
 
 
+@pytest.mark.slow
 def test_where_no_host_is_left_another_slot_is_asked_for(slot):
     done = slot("lose-host localhost", "lose-host localhost 127.0.0.1")
     assert "0 hosts answer" in done.log and "asking for slot 2" in done.log
@@ -98,6 +100,7 @@ def test_the_end_of_the_slot_stops_the_training_and_asks_for_another(slot):
     assert done.jobs[1]["options"]["--account"] == "physics"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launcher", "option", "value"),
     [("pbs", "-W", "depend=afterany:1"), ("flux", "--dependency", "afterany:1")],
@@ -110,6 +113,7 @@ def test_where_nobody_gives_notice_the_script_keeps_the_time(slot, launcher, opt
     assert "large" in done.jobs[1]["options"].values()
 
 
+@pytest.mark.slow
 def test_lsf_gives_notice_by_a_signal(slot):
     done = slot("wait", "reach", launcher="lsf", FAKE_NOTICE_POINTS="1")
     assert done.statuses == [0, 0] and done.jobs[1]["options"]["-w"] == "ended(1)"
@@ -125,6 +129,7 @@ def test_restarts_are_bounded_and_then_another_slot_takes_over(slot):
     assert done.statuses == [0, 0] and len(done.calls) == 4
 
 
+@pytest.mark.slow
 def test_data_are_staged_once_in_a_slot_and_read_from_the_nodes_disk(slot):
     done = slot("lose", "reach", data={"path": "/shared/climate data"})
     staging, first, second = done.calls

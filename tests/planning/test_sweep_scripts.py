@@ -100,8 +100,8 @@ def test_a_run_stops_after_its_time_and_says_that_it_goes_on(folder):
 @pytest.mark.parametrize(
     ("status", "jobs_taken", "ends", "on"),
     [
-        # another job is handed in by each scheduler's own words; whether one is, is the same for all
-        pytest.param(*end, on, marks=() if on == "slurm" or end[0] == "75" else pytest.mark.slow)
+        # whether another job is handed in is the same for all schedulers
+        pytest.param(*end, on, marks=() if on == "slurm" else pytest.mark.slow)
         for end in (("0", 1, 0), ("75", 2, 75), ("lost", 2, 75), ("1", 1, 1))
         for on in SWEEPS
     ],
@@ -128,6 +128,7 @@ def test_the_names_of_account_and_partition_go_with_every_slot(folder):
     assert jobs[1]["options"]["--dependency"] == "afterany:1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ONE_AND_SLOWER)
 def test_an_array_of_agents_trains_a_study_of_a_server(folder, on):
     server = Server(folder)

@@ -58,6 +58,7 @@ def test_the_walks_evidence_is_the_density_of_the_increments() -> None:
     assert gained == pytest.approx(density(2.0) - density(1.0), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_walks_spreads_are_learnt_back() -> None:
     rng = np.random.default_rng(3)
     series = []

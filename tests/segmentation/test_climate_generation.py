@@ -136,6 +136,7 @@ def test_an_interrupted_writer_leaves_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_several_workers_write_the_same_files(tmp_path):
     wanted = GeneratedOptions(**SMALL)
     counts = [

@@ -157,6 +157,7 @@ def test_clients_at_work_while_the_server_is_killed_again_and_again(server):
         assert [event.kind for event in store.events()] == ["submitted"] * STUDIES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [pytest.param("sync", marks=pytest.mark.slow), "async"])
 def test_events_go_on_where_a_dead_server_left_off(server, kind):
     server.start()

@@ -199,6 +199,7 @@ def test_a_sweep_over_an_unreliable_connection_stores_what_a_reliable_one_does(
     assert stored["unreliable"] == stored["reliable"]
 
 
+@pytest.mark.slow
 def test_postgresql_is_restarted_in_mid_sweep(postgres, postgres_url, tmp_path):
     report = faults.restarted_postgres(
         postgres, postgres_url, tmp_path, seed=1, restarts=1, away=0.5, trials=10
@@ -206,6 +207,7 @@ def test_postgresql_is_restarted_in_mid_sweep(postgres, postgres_url, tmp_path):
     assert report.faults == []
 
 
+@pytest.mark.slow
 def test_the_disk_is_full_for_a_while(tmp_path):
     report = faults.full_disk(tmp_path, seed=1, trials=6)
     assert report.faults == [] and "results are kept in memory" in report.told

@@ -605,7 +605,9 @@ class StoreContract(
         assert len(store.convergence([trial.id for trial in trials])) == 50 * 101
 
     @pytest.mark.medium
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize(
+        "seed", [0, *(pytest.param(more, marks=pytest.mark.slow) for more in (1, 2))]
+    )
     def test_a_killed_process_leaves_every_finished_trial(self, url, study, seed):
         worker = sweep(url, study.name, 100_000, 2000)
         printed = [int(worker.stdout.readline()) for _ in range(random.Random(seed).randint(3, 12))]

@@ -165,6 +165,7 @@ class TestSqliteMigrations(MigrationContract):
         return str(path)
 
 
+@pytest.mark.slow
 class TestPostgresqlMigrations(MigrationContract):
     @pytest.fixture
     def empty_url(self, empty_postgres_url):

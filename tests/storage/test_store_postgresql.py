@@ -14,6 +14,7 @@ from storage.records import StudyState, TrialResult, TrialState
 from storage.store import Store
 
 
+@pytest.mark.slow
 class TestPostgresqlStore(StoreContract):
     @pytest.fixture
     def url(self, postgres_url):

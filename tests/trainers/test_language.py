@@ -65,7 +65,7 @@ def test_parameters_follow_from_width_and_depth(width: int, depth: int) -> None:
     assert workload.heads == width // 16
 
 
-@pytest.mark.medium
+@pytest.mark.slow
 def test_it_learns_beyond_the_frequencies_of_bytes() -> None:
     """It ends below the entropy of single bytes, which no model without context reaches."""
     data = {**SMALL, "train_samples": 2048, "evaluation_samples": 128}

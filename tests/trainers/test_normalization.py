@@ -217,6 +217,7 @@ def test_models_with_the_fused_operation_are_those_without(monkeypatch, name):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_compiler_takes_the_normalization_whole():
     plain, compiled = GhostBatchNorm(3, 8), GhostBatchNorm(3, 8)
     function = torch.compile(

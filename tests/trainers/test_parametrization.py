@@ -556,6 +556,7 @@ def test_completep_at_the_base_depth_is_mup_bit_for_bit(optimizer: str) -> None:
 LEAST_GROWN_BY_DEPTH = {"sgd": 4.0, "lars": 4.0, "adamw": 4.0, "lion": 3.0, "lamb": 3.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", cheapest(CHECKED, "adamw"))
 def test_what_a_deep_transformer_computes_and_changes_keeps_its_size(optimizer: str) -> None:
     """From 2 to 32 blocks; in the standard parametrization the change of the stream grows.

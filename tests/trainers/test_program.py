@@ -418,12 +418,11 @@ def test_the_frame_of_a_launcher_is_told_where_the_program_said_nothing(tmp_path
     assert files.last_words() == "srun: error: nid001: task 0: Exited with exit code 2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "last"),
     [
-        pytest.param(
-            "raise SystemExit('no data folder')", "no data folder", marks=pytest.mark.slow
-        ),
+        ("raise SystemExit('no data folder')", "no data folder"),
         ("import os; os.kill(os.getpid(), 9)", "failed (exitcode: -9)"),
     ],
 )

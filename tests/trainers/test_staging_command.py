@@ -84,6 +84,7 @@ def test_three_processes_stage_together(tmp_path):
     assert all(content(tmp_path / str(node)) == content(shared) for node in range(3))
 
 
+@pytest.mark.slow
 def test_a_killed_staging_goes_on_where_it_was(tmp_path):
     shared, local = fill(tmp_path / "shared", files=60, size=2_000_000), tmp_path / "local"
     process = start([shared, local, "--threads", "1"])

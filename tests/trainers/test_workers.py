@@ -149,6 +149,7 @@ def test_an_operation_in_buckets_reaches_every_tensor_whatever_its_layout():
     torch.testing.assert_close(tensors[2], plain * 3)
 
 
+@pytest.mark.slow
 def test_the_report_of_two_workers_has_each_point_once(tmp_path):
     job("sgd").save(tmp_path / "job.json")
     report = tmp_path / "report.jsonl"

@@ -277,6 +277,7 @@ def best_within(path):
     )
 
 
+@pytest.mark.slow
 def test_a_study_within_a_fixed_budget_has_its_metric(tmp_path):
     result = best_within(tmp_path / "hpo.db")
     study = hpo.to_optuna(result)
@@ -326,6 +327,7 @@ def test_the_bars_show_what_was_found(result, found):
     assert shown["all", "global batch size", 0] == found[None].fanova["global_batch_size"]
 
 
+@pytest.mark.slow
 def test_report_and_command_tell_them(tmp_path):
     result = study_of(tmp_path / "hpo.db", list(known(24)))
     found = {each.global_batch_size: each for each in hpo.importances(result)}
@@ -353,6 +355,7 @@ def test_without_optuna_all_else_is_there(result, monkeypatch):
     assert "the importance of settings cannot be shown: " in ran.stderr
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_study_for_each_batch(tmp_path):
     result = study_of(tmp_path / "hpo.db", list(known(6)))
     url = f"sqlite:///{tmp_path}/optuna.db"

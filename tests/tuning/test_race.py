@@ -371,6 +371,7 @@ class Bowl(NoisyQuadratic):
 """
 
 
+@pytest.mark.slow
 def test_a_race_with_settings_of_ones_own_trains_every_configuration_once_for_each_seed(tmp_path):
     (tmp_path / "bowl_with_width.py").write_text(OWN_WORKLOAD)
     (tmp_path / "study.yaml").write_text(OWN_STUDY)

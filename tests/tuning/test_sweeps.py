@@ -122,6 +122,7 @@ def test_a_trial_that_is_given_to_a_process_that_is_dead_begins_anew(run_on_ray,
     assert [trial.state for trial in result.trials] == [TrialState.REACHED] * 4
 
 
+@pytest.mark.slow
 def test_an_error_of_the_workload_is_the_reason_of_the_trial(run_on_ray):
     with pytest.raises(TuningError, match=r"trial 0: TypeError"):
         run_on_ray(trials=8, data=", dies_after: one")
