@@ -1,5 +1,6 @@
 """Imports run one way and in no circle, heavy libraries stay where they belong."""
 
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,11 +79,17 @@ HOMES = {
 LAZY_HOMES = {("optuna", "search_spaces"), ("torch", "hpo.tuning.trainable")}
 
 
-def violations(root: Path) -> list[str]:
+@functools.cache
+def house(root: Path) -> tuple[dict[str, Path], list[Import]]:
+    """Every module of a checkout, and every import of one: read once, as parsing all takes seconds."""
     modules = modules_of(root)
-    imports = [
+    return modules, [
         item for module, path in modules.items() for item in imports_of(module, path, modules)
     ]
+
+
+def violations(root: Path) -> list[str]:
+    modules, imports = house(root)
     found = [
         f"{item.importer}:{item.line} imports {item.target}: {reason}"
         for item in imports
@@ -145,10 +152,7 @@ def test_imports_run_one_way() -> None:
 
 def test_the_house_has_no_more_rooms_and_arrows() -> None:
     """A change that adds one takes another away, or raises the number above and says why."""
-    modules = modules_of(ROOT)
-    imports = [
-        item for module, path in modules.items() for item in imports_of(module, path, modules)
-    ]
+    modules, imports = house(ROOT)
     graph = module_graph(imports, modules)
     for package, (most_rooms, most_arrows) in HOUSE.items():
         rooms = rooms_of(package, graph, modules)
@@ -159,10 +163,7 @@ def test_the_house_has_no_more_rooms_and_arrows() -> None:
 @pytest.mark.slow
 def test_a_specification_takes_a_short_way_through_the_house() -> None:
     """From `hpo run` to the sweep: through few rooms, downwards but for once, and seldom back."""
-    modules = modules_of(ROOT)
-    imports = [
-        item for module, path in modules.items() for item in imports_of(module, path, modules)
-    ]
+    modules, imports = house(ROOT)
     rooms = rooms_of("hpo", module_graph(imports, modules), modules)
     assert max(floors(rooms).values()) <= 7
     way = walk(ROOT, rooms)

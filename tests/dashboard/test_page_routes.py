@@ -364,6 +364,7 @@ def test_a_trial_s_job_is_what_trained_it(client: httpx.Client, storage: str) ->
     assert client.get("/api/v1/studies/small/trials/99999999999999/job").status_code == 422
 
 
+@pytest.mark.slow
 def test_the_report_is_a_download_that_names_no_database(
     client: httpx.Client, storage: str
 ) -> None:

@@ -277,6 +277,7 @@ def test_a_study_without_full_scale_points_to_the_forecast(tmp_path: Path) -> No
     assert command.startswith("hpo forecast small --at BATCH")
 
 
+@pytest.mark.slow
 def test_a_forecast_without_a_plan_points_to_the_plan(tmp_path: Path) -> None:
     _, command = reported(tmp_path, StudyState.FINISHED, reached(4.0), reached(4.2))
     assert command.startswith("hpo plan small")
@@ -291,7 +292,7 @@ def test_an_unknown_study(folder: Path, view: StudyView) -> None:
 def test_a_missing_folder_and_a_folder_as_file(folder: Path, view: StudyView) -> None:
     with pytest.raises(HpoError, match="the folder of a report must exist"):
         write_report("small", url_of(folder), folder / "missing" / "report.html")
-    with pytest.raises(HpoError, match="cannot write the report to .*: it is a folder; give a file"):
+    with pytest.raises(HpoError, match="it is a folder; give a file"):
         write_report("small", url_of(folder), folder)
 
 

@@ -150,6 +150,7 @@ def test_drawn_residuals_have_the_conditional_mean():
     np.testing.assert_allclose(np.cov(drawn.T), prior - prior @ inverse @ prior, atol=3e-5)
 
 
+@pytest.mark.slow
 def test_the_same_generator_gives_the_same_forecast():
     evidence = sweep(TRUTH, np.random.default_rng(3), settings=5)
     first, second = (

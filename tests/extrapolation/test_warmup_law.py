@@ -106,6 +106,7 @@ def draws():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.fit
 @pytest.mark.parametrize("batch", [512, 1024])
 def test_a_hard_start_is_given_the_updates_that_it_needs(draws, batch):

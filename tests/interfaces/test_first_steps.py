@@ -201,6 +201,7 @@ def test_an_update_is_timed_with_its_share_of_the_evaluations():
     assert 3e-3 <= seconds_per_sample(job, 0.3, workload) < 12e-3
 
 
+@pytest.mark.slow
 def test_the_time_of_a_real_workload_comes_from_a_process_of_its_own(folder):
     text = (ROOT / "examples" / "own_workload" / "cells.yaml").read_text()
     spec = hpo.parse_study(text, folder=ROOT / "examples" / "own_workload")

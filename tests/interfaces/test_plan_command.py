@@ -193,6 +193,7 @@ def test_every_launcher_can_be_named(study, launcher):
     assert planned(study, *SUMMIT, "--launcher", launcher)["launcher"] == launcher
 
 
+@pytest.mark.slow
 def test_a_plan_is_readable_in_a_hundred_columns(study):
     text = call(*SUMMIT, "--slot", "1", "--global-batch-size", "best", "--output", "plan")
     assert all(len(line.rstrip()) <= 100 for line in text.splitlines())
@@ -269,6 +270,7 @@ def test_what_cannot_be_asked_is_refused(study, arguments, words):
     assert words in call(*arguments, code=2)
 
 
+@pytest.mark.slow
 def test_costs_from_a_file(study):
     cost = study.folder / "cost.yaml"
     text = (

@@ -95,6 +95,7 @@ def test_the_default_folder_is_in_the_cache_and_follows_from_the_options(tmp_pat
     assert base.place() != folder
 
 
+@pytest.mark.slow
 def test_processes_that_ask_at_once_get_one_complete_data_set(tmp_path):
     program = (
         "import json, sys\n"

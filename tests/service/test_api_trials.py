@@ -259,15 +259,18 @@ def test_the_folder_of_a_study_is_that_of_whoever_entered_it_and_never_a_clients
         {"launcher": "flux"},
         {"launcher": "grid_engine"},
         {"launcher": "other", "micro_batch_size": 8},
-        {
-            "cost": {
-                "parameters": 10**6,
-                "gradient_tensors": 4,
-                "flops_per_sample": 1e9,
-                "activation_bytes_per_sample": 1e5,
-                "sample_bytes": 0,
-            }
-        },
+        pytest.param(
+            {
+                "cost": {
+                    "parameters": 10**6,
+                    "gradient_tensors": 4,
+                    "flops_per_sample": 1e9,
+                    "activation_bytes_per_sample": 1e5,
+                    "sample_bytes": 0,
+                }
+            },
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_plans_are_asked_for_as_from_the_command_line(api, asked):

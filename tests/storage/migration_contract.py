@@ -125,6 +125,7 @@ class MigrationContract:
         database.close()
         self.test_everything_an_earlier_release_wrote_is_read(empty_url, released)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("released", RELEASED[:1], indirect=True)
     def test_several_processes_open_an_earlier_database_at_once(self, empty_url, released):
         code = "import sys; from storage.store import Store; print(len(Store.open(sys.argv[1]).trials(1)))"

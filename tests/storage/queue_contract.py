@@ -227,7 +227,7 @@ class QueueContract:
         assert {study.state for study in store.studies()} == {StudyState.FINISHED}
         assert {study.attempts for study in store.studies()} == {1}
 
-    @pytest.mark.medium
+    @pytest.mark.slow
     def test_the_limit_of_an_owner_holds_between_processes(self, url, store):
         for number in range(12):
             submit(store, f"study {number}", owner=f"owner {number % 2}")

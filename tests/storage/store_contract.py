@@ -592,7 +592,7 @@ class StoreContract(
             studies = list(pool.map(lambda _: make_study(store), range(16)))
         assert studies == [store.study("digits")] * 16
 
-    @pytest.mark.medium
+    @pytest.mark.slow
     def test_processes_share_a_database(self, url, store, study):
         workers = [sweep(url, study.name, 25, 100) for _ in range(2)]
         printed = [

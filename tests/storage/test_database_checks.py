@@ -194,6 +194,7 @@ def test_a_database_of_ours_is_told_from_others(url, tmp_path, empty_postgres_ur
     assert not (tmp_path / "new.db").exists()
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_that_changes_what_is_stored_is_told(tmp_path):
     """In a file below the store; a bit in the room that no value takes changes nothing."""
     sound = tmp_path / "sound.db"

@@ -181,6 +181,7 @@ def test_a_worker_that_finds_nothing_and_a_token_in_use_take_no_lock(path):
         other.close()
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_first_opened_by_many_processes_at_once(path):
     code = "import sys; from storage.store import Store; Store.open(sys.argv[1]).close()"

@@ -79,7 +79,9 @@ def described(crops, width, height):
     }
 
 
-@pytest.mark.parametrize(("width", "height"), [(500, 375), (240, 640)])
+@pytest.mark.parametrize(
+    ("width", "height"), [(500, 375), pytest.param(240, 640, marks=pytest.mark.slow)]
+)
 def test_the_random_crop_is_that_of_the_published_procedure(width, height):
     indices = torch.arange(DRAWS)
     uniforms = sample_uniforms(3, torch.zeros_like(indices), indices, UNIFORMS).tolist()

@@ -292,6 +292,7 @@ def test_activations_of_a_transformer_and_their_changes_keep_their_size(optimize
     assert grown["mup"] < 1.1 and grown["standard"] > LEAST_GROWN[optimizer]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", cheapest(RESNET, "sgd"))
 def test_activations_of_a_residual_network_and_their_changes_keep_their_size(
     optimizer: str,

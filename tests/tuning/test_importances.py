@@ -314,6 +314,7 @@ def test_the_figures_are_optunas(result):
         figures.contour(result, "momentum", "x")
 
 
+@pytest.mark.slow
 def test_the_bars_show_what_was_found(result, found):
     bars = figures.importances(result).data
     shown = {

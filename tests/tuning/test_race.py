@@ -399,6 +399,7 @@ def test_a_race_with_settings_of_ones_own_trains_every_configuration_once_for_ea
     assert launched.settings["width"] == plan.job.settings.own["width"]
 
 
+@pytest.mark.slow
 def test_a_stored_race_that_repeated_itself_counts_once_and_goes_on(swept, raced, tmp_path):
     """As races with settings of one's own were stored: one training, three times."""
     (tmp_path / "hpo.db").write_bytes((swept[0] / "before.db").read_bytes())

@@ -55,6 +55,7 @@ def run_on_ray(one_ray, run):
     return functools.partial(run, workload="Slow", more="resources: {cpus_per_worker: 2}\n")
 
 
+@pytest.mark.slow
 def test_a_finished_study_is_not_trained_again_and_a_larger_budget_adds_to_it(run):
     first = run(trials=4)
     assert first.complete and len(first.trials) == 4
