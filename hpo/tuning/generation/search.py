@@ -69,6 +69,9 @@ NO_WARMUP, WARMUPS = 0.05, (0.02, 0.9)
 # be better than the best trained ones
 AMPLITUDES, CAREFUL = (0.4, 0.7), (0.0, 0.4)
 RISK = 1.0  # log epochs that a certain loss costs a recommendation
+# the same while none has reached the target, by the spend in epochs of the fastest: at first rates at which nothing
+# learns are as likely as lost ones, later only the latter
+SPENT, EARLY_RISKS = (1.0, 2.0), (0.4, 2.5)
 MARGIN = 0.1  # log epochs by which settings of a short look must be better than those that reached the target
 LEAST_LEFT = 0.02  # least 1 - momentum, if that is tuned: closer to 1 the rate counts no higher
 ALIKE = 0.35  # rates closer than this, in log, confirm each other
@@ -233,7 +236,8 @@ class Search:
         here = known.here()
         arrived = [each.seen for each in here if each.seen.state == "reached"]
         if not arrived:
-            return self._best(known, RISK)
+            spent = self._spent(seen, self._target) / known.epochs
+            return self._best(known, float(np.interp(spent, SPENT, EARLY_RISKS)))
         looks = [each.seen for each in here if not each.ended]
         settings = [self._moved(each, known) for each in (*arrived, *looks)]
         places, mean, _ = self._predicted(known, settings)
