@@ -9,6 +9,7 @@ from test_strategy import a_trial
 
 from hpo.extrapolation.evidence.evidence import Observation, ScaledSetting
 from hpo.study.spec import StudySpec
+from hpo.tuning.generation import search as generation_search
 from hpo.tuning.generation.curves import LearningCurve, compare, hopeless, predict_crossing
 from hpo.tuning.generation.search import ALIKE, CONFIRMED, DEPTH, LOST, WORTH, Search, Seen
 from hpo.tuning.generation.search_sampler import ForecastSampler
@@ -526,6 +527,28 @@ def test_what_has_not_begun_to_learn_is_not_recommended():
     assert search.recommendation([dead, learns])["learning_rate"] <= 0.045 * 1.01
     lower = [dead, seen_so(1, 0.045, [0.1, 0.1])]
     assert search.recommendation(lower)["learning_rate"] == pytest.approx(0.045)
+
+
+def test_before_any_has_arrived_a_loss_counts_the_more_the_more_was_spent(monkeypatch):
+    """Below the first spend it costs the first figure, above the second the second, and it only lowers the rate."""
+
+    def rate(risks, looks):
+        monkeypatch.setattr(generation_search, "EARLY_RISKS", risks)
+        return a_search().recommendation(seen[:looks])["learning_rate"]
+
+    seen = [
+        seen_so(at, each, [0.02 * each * step for step in range(1, 13)])
+        for at, each in enumerate((0.2, 1.1, 0.6, 1.4, 0.4, 0.9, 1.2, 0.8))
+    ]
+    spent = [
+        a_search()._spent(seen[:looks], 1024) / a_search()._known(seen[:looks], 1024).epochs
+        for looks in (2, 8)
+    ]
+    early, late = generation_search.SPENT
+    monkeypatch.setattr(generation_search, "SPENT", (1.01 * spent[0], 0.99 * spent[1]))
+    assert 0 < early < late and spent[0] < spent[1]
+    assert rate((0.0, 9.0), 2) == rate((0.0, 0.0), 2) > rate((9.0, 9.0), 2)
+    assert rate((0.0, 9.0), 8) == rate((9.0, 9.0), 8) < rate((0.0, 0.0), 8)
 
 
 def test_a_higher_rate_that_has_not_begun_to_learn_is_lost_and_a_lower_one_only_late():
