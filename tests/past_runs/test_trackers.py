@@ -209,7 +209,6 @@ def test_mlflow_that_is_not_installed(store, monkeypatch):
         MlflowTracker(study, stored_spec(study), "sqlite:///mlflow.db")
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 def test_mlflow_has_each_trial_once(store, tmp_path):
     mlflow = pytest.importorskip("mlflow")
