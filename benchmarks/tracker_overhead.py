@@ -40,31 +40,24 @@ from hpo.study.spec import parse_study
 from storage.records import Trial
 
 STUDY = """\
-name: {name}
-workload: resnet
-data: {{source: digits}}
-target: {{metric: top1, at_least: 0.999}}
+name: paced
 ladder: [64]
 search:
   optimizer: sgd
   learning_rate: {{log_uniform: [0.02, 0.5], role: scaled}}
 budget: {{trials: {trials}, epochs_per_trial: {epochs}}}
-resources: {{fused_trials: 2}}
 sampler: qmc
 trackers: {trackers}
 """
-
+DIGITS = """\
+workload: resnet
+data: {source: digits}
+target: {metric: top1, at_least: 0.999}
+resources: {fused_trials: 2}
+"""
 WAITING = """\
-name: {name}
 workload: waiting_steps:Waiting
-target: {{metric: loss, at_most: 0.001}}
-ladder: [64]
-search:
-  optimizer: sgd
-  learning_rate: {{log_uniform: [0.02, 0.5], role: scaled}}
-budget: {{trials: {trials}, epochs_per_trial: {epochs}}}
-sampler: qmc
-trackers: {trackers}
+target: {metric: loss, at_most: 0.001}
 """
 WORKLOAD = """
 import time
@@ -85,7 +78,7 @@ class Waiting(Workload):
 
     def training_batch(self, indices, epochs, seed):
         time.sleep(0.02)
-        return torch.ones(len(indices), 1), torch.arange(len(indices))[:, None] % 2 * 1.0
+        return self.evaluation_batch(indices)
 
     def evaluation_batch(self, indices):
         return torch.ones(len(indices), 1), torch.arange(len(indices))[:, None] % 2 * 1.0
@@ -186,13 +179,13 @@ def install(folder: Path) -> None:
 
 
 def sweep(
-    folder: Path, way: str, number: int, port: int, trials: int, epochs: int, study: str = STUDY
+    folder: Path, way: str, number: int, port: int, trials: int, epochs: int, task: str
 ) -> tuple[Sequence[Trial], list[str], float]:
     """Run one sweep beside a tracker; return its trials, the warnings, and the CPU seconds of its thread
     from the first evaluation to the last."""
     trackers = "[]" if way == "none" else f'[{{odd: {{way: {way}, port: "{port}"}}}}]'
     heard = _Heard()
-    text = study.format(name="paced", trackers=trackers, trials=trials, epochs=epochs)
+    text = task + STUDY.format(trackers=trackers, trials=trials, epochs=epochs)
     result = hpo.run_study(
         parse_study(text),
         storage=f"sqlite:///{folder}/{way}-{number}.db",
@@ -244,7 +237,7 @@ def main() -> None:
     parser.add_argument("--grace", type=float, default=5.0, help="seconds for a tracker at the end")
     parser.add_argument("--waiting", action="store_true", help="steps that wait, as for a GPU")
     asked = parser.parse_args()
-    study = WAITING if asked.waiting else STUDY
+    task = WAITING if asked.waiting else DIGITS
     beside.GRACE_SECONDS = asked.grace
     quotients: dict[str, list[float]] = {way: [] for way in WAYS}
     rounds: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -254,7 +247,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, silent_server() as port:
         folder = Path(name)
         install(folder)
-        sweep(folder, "none", -1, port, asked.trials, asked.epochs, study)  # loads the libraries
+        sweep(folder, "none", -1, port, asked.trials, asked.epochs, task)  # loads the libraries
         for number in range(asked.rounds):
             turn = number // 2 % len(WAYS)  # each way is at each place equally often
             order = (WAYS[turn:] + WAYS[:turn])[:: 1 if number % 2 == 0 else -1]
@@ -262,7 +255,7 @@ def main() -> None:
             for way in order:
                 with taken() as seconds:
                     trials, warnings, spent[way] = sweep(
-                        folder, way, number, port, asked.trials, asked.epochs, study
+                        folder, way, number, port, asked.trials, asked.epochs, task
                     )
                 found[way] = {trial.number: trial for trial in trials}
                 own[way].append(sum(seconds))

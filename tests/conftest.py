@@ -70,7 +70,6 @@ COSTLY = {
     ("service/test_api_trials.py",): 21,
     ("service/test_damaged_rows.py",): 21,
     ("extrapolation/test_raced.py",): 21,
-    ("extrapolation/test_warmup_law.py",): 21,
     ("extrapolation/test_forecast_recovery.py",): 21,
     ("planning/test_launchers_loop.py",): 19,
     ("planning/test_sweep_scripts.py",): 19,
@@ -107,6 +106,7 @@ COSTLY_IF_SLOW = {
     ("extrapolation/test_forecast_recovery.py",): 40,
     ("trainers/test_reducer.py",): 37,
     ("service/test_openapi.py",): 33,
+    ("extrapolation/test_warmup_law.py",): 20,
 }
 """Those of the tests that are marked slow."""
 

@@ -209,6 +209,7 @@ def test_mlflow_that_is_not_installed(store, monkeypatch):
         MlflowTracker(study, stored_spec(study), "sqlite:///mlflow.db")
 
 
+@pytest.mark.medium
 @pytest.mark.filterwarnings("ignore")  # MLflow's own
 def test_mlflow_has_each_trial_once(store, tmp_path):
     mlflow = pytest.importorskip("mlflow")

@@ -33,8 +33,6 @@ budget: {{trials: {trials}, epochs_per_trial: 10, evaluations_per_epoch: 1}}
 """
 
 SWEEPS = [name for name, its in SCHEDULERS.items() if its.sweeps]
-ONE_AND_SLOWER = ["slurm"]
-ONE_AND_SLOWER += [pytest.param(each, marks=pytest.mark.slow) for each in SWEEPS if each != "slurm"]
 
 
 @pytest.fixture
@@ -129,7 +127,7 @@ def test_the_names_of_account_and_partition_go_with_every_slot(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("on", ONE_AND_SLOWER)
+@pytest.mark.parametrize("on", SWEEPS)
 def test_an_array_of_agents_trains_a_study_of_a_server(folder, on):
     server = Server(folder)
     with Store.open(f"sqlite:///{folder}/hpo.db") as store:

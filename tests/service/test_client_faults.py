@@ -158,7 +158,7 @@ def test_clients_at_work_while_the_server_is_killed_again_and_again(server):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [pytest.param("sync", marks=pytest.mark.slow), "async"])
+@pytest.mark.parametrize("kind", ["sync", "async"])
 def test_events_go_on_where_a_dead_server_left_off(server, kind):
     server.start()
     server.wait_until_up()
