@@ -1,4 +1,4 @@
-"""How well earlier forecasts held: this widens or narrows the next interval, and counts towards its trust.
+"""The calibration of earlier forecasts, which widens or narrows the next interval and affects its trust.
 
 The error of a past forecast, in standard deviations of its own interval, should have a mean square of one. The observed
 mean square, pooled with a prior worth ``START_COUNTS`` forecasts, scales the spread of the next forecast.
@@ -46,7 +46,7 @@ class PastForecast:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How past forecasts did: ``held`` of ``count`` intervals held; ``scale`` multiplies the next one's spread."""
+    """Past forecasts: ``held`` of ``count`` intervals were confirmed; ``scale`` multiplies the next one's spread."""
 
     count: int = 0
     held: int = 0

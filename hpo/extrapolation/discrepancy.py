@@ -1,10 +1,10 @@
 """How trainings at one batch correct the laws, which are only roughly right there.
 
-The cost of a miss that the laws expect is the mean of a Gaussian process over the tuned settings at one batch, and the
-deviation of trainings from it is its discrepancy (Kennedy and O'Hagan 2000, "Predicting the output from a complex
-computer code when fast approximations are available"). One lucky training moves it by no more than its scatter allows.
-The size of the discrepancy is inferred from the trainings too: predictions are averaged over sizes, weighted by their
-marginal likelihood.
+A Gaussian process over the tuned settings at one batch has as its mean the cost of suboptimal settings that the laws
+expect; the deviation of trainings from that mean is the discrepancy (Kennedy and O'Hagan 2000, "Predicting the output
+from a complex computer code when fast approximations are available"). One lucky training moves it by no more than its
+scatter allows. The size of the discrepancy is inferred from the trainings too: predictions are averaged over sizes,
+weighted by their marginal likelihood.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Array: TypeAlias = NDArray[np.float64]
 # settings
 AMPLITUDES, PROBABILITIES = (0.1, 0.2, 0.4, 0.8), (0.25, 0.4, 0.25, 0.1)
 OFFSET = 1.0
-# share of a training's variance common to trainings with one seed (same initial weights and order of samples).
+# share of a training's variance that all trainings with its seed have in common (same initial weights, sample order).
 # AdamW on digits at 4 times the ladder, 9 configurations by 5 seeds: 0.086 of 0.143 in log epochs
 SEED_SHARE = 0.4
 LENGTH = 0.3  # in coordinates of the laws: a factor of 1.35 in the rate or in 1 - momentum
-WORTH = 1.2  # times the fewest epochs so far: the least that a stopped training counts as
-LOST_FACTOR = 1.5  # times the fewest epochs: what a diverged training counts as
+WORTH = 1.2  # a stopped training counts as at least this many times the fewest epochs so far
+LOST_FACTOR = 1.5  # a diverged training counts as this many times the fewest epochs
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ SHAPES = {
     "decay": "descent.log_decay",
     "wall": "descent.log_wall",
     "fewest_lags": "descent.log_fewest_lags",
-}  # of the laws of the epochs: name in a forecast -> unknown
+}  # parameters of the epoch laws: name in a forecast -> unknown of the model
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,12 @@ class Forecast:
 
     @property
     def recommended(self) -> bool:
-        """Whether its settings are a recommendation: they keep each constraint of the study more likely than not."""
+        """Whether its settings are recommended: they satisfy each constraint of the study more likely than not."""
         return all(each.likely for each in self.constraints)
 
     @property
     def critical_batch(self) -> Interval | None:
-        """The batch beyond which growing it pays less and less, with its 90 % interval."""
+        """The critical batch size, beyond which returns diminish, with its 90 % interval."""
         law = self.laws.get("epochs_to_target") or self.laws.get(SHORTFALL) or {}
         return law.get("B_crit")
 
@@ -163,10 +163,10 @@ def forecast(
 ) -> Forecast:
     """Forecast settings, epochs to target and trust at ``global_batch_size``; needs no random numbers.
 
-    ``budgets`` are epochs whose chance of reaching the target is wanted, besides multiples of the median. ``past``
-    forecasts with their outcomes widen or narrow the interval. ``race`` holds the trainings of the posterior's evidence
-    at this batch that compared a few settings, or that ``searched`` for them. If ``kept`` says that the settings would
-    break a constraint of the study, they are not a recommendation, and the reason says so.
+    ``budgets`` are epochs for which to give the chance of reaching the target, besides multiples of the median.
+    ``past`` forecasts with their outcomes widen or narrow the interval. ``race`` holds the trainings of the posterior's
+    evidence at this batch that compared a few settings, or that ``searched`` for them. If ``kept`` says that the
+    settings would violate a constraint of the study, they are not recommended, and the reason says so.
     """
     for budget in budgets:
         if not (np.isfinite(budget) and budget > 0):
@@ -228,7 +228,7 @@ def _with_constraints(
     if unsure:
         return (
             "medium" if trust == "high" else trust,
-            f"{reason} It is not sure that the constraints are kept: {'; '.join(unsure)}.",
+            f"{reason} It is uncertain whether the constraints are satisfied: {'; '.join(unsure)}.",
         )
     return trust, reason
 

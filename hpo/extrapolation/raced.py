@@ -1,12 +1,13 @@
-"""What a race at the batch itself changes: which settings to use there, and what to expect of them.
+"""The effect of a race at the batch itself: which settings to use there, and what to expect of them.
 
 The race's trainings are ordinary evidence, and the laws are fitted to them. But the laws are only roughly right at one
 batch. So the recommended settings, the raced ones, and others around them are compared by the laws' prediction plus the
 observed deviation from it, shrunk by the scatter of a training and of its seed (:mod:`hpo.extrapolation.discrepancy`):
-a single training, lucky or not, decides nothing, and no settings are used that are bolder than those that the sweep
-recommended or that two trainings survived. A lost training counts against its settings, against those with a rate at
-least as high and a warmup at most as long, and, if none of these survived, against those near it; one that was not lost
-counts for its own settings and for those with a lower rate and a longer warmup.
+a single training, lucky or not, decides nothing, and no settings are used that are bolder (a higher rate, a shorter
+warmup) than those that the sweep recommended or that two trainings survived. A lost training counts against its
+settings, against those with a rate at least as high and a warmup at most as long, and, if none of these survived,
+against those near it; one that was not lost counts for its own settings and for those with a lower rate and a longer
+warmup.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from hpo.extrapolation.recommend import PARTICLES, Choice, Choices, price
 
 Array: TypeAlias = NDArray[np.float64]
 
-# trainings that the laws' prediction of a risk is worth: usually all seeds of one configuration are lost or none is, so
+# weight of the laws' prediction of a risk, in trainings: usually all seeds of one configuration are lost or none is, so
 # one that was not lost says much about the next
 RISK_COUNTS = 2.0
 # share of the trainings that are not lost but dropped as far behind: it separates a lost training from a slow one
@@ -107,7 +108,7 @@ class _Place:
         )
 
     def lost_with(self, other: _Place) -> bool:
-        """Whether a loss of the other counts against this one: beyond it, or near it and never seen to survive."""
+        """Whether a loss of the other counts against this one, which lies beyond it, or near it without a survivor."""
         near = self.rate > BELOW_A_LOSS * other.rate and self.warmup < other.warmup / BELOW_A_LOSS
         return self.beyond(other) or (near and not self.stood)
 
@@ -129,7 +130,7 @@ def after_race(
     *,
     searched: bool = False,
 ) -> tuple[Choices, Raced | None]:
-    """Return the settings to use after a race, of those raced and of ``choices``, the best by the laws; and the race.
+    """Return the settings to use after a race, from those raced and ``choices`` (the best by the laws), and the race.
 
     ``trainings`` are those of the race at ``global_batch_size``, which are part of the posterior's evidence. If there
     are none, or no learning rate was tuned, the choices are unchanged. If the settings were ``searched`` at this very
@@ -249,10 +250,10 @@ def _judged(
 
 
 def _risk(places: Sequence[_Place], raced: Sequence[_Place]) -> Array:
-    """The laws' risk, updated by trainings that were lost or not: (places,), each a beta-binomial.
+    """The laws' risk, updated by which trainings were lost: (places,), each by a beta-binomial model.
 
-    A training that was dropped may have been lost or slow: it counts as lost with the probability that the laws give
-    this, and as slow if these settings or bolder ones reached the target.
+    A training that was dropped may have been lost or slow: it counts as lost with the probability that the laws give,
+    and as slow if these settings or bolder ones reached the target.
     """
     lost = []
     for place in raced:

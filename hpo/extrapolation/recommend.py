@@ -36,7 +36,7 @@ AWAY = np.array(
 )  # distances from the best that are searched
 PARTICLES = 800  # that evaluate a grid of rates and warmups
 STEP = 0.06  # of the grid in log rate
-WIDER = 2.0  # times as far, if settings may break a constraint of the study
+WIDER = 2.0  # times as far, if settings may violate a constraint of the study
 WARMUPS = 20  # of the grid, evenly spaced in the log of the updates
 LONGEST = 1.0  # share of the epochs that a warmup may take
 
@@ -53,8 +53,8 @@ class Choice:
 class Choices(Mapping[str, Choice]):
     """The choice of each tuned setting at one batch; ``warmup_epochs`` is the warmup, chosen or the usual one.
 
-    ``log_shift`` corrects the laws' log epochs, and ``risk_factor`` multiplies the laws' risk, by trainings with
-    exactly these settings.
+    ``log_shift`` corrects the laws' log epochs, and ``risk_factor`` multiplies the laws' risk, according to trainings
+    with exactly these settings.
     """
 
     log_batch: float
@@ -80,7 +80,7 @@ class Choices(Mapping[str, Choice]):
     def cost(self, posterior: Posterior, rate_factor: float = 1.0) -> Array:
         """Logarithm of the factor on the epochs of the best settings at the full rate throughout: (particles,).
 
-        It includes the cost of missing the best settings, with the rate off by a factor, and the warmup. With a fixed
+        It includes the cost of suboptimal settings, with the rate off by a factor, and the warmup. With a fixed
         budget it is the factor on the shortfall after it.
         """
         return self.cost_and_risk(posterior, rate_factor)[0]
@@ -135,7 +135,7 @@ def recommend(
     """Return the settings to use at a batch.
 
     The momentum is chosen first, because the best learning rate depends on it; the rate and the warmup last, together.
-    Settings that would break a constraint of the study according to ``kept`` count as likely to be lost.
+    Settings that would violate a constraint of the study according to ``kept`` count as likely to be lost.
     """
     model, chosen = posterior.model, dict[str, Choice]()
     kept = kept if kept is not None and kept.fits else None
@@ -184,9 +184,9 @@ def outlooks(kept: KeptConstraints, choices: Choices) -> tuple[ConstraintOutlook
 
 
 def regret_at(posterior: Posterior, global_batch_size: float) -> float:
-    """The expected log factor on the epochs by which the settings recommended at a batch miss the best there.
+    """The expected log ratio of the epochs with the settings recommended at a batch to those with the best there.
 
-    It is the mean over the posterior; a training that misses by more than a factor of ``SLOW`` is given up.
+    It is the mean over the posterior; a training that takes more than ``SLOW`` times the epochs is given up.
     """
     log_batch = np.array([np.log(global_batch_size)])
     choices, total = recommend(posterior, float(log_batch[0])), np.zeros(len(posterior.residuals))
@@ -303,14 +303,14 @@ def _start(posterior: Posterior, others: Choices, kept: KeptConstraints | None) 
 
 @dataclass(frozen=True)
 class Breaking:
-    """The risk that settings break a constraint of the study at a batch; settings that are not tried are ``usual``."""
+    """The risk that settings violate a constraint of the study at a batch; those that do not vary are ``usual``."""
 
     kept: KeptConstraints
     log_batch: float
     usual: Mapping[str, float]
 
     def joined(self, risk: Array | None, tried: Mapping[str, Array], cost: Array) -> Array:
-        """The risk that a training is lost or breaks a constraint; ``risk`` and result are (particles, places)."""
+        """The risk that a training is lost or violates a constraint; ``risk`` and result are (particles, places)."""
         places = cost.shape[-1]
         settings = {name: np.full(places, value) for name, value in self.usual.items()} | dict(
             tried
@@ -364,7 +364,7 @@ def _least_expected(
 ) -> float:
     """The middle of the coordinates with the least expected factor, between ``low`` (lower for a rate) and ``high``.
 
-    The range is wider if settings may be ``breaking`` a constraint.
+    The range is wider if settings may violate a constraint (``breaking``).
     """
     low = low - float(np.log(SLOW)) if response.risk(np.array([low])) is not None else low
     if breaking is not None:

@@ -96,7 +96,7 @@ def regime(posterior: Posterior, global_batch_size: float) -> str:
 
 
 def law_disagreement(posterior: Posterior, global_batch_size: float) -> float:
-    """Factor between the medians of the sharper-turning and the softer-turning half of the particles."""
+    """Factor between the median epochs of the half of the particles with a sharper transition and of the other half."""
     expected = posterior.model.mean(posterior.values, np.array([np.log(global_batch_size)]))[:, 0]
     shape = posterior.model.turn(posterior.values)
     sharp = shape > np.median(shape)
@@ -139,7 +139,7 @@ def _grave(posterior: Posterior, *, needs_growth: bool) -> list[str]:
 
 
 def _one_rate(posterior: Posterior) -> list[str]:
-    """The doubt where batches far apart were all trained with one learning rate: none of them tells how to tune it."""
+    """The doubt if batches far apart were all trained with one learning rate, as then nothing shows how to tune it."""
     first, last = posterior.evidence.batches[0], posterior.evidence.batches[-1]
     alike = [
         law for law in posterior.model.laws if law.name == RATE and law.tried[0] == law.tried[1]
@@ -147,8 +147,8 @@ def _one_rate(posterior: Posterior) -> list[str]:
     if not alike or last < ONE_RATE_OVER * first:
         return []
     return [
-        f"batches from {first} to {last} were all trained with one learning rate, so that nothing shows how it goes "
-        "with the batch, nor how soon a tuned one arrives"
+        f"batches from {first} to {last} were all trained with one learning rate, so nothing shows how it changes "
+        "with the batch, nor how soon a training with a tuned one reaches the target"
     ]
 
 

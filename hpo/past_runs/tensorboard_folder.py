@@ -201,7 +201,7 @@ def _fields(message: bytes) -> dict[int, list[Any]]:
         else:
             raise IndexError(f"a field of the unknown kind {kind}")
         if place > len(message):
-            raise IndexError("a field that ends behind its message")
+            raise IndexError("a field that extends beyond its message")
         found[number].append(value)
     return found
 

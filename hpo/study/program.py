@@ -126,6 +126,6 @@ def faults_of_program(
 
 
 def reads_seed(program: ProgramSection | None) -> bool:
-    """Whether a repetition gets its seed: true for every workload, and for a program whose command reads it."""
+    """Whether a repetition gets its seed: always without a program, and for a program if its command reads the seed."""
     options = program and program.options
     return not options or options.reads_trial or "seed" in placeholders(options.words)

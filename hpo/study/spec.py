@@ -1,7 +1,7 @@
 """StudySpec: the checked content of a study file.
 
 ``load_study(path)`` and ``parse_study(text)`` return a frozen :class:`StudySpec`, or raise one
-:class:`hpo.errors.SpecError` that lists every fault with its line: no other error comes of a bad study file.
+:class:`hpo.errors.SpecError` that lists every fault with its line: a bad study file raises no other error.
 Reading one imports no training or database library.
 """
 
@@ -376,7 +376,7 @@ class StudySpec(Section):
 def usual_sampler(study: StudySpec) -> str:
     """The default sampler of a study: the search at full scale if it is possible, else TPE on the ladder.
 
-    It is possible if the budget is left to it, or if trainings at the full-scale batch can find the best rate:
+    It is possible if it may choose the budget itself, or if trainings at the full-scale batch can find the best rate:
     that batch may be trained here (a program must be able to accumulate gradients), ``learning_rate`` is scaled, all
     scaled settings are numbers, and there are ``LEAST_SEARCH`` trainings or more.
     """

@@ -19,7 +19,7 @@ from trainers.job import Target
 
 LONGEST_WORD = 100  # characters of a name
 MOST_EPOCHS = 1e6
-UNTOLD = 1.0  # placeholder epochs of a budget that cannot be converted to epochs, which is reported as its own fault
+UNTOLD = 1.0  # placeholder epochs of a budget that cannot be converted to epochs, which is reported as a separate fault
 _ENTROPIES = ("loss", "perplexity", "ppl", "nll", "bits", "bpb", "bpc", "energy")
 _ERRORS = ("error", "err", "mse", "rmse", "mae", "wer", "cer")
 LOWER_IS_BETTER = frozenset((*_ENTROPIES, *_ERRORS))
@@ -43,7 +43,7 @@ class BestWithin(Section):
 
 
 class StudyTarget(Section):
-    """The metric and the threshold that end a training: at least it, or at most it.
+    """The metric and the threshold that end a training, a lower or an upper bound.
 
     With ``best_within`` there is no threshold: every training runs to the end of that budget, and the best metric
     within it counts. ``direction`` then says which direction of the metric is better, if its name does not.

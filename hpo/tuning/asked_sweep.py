@@ -55,7 +55,7 @@ class AskedSweep(Sweep):
                 self.judge(trial, self.points(trial))
 
     def _queue_again(self) -> None:
-        """Do nothing: trials in flight are held by those who train them."""
+        """Do nothing: trials in flight are held by the clients that train them."""
 
     def look(self) -> None:
         """Read the trials that others have added, ended or given back."""

@@ -83,8 +83,8 @@ class RayResultCallback(tune.Callback):  # type: ignore[misc]
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record that the trial's process died more often than it may be restarted; ignore it if the sweep is ending.
 
-        Tune also gives up a trial, even with restarts left, if it reused the process of an ended one that was dead
-        itself, on a lost machine. Such a trial is started again.
+        Tune also gives up a trial, even with restarts left, if the trial reused the process of an ended one and that
+        process was already dead, on a lost machine. Such a trial is started again.
         """
         if self._sweep.interrupted:
             return

@@ -1,4 +1,4 @@
-"""Interrupts work of this process that does not check itself whether to stop: generated data, a simulation, a fit.
+"""Interrupts work of this process that does not itself check whether to stop: generated data, a simulation, a fit.
 
 A thread checks a few times a second whether to stop. If so, and after the work has had a moment to end by itself, it
 raises :class:`WorkInterrupted` in the working thread: in the main thread by a signal, which also ends a blocking system
@@ -84,7 +84,7 @@ class Interrupter(PeriodicThread):
             raise WorkInterrupted
 
     def tick(self) -> None:
-        """Check whether to stop, and interrupt the work once that has been so for long enough."""
+        """Check whether to stop; interrupt the work once the grace period is over."""
         if not self._stop():
             self._asked_at = None
             return

@@ -73,7 +73,7 @@ class TrialResources:
         return max(1, int(self.cpus_per_worker))
 
     def concurrent(self, machines: Sequence[Machine]) -> int:
-        """Return how many trials fit at once; raise :class:`TuningError` if none does, as it would wait for ever."""
+        """Return how many trials fit at once; raise :class:`TuningError` if none does, as it would wait forever."""
         room = [
             min(
                 math.floor(machine.get(kind, 0.0) / count + 1e-9)

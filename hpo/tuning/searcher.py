@@ -11,8 +11,8 @@ from hpo.tuning.trainings import Trainings
 
 
 class SweepSearcher(Searcher):  # type: ignore[misc]
-    """Gives Tune the next training. Results reach the sweep through the callback, not through this class: here Tune
-    would report a trial that the scheduler stopped as an ordinary result.
+    """Gives Tune the next training. Results reach the sweep through the callback, not through this class, to which Tune
+    reports a trial that the scheduler stopped as an ordinary result.
     """
 
     def __init__(self, sweep: Trainings) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 from hpo.tuning.generation.curves import hopeless
 
 MILESTONES = (1.0, 2.0)
-"""Times the fewest epochs of the rung. Half of the trainings continue past each, which keeps enough of a rung's
+"""Multiples of the fewest epochs of the rung. Half of the trainings continue past each, which keeps enough of a rung's
 response to fit a law."""
 
 EARLIEST, UNKNOWN = (1 / 16, 1 / 8), (1 / 4, 1 / 2)
@@ -32,7 +32,7 @@ target."""
 
 
 FAR_BEHIND = 1.4
-"""Times the fewest epochs of any training of a race so far: a training that needs more is dropped."""
+"""A race drops a training that needs more than this many times the fewest epochs of any of its trainings so far."""
 
 
 @dataclass
@@ -148,7 +148,7 @@ class LadderASHA:
 
 
 class CurveStopping:
-    """Stops a trial at its limit of epochs, or as soon as its learning curve predicts that it will miss it.
+    """Stops a trial at its limit of epochs, or as soon as its learning curve predicts that it will exceed it.
 
     The limit is ``config["limit_epochs"]``, beyond which a trial adds little to the forecast, or the current ``most``
     if that is lower; ``config["limit_reason"]`` may say why. Curves are not judged if ``config["by_curve"]`` is false.

@@ -4,7 +4,7 @@ The database is the only source of truth. A trial is written there before it sta
 its end when it ends; so trainings that are killed at any moment resume from the database: finished trials stay,
 trials that were in flight restart from their last checkpoint. A subclass decides which training is next, from the
 trials alone. This module is independent of what runs the trials: Ray Tune calls these methods from ``tuner``. An error
-of the database or of the trainings is kept and ends them in order, because Tune does not clean up after an exception.
+of the database or of the trainings is kept and ends them cleanly, because Tune does not clean up after an exception.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Trainings:
         self._again: Counter[int] = Counter()
         self._interrupted = False
         self.resources: dict[str, Any] = {}
-        """The resources of each trial, for :class:`~hpo.tuning.resources.TrialResources`; set by who runs the trials.
+        """The resources of each trial, for :class:`~hpo.tuning.resources.TrialResources`; set by their runner.
         """
         self.spent = ""
         self.failure: HpoError | StoreError | None = None

@@ -38,7 +38,7 @@ class TrialWorker:
             return ray.util.get_node_ip_address(), int(free.getsockname()[1])
 
     def join(self, place: WorkerPlace, threads: int, *, program: bool) -> None:
-        """Connect to the other workers, unless they are a program's, which connect by themselves."""
+        """Connect to the other workers, unless they belong to a program, whose workers connect by themselves."""
         os.environ["OMP_NUM_THREADS"] = str(threads)
         communicator = None
         if not program:

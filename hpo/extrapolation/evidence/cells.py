@@ -17,8 +17,8 @@ def read_lines(
 ) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Return the header, and every row that is not empty with its line number.
 
-    The header is only checked to be present and without repeated columns. An :class:`EvidenceError` for an empty file
-    names the ``required`` columns, and one for a file without rows says ``one_row_per`` what.
+    The header must be present, without repeated columns; nothing else about it is checked. The :class:`EvidenceError`
+    for an empty file names the ``required`` columns; that for a file without rows asks for one row per ``one_row_per``.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -98,5 +98,5 @@ def number(
         raise EvidenceError(f"{where} must be {bound}, but got {text!r}")
     bounded = math.isfinite(max(above, at_least))  # a setting without bounds may be any number
     if bounded and value and (fault := dataclasses.replace(AMOUNT, name=where).fault(abs(value))):
-        raise EvidenceError(f"{fault}, which no measurement can be")
+        raise EvidenceError(f"{fault}, which is impossible for a measurement")
     return value

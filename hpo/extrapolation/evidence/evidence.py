@@ -11,7 +11,7 @@ from hpo.errors import EvidenceError
 from trainers.job import Question
 
 STATES = ("reached", "censored", "diverged", "pruned")
-LEAST_RUNS_OF_A_RECIPE = 4  # a setting is run this often only after it was chosen
+LEAST_RUNS_OF_A_RECIPE = 4  # a configuration is run this often only after it was chosen
 Scale: TypeAlias = Literal["log", "linear"]
 
 
@@ -44,11 +44,11 @@ class Observation:
     """One trial: a training with its settings, global batch size and seed.
 
     ``state`` is "reached", "censored" (the budget ended first), "diverged" or "pruned".
-    ``epochs`` is epochs to the target if ``state`` is "reached", else the epochs trained when it ended.
+    ``epochs`` counts the epochs to the target if ``state`` is "reached", else the epochs trained when it ended.
     The target was reached in (epochs - resolution_epochs, epochs], between two evaluations.
     If the evidence is on a fixed budget, "reached" says that the trial trained to the end of it, and ``epochs`` is its
     shortfall then (:meth:`trainers.job.Question.need`), or a lower bound of that for a training that was stopped.
-    Trainings at one batch with one ``seed`` share initial weights and order of samples; None if unknown.
+    Trainings at one batch with the same ``seed`` share initial weights and sample order; it is None if unknown.
     """
 
     global_batch_size: int
@@ -100,8 +100,8 @@ class Evidence:
     """Everything that one forecast is based on: trials, rows of a table, or both; at least one of them.
 
     ``tuned`` names the numeric settings that were tuned at every rung (role ``scaled``), to be extrapolated.
-    ``question`` is set if the trainings were asked how good they get within a fixed budget; None if they were asked how
-    soon they reach their target.
+    ``question`` is set if the evidence shows how good trainings get within a fixed budget; it is None if the evidence
+    shows how soon they reach their target.
     ``full_scale`` holds the size of the model and the length of the training that a forecast is for, by the names of
     settings that every trial and row has; empty if these are the same in all. ``carried`` are those of its names over
     which the parametrization transfers the learning rate.

@@ -32,8 +32,8 @@ def study_evidence(
 ) -> Evidence:
     """Return the evidence of the trials on how the settings that ``space`` scales move with the batch size.
 
-    ``noise_scales`` are measured gradient noise scales in samples, by the id of the trial; ``question`` is what the
-    trials were asked, by default the epochs to their target. ``full_scale`` holds the sizes of model and training if
+    ``noise_scales`` are measured gradient noise scales in samples, by the id of the trial; ``question`` is the
+    question of the study, by default the epochs to the target. ``full_scale`` holds the sizes of model and training if
     trials differ in them (they are among the settings of a trial), ``carried`` those over which the learning rate stays
     constant. Raises :class:`EvidenceError` if no trial is informative.
     """

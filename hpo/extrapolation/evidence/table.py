@@ -1,7 +1,7 @@
 """Reads evidence from a CSV table: one row per configuration, tuned or not.
 
 Columns: ``global_batch_size``, ``epochs_to_target`` (any positive unit); optional ``runs``, ``sd``,
-``samples_per_epoch``; ``state``, how a run ended (``epochs_to_target`` is then where it ended, 0 or more); any setting
+``samples_per_epoch``; ``state``, how a run ended (``epochs_to_target`` is then when it ended, 0 or more); any setting
 by its name in TrainingSettings. Every other column is a free setting, forecast like the others if all of its cells
 are numbers. An empty cell of an optional column means "unknown", an empty state that the target was reached.
 
@@ -121,7 +121,7 @@ def _as_needs(
                     f"{path}, line {line}, column {metric!r} must {rule}, but got {cells[metric]!r}"
                 )
             kept["epochs_to_target"] = repr(need)
-            if "sd" in kept:  # sd of the odds (1 - m) / m, by their slope
+            if "sd" in kept:  # sd of the odds (1 - m) / m, by the delta method
                 sd = number(path, line, "sd", cells, at_least=0)
                 slope = 1 / max(value, LEAST_SHORTFALL) ** 2
                 kept["sd"] = repr(sd * (slope if question.target.higher_is_better else 1.0))
@@ -184,7 +184,7 @@ def _state(path: Path, line: int, cells: Mapping[str, str]) -> str:
 
 
 def _texts(tables: Sequence[tuple[int, Mapping[str, str]]]) -> set[str]:
-    """The free columns with a cell that is not a number: words, which have no law."""
+    """The free columns with a cell that is not a number: no law can extrapolate them."""
     found = set()
     for _, cells in tables:
         for name in cells.keys() - {*REQUIRED, *OPTIONAL, *names()}:
@@ -232,7 +232,7 @@ def _setting(path: Path, line: int, name: str, cells: Mapping[str, str], texts: 
 
 
 def _word(path: Path, line: int, name: str, text: str) -> Any:
-    """Return a choice or a switch; lists are kept as given."""
+    """Return a categorical or boolean value; lists are kept as given."""
     switch = {"true": True, "false": False}.get(text.lower())
     value: Any = text if switch is None else switch
     if not isinstance(default_of(name), tuple):

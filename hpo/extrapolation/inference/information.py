@@ -6,10 +6,11 @@ variance, a training at rung r observes log need = J_r z + residual_r + scatter,
     precision = 1 + sum over r of n_r share J_r' J_r / R        variance of anything with gradient g = g precision^-1 g'
 
 (Chaloner and Verdinelli 1995, Statistical Science 10, sections 2 and 4: the expected gain of a design in the linear
-normal model, and its mean over a posterior where the model is not linear). More trainings are never expected to be less
-informative. J_r is the mean over settings on both sides of the rung's best, as a sampler tries them; R is the variance
-of a Student's t with the scatter of trainings, by its Fisher information; ``share`` is the share of them that train to
-their end. The regret is the cost of missing the best settings at the full scale, half their curvature times variance.
+normal model, and its mean over a posterior where the model is not linear). The expected information never decreases
+with more trainings. J_r is the mean over settings on both sides of the rung's best, as a sampler tries them; R is the
+variance of a Student's t with the scatter of trainings, by its Fisher information; ``share`` is the share of them that
+train to their end. The regret is the expected cost of suboptimal settings at full scale: half its curvature times the
+variance.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ class Information:
     """The information of a training at each rung; the arrays are (particles, rungs or unknowns, unknowns).
 
     ``prior`` is the precision before any training, ``told`` what one training at each rung adds to it, ``forecast`` the
-    slope of the log need at full scale. ``missed`` has for each tuned setting the slope of its best coordinate there
-    and the curvature of the cost of missing it; ``run_variance`` is that of the mean of a few runs. ``regret_times`` is
-    the factor from the linearized regret to the regret.
+    slope of the log need at full scale. ``missed`` holds for each tuned setting the slope of its best coordinate
+    there and the curvature of the cost of a deviation from it; ``run_variance`` is the variance of the mean of a few
+    runs. ``regret_times`` is the factor from the linearized regret to the regret.
     """
 
     prior: Array
@@ -251,7 +252,7 @@ class _Linearised:
         )
 
     def _curvature(self, index: int) -> Array:
-        """Second derivative of the cost of missing the best value of a setting at full scale: (particles,)."""
+        """Second derivative of the cost of a setting at its best value at full scale: (particles,)."""
         law, step = self._laws[index], 0.5
         response = law.response(self._values, self._full)
         unit = response.unit

@@ -1,15 +1,15 @@
-"""Whether trainings with given settings at a batch would keep the constraints of a study: by linear regression.
+"""Predicts by linear regression whether trainings with given settings at a batch satisfy the constraints of a study.
 
 Every training that ended reports the constrained figures, whether or not it reached the target. Their expectations are
 
     memory              m(B) = a + b B                        a fixed part, and a part per sample of the batch
-    seconds a sample    s(B) = a + b / B                      the fixed cost of an update, spread over its samples
+    seconds per sample  s(B) = a + b / B                      the fixed cost of an update, spread over its samples
     another metric      y    = a + b log B + sum_i (c_i x_i + d_i x_i^2)    x_i the tuned settings, in logs if so tuned
 
 with independent normal errors. The coefficients have a weak normal prior on features scaled to deviation 1, the error's
-variance a scaled inverse chi-square prior: no figure is known better than to ``RELATIVE_ERROR``. The prediction has a
-Student distribution (Gelman et al., Bayesian Data Analysis, 3rd edition, section 14.2), wider farther from the data;
-its degrees of freedom are the trainings less the coefficients that they determine, the trace of the hat matrix.
+variance has a scaled inverse chi-square prior: no figure is known better than to ``RELATIVE_ERROR``. The prediction has
+a Student distribution (Gelman et al., Bayesian Data Analysis, 3rd edition, section 14.2), wider farther from the data;
+its degrees of freedom are the trainings minus the coefficients that they determine, the trace of the hat matrix.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Array: TypeAlias = NDArray[np.float64]
 
 RELATIVE_ERROR = 0.01
 PRIOR_PRECISION = 1e-3  # of a coefficient, on a feature of deviation 1, in units of the error
-PRIOR_RUNS = 1.0  # trainings that the prior on the error is worth
+PRIOR_RUNS = 1.0  # weight of the prior on the error, in trainings
 LIKELY = 0.5
-"""Settings that keep a constraint with less than this probability are not recommended."""
+"""Settings that satisfy a constraint with less than this probability are not recommended."""
 SURE = 0.9
-"""A probability below this is a doubt."""
+"""A probability below this is reported as a doubt."""
 _LEVEL = 0.95
 
 
@@ -43,7 +43,7 @@ _LEVEL = 0.95
 class ConstraintOutlook:
     """The prediction for a constraint with the recommended settings at a batch, fitted to ``trainings`` trainings.
 
-    ``expected`` is the 90 % interval of the figure of one training, ``chance`` the probability that it keeps the bound.
+    ``expected`` is the 90 % interval of the figure of one training, ``chance`` the probability that it meets the bound.
     """
 
     constraint: Constraint
@@ -53,14 +53,14 @@ class ConstraintOutlook:
 
     @property
     def likely(self) -> bool:
-        """Whether the constraint is kept with at least even odds."""
+        """Whether the constraint is satisfied with at least even odds."""
         return self.chance >= LIKELY
 
     def __str__(self) -> str:
         ends = self.expected
         return (
             f"{self.constraint.name} is expected to be {ends.median:.3g} ({ends.low:.3g} to {ends.high:.3g}) and must "
-            f"be {self.constraint.rule}, which it keeps with a chance of {self.chance:.0%}"
+            f"be {self.constraint.rule}, which has a probability of {self.chance:.0%}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class FigureFit:
         return rows @ self.mean, np.sqrt(self.scale * (1.0 + spread))
 
     def chance(self, log_batch: float, settings: Mapping[str, Array]) -> Array:
-        """Probability that a training keeps the bound: (places,)."""
+        """Probability that a training meets the bound: (places,)."""
         location, scale = self.told(log_batch, settings)
         beyond = (self.constraint.bound - location) / scale
         return _student(self.freedom, beyond if self.constraint.at_most else -beyond)
@@ -128,7 +128,7 @@ class KeptConstraints:
         self.fits = tuple(fits)
 
     def chance(self, log_batch: float, settings: Mapping[str, Array]) -> Array:
-        """Probability that all constraints are kept, assumed independent: (places,)."""
+        """Probability that all constraints are satisfied, assumed independent: (places,)."""
         chances = [fit.chance(log_batch, settings) for fit in self.fits]
         return np.asarray(functools.reduce(np.multiply, chances, np.ones(1)))
 
@@ -140,7 +140,7 @@ class KeptConstraints:
         return tuple(fit.outlook(log_batch, columns) for fit in self.fits)
 
     def mendable(self, log_batch: float, settings: Mapping[str, Array]) -> Array:
-        """Probability that a constraint is broken, beyond the least over all places: (places,)."""
+        """Probability that a constraint is violated, beyond the least over all places: (places,)."""
         broken = 1.0 - self.chance(log_batch, settings)
         least = float(broken.min())
         return np.asarray((broken - least) / max(1.0 - least, 1e-9))

@@ -1,9 +1,9 @@
 """The joint model: the prior, and the likelihood of trials and table rows over all unknowns at once.
 
-log epochs = log E_min + log growth(B) + residual(configuration) + cost of the settings' misses + scatter. The
+log epochs = log E_min + log growth(B) + residual(configuration) + cost of suboptimal settings + scatter. The
 residual is a Gaussian process over log B: part of it is shared by neighbouring rungs, part is each
 configuration's own, because recipes change from rung to rung. Rows of a table are tuned configurations:
-they have no cost of a miss, but their settings scatter around the best ones.
+their settings add no cost, but scatter around the best ones.
 
 If the evidence is on a fixed budget, ``log epochs`` stands for the logarithm of the shortfall after it, and the effects
 of the batch and the settings are multiplied by an exponent (:mod:`hpo.extrapolation.laws.fixed_budget`).
@@ -52,7 +52,7 @@ SHOWN = Normal(
 )  # logit of the share of lost trainings that diverge; others go on without progress
 TRIAL_SCATTER = Normal(float(np.log(0.09)), 0.7)
 BAD, FAR_HALF = 0.9, 0.5
-# relative error of the cost of a miss: smaller if the law of descent gives the cost
+# relative error of the cost of suboptimal settings: smaller if the law of descent gives that cost
 FAR_MISS, FAR_MISS_OF_DESCENT = Normal(float(np.log(0.12)), 0.6), Normal(float(np.log(0.06)), 0.7)
 
 
@@ -60,8 +60,8 @@ FAR_MISS, FAR_MISS_OF_DESCENT = Normal(float(np.log(0.12)), 0.6), Normal(float(n
 class Model:
     """Everything that the likelihood needs; the sampler calls :meth:`log_posterior`.
 
-    ``apart`` holds the unknowns of settings of table rows that share none with the rest, one layout per setting:
-    the joint density is the product, so they are sampled one by one.
+    ``apart`` holds the unknowns of those settings of table rows that share none with the rest, one layout per
+    setting: the joint density is a product of their densities, so they are sampled separately.
     """
 
     layout: Layout
@@ -95,7 +95,7 @@ class Model:
     def _log_likelihood_of_noise_scale(self, values: Values) -> Array:
         """The noise scale predicts the critical batch, and the batch where the best rate levels off.
 
-        It is measured without momentum: B_crit of a quadratic is larger by the full speed-up, of others by a part.
+        It is measured without momentum, which raises B_crit by its full speed-up on a quadratic, by less elsewhere.
         """
         expected, doubt = self.log_noise_scale or 0.0, 0.0
         if self.descent is not None:
@@ -197,8 +197,8 @@ def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
     """Return the models of one body of evidence: the general one, for trials of SGD also one with the law of descent,
     and for Adam and AdamW one with their own law.
 
-    A table that is a sweep is read as trials. The law of descent gives the updates to target on one quadratic: it does
-    not apply to a fixed budget, nor to trainings of several sizes, which are several quadratics.
+    A table that holds a sweep is read as trials. The law of descent gives the updates to target on one quadratic: it
+    does not apply to a fixed budget, nor to trainings of several sizes, which are several quadratics.
     """
     aggregates, observations = list(evidence.aggregates), list(evidence.observations)
     if _is_sweep(aggregates, list(evidence.full_scale)):
@@ -225,10 +225,10 @@ def told_apart(
 ) -> list[Observation]:
     """Return the trainings of a fixed budget, with those that made no progress marked as censored.
 
-    A training that got stuck near its start has no cost by the laws: it was lost, though it did not diverge, and its
-    shortfall depends on the task. Take the log distance from the best of its batch (and of its size and length, the
-    settings ``scales``) to the bad ones (the tenth worst of a hundred): a training in the farther half is only known to
-    lie there.
+    The laws do not describe a training that got stuck near its start: it was lost, though it did not diverge, and its
+    shortfall depends on the task. The log distance from the best of its batch (and of its size and length, the settings
+    ``scales``) to the bad ones (the tenth worst of a hundred) is halved: a training in the farther half is only known
+    to lie there.
     """
     ended = [item for item in observations if item.state == "reached"]
     best: dict[tuple[object, ...], float] = {}

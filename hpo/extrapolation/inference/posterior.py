@@ -32,7 +32,7 @@ TYPICAL_RUNS = 5  # runs over which the mean of a new configuration is taken
 
 @dataclass(frozen=True)
 class Posterior:
-    """Equally likely particles of the unknowns; ``note`` says where the fit is wider than it should be.
+    """Equally weighted particles of the unknowns; ``note`` says where the fit is wider than it should be.
 
     ``values`` holds each parameter by name, shape (particles,); ``residuals`` the residual of every
     configuration seen, in log epochs, shape (particles, configurations), at ``residual_places``
@@ -71,7 +71,7 @@ class Posterior:
 
         They are those of the mean of ``runs`` trainings with the best settings; the residual is predicted from
         neighbouring rungs. With a fixed budget they are those of the log shortfall after it. ``away`` (directions,) is
-        how far model and length are from the full scale, by default at it.
+        how far model and length are from the full scale, by default 0.
         """
         places = self.residual_places
         place = np.zeros((1, places.shape[1]))
@@ -97,7 +97,7 @@ class Posterior:
         return level if budget is None else np.full(len(level), budget.log_epochs)
 
     def knows_cost(self, name: str) -> bool:
-        """Whether the evidence gives the cost of missing the best value: trials do, tuned rows do not."""
+        """Whether the evidence gives the cost of a value other than the best: trials do, tuned rows do not."""
         return not self.law(name).has_scatter(self.values)
 
     def _run_variance(self, runs: float) -> Array | float:
@@ -106,7 +106,7 @@ class Posterior:
                 (np.exp(2 * self.values["log_trial_scatter"]) + least_scatter(self.values) ** 2)
                 / runs
             )
-        # the error of rows is that of means over about as many trainings
+        # the rows' error is that of means over about TYPICAL_RUNS trainings
         return float(np.median(self.model.rows.error)) ** 2 * max(TYPICAL_RUNS / runs, 1.0)
 
 

@@ -49,7 +49,7 @@ class Rows:
     def log_likelihood(self, values: Values, mean: Array, laws: Sequence[SettingLaw]) -> Array:
         """Log likelihood (particles,) given the law's log epochs at each row, ``mean`` (particles, rows).
 
-        Normal in log epochs; the rows' settings scatter around the best ones, with the tails of Student's
+        It is normal in log epochs; the rows' settings scatter around the best ones, with the tails of Student's
         t, since a published recipe may be badly tuned or state its learning rate in another unit.
         """
         root = np.linalg.cholesky(self.covariance(values))

@@ -34,7 +34,7 @@ FINE = 0.02  # evaluations closer than this in log epochs give the epochs exactl
 # posterior of Miller and Dunson 2019 (arXiv:1506.06101) raises their likelihood to 1 / (1 + trials / witnesses);
 # whether a training diverges depends on fewer things than how long it takes
 WITNESSES, WITNESSES_OF_DIVERGENCE = 50.0, 250.0
-LEAST_SCATTER = 0.02  # of log epochs between seeds: equal runs were evaluated rarely, they are not without scatter
+LEAST_SCATTER = 0.02  # of log epochs between seeds: runs that look equal were evaluated rarely, but do have scatter
 # standard deviation between seeds at one batch, as a multiple of the scatter of single trainings: 0.75 on digits with
 # AdamW, 2.5 on a network without normalization
 SEED_RATIO = Normal(0.0, 0.7)
@@ -43,7 +43,7 @@ LEAST = 1e-12  # smallest probability: an outlier costs no more than this
 
 @dataclass(frozen=True)
 class Trials:
-    """Trials as arrays, shape (trials,), ordered: exactly known, known to an interval, not reached.
+    """Trials as arrays, shape (trials,), ordered: exactly known, known up to an interval, not reached.
 
     ``configurations`` are at the batches of the rungs; ``log_before`` is the log epochs of the last evaluation that
     missed the target; ``cut`` holds the starts of the second and third group. ``seed`` numbers the seeds that several
@@ -105,11 +105,11 @@ class Trials:
     ) -> Array:
         """Log likelihood (particles,) given the law's log epochs by rung, ``rung_mean`` (particles, rungs).
 
-        log epochs = rung_mean + residual + cost of the settings' misses + effect of the seed + scatter, and the delay
-        of the warmup. A training is lost with the risk of its learning rate; it then diverges, or goes on and never
-        reaches its target. So one that diverged was lost, and one that ended before the target was lost or needs
-        longer. With a fixed ``budget`` the observation is the shortfall after it, on which cost and warmup act by the
-        law of that budget.
+        log epochs = rung_mean + residual + cost of suboptimal settings + effect of the seed + scatter, and the delay
+        of the warmup. The learning rate determines the risk that a training is lost: that it diverges, or continues
+        and never reaches its target. So one that diverged was lost, and one that ended before the target was lost or
+        needs longer. With a fixed ``budget`` the observation is the shortfall after it, on which cost and warmup act
+        through the law of that budget.
         """
         level = (rung_mean + self.residuals(values))[:, self.rung]
         seen = outlook(values, laws, warmup, self.configurations)
@@ -174,7 +174,7 @@ def expected_needs(
 
 
 def trial_scale(values: Values, cost: Array) -> Array:
-    """Scale (particles, places) of Student's t about log epochs, given the ``cost`` of the settings' misses."""
+    """Scale (particles, places) of Student's t about log epochs, given the ``cost`` of suboptimal settings."""
     far_miss = np.exp(values["log_far_miss"])[:, None] if "log_far_miss" in values else 0.0
     return np.asarray(
         np.sqrt(

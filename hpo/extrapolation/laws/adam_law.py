@@ -8,8 +8,8 @@ as noisy as the gradient that it normalizes (arXiv:2410.21676 finds no excess wh
 Below N the best rate grows as the power a of the batch; beyond N, f decides: f = 0 is flat (McCandlish et al. 2018,
 arXiv:1812.06162), a = f = 1/2 the surge of Li et al. 2024 (arXiv:2405.14578, equation 21), f = -a one power throughout
 (Malladi et al. 2022, arXiv:2205.10287, has 1/2). These candidates are points of one prior, so that every fit weighs
-them by its own evidence. A normalized update forgives a wrong rate more than a plain one: on both sides the epochs grow
-less than proportionally, as a power of the miss.
+them by its own evidence. Normalized updates tolerate a wrong rate better than plain ones: on both sides the epochs
+grow less than proportionally, as a power of the deviation.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class AdamRate(RateLaw):
     priors: AdamPriors = field(default_factory=AdamPriors)
 
     def parameters(self, *, response: bool) -> list[Parameter]:
-        """The unknowns of the rate; with ``response`` also those of the cost of a miss and of the stability limit."""
+        """The unknowns of the rate; with ``response`` also those of its cost and of the stability limit."""
         anchor = Parameter(f"{RATE}.anchor", self.centre, self.spread)
         if not response:
             return [anchor, *make_parameters(self.priors, OF_RATE), self.scatter_parameter()]
@@ -150,7 +150,7 @@ class AdamRate(RateLaw):
 
 @dataclass(frozen=True)
 class AdamResponse(Bounded):
-    """The cost of a wrong rate: quadratic within ``round`` of the best, and a power of the miss beyond it.
+    """The cost of a wrong rate: quadratic within ``round`` of the best, and a power of the deviation beyond it.
 
     ``below`` and ``above`` are the powers on either side; all are (particles, 1), ``round`` in log rate.
     """

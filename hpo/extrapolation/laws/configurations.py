@@ -74,7 +74,7 @@ def outlook(
     warmup: WarmupLaw | None,
     configurations: Configurations,
 ) -> Outlook:
-    """Return, over the laws of all settings, the cost in epochs of missing their optima and the risk of a loss."""
+    """Return the cost in epochs of suboptimal settings and the risk of a loss, over the laws of all settings."""
     particles = len(next(iter(values.values())))
     cost, risk = np.zeros((particles, len(configurations))), None
     lowered = slowed = None

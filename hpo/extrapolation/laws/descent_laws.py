@@ -16,7 +16,7 @@ from hpo.extrapolation.laws.setting_laws import Array, SettingLaw, Values, lag
 RESPONSE = {
     "log_margin": Normal(
         float(np.log(0.1)), 1.2
-    ),  # a quadratic diverges at r_max, networks at up to two times it
+    ),  # a quadratic diverges at r_max, networks at up to twice r_max
     "follow": Normal(-2.5, 1.5),  # logit of how far the stability limit follows the best rate
     "log_divergence_width": Normal(float(np.log(0.03)), 1.0),
 }
@@ -24,7 +24,7 @@ RESPONSE = {
 
 @dataclass(frozen=True, kw_only=True)
 class DescentRate(RateLaw):
-    """The learning rate of SGD: its best value and the cost of a miss follow from the law of descent."""
+    """The learning rate of SGD: its best value and the cost of other values follow from the law of descent."""
 
     descent: Descent
 

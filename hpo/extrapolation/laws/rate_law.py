@@ -53,7 +53,7 @@ class RateLaw(SettingLaw):
     noise_over_critical: Normal = NOISE_OVER_CRITICAL
 
     def parameters(self, *, response: bool) -> list[Parameter]:
-        """The unknowns of this law; with ``response`` also those of the cost of a miss and of the stability limit."""
+        """The unknowns of this law; with ``response`` also those of the rate's cost and of the stability limit."""
         found = [
             Parameter("learning_rate.anchor", self.centre, self.spread),
             _parameter("learning_rate.exponent", self.exponent),

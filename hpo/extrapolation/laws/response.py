@@ -63,7 +63,7 @@ class Bounded(Response):
 
 @dataclass(frozen=True)
 class RateResponse(Bounded):
-    """The learning rate. Below the best rate progress is proportional to the rate, so the cost tends to |miss|.
+    """The learning rate. Below the best rate progress is proportional to the rate, so the cost tends to |deviation|.
 
     Above it the cost is quadratic at first, with a wall where noise keeps the training from its target, and beyond
     ``limit`` the training diverges. Arrays are as in :class:`Response`; ``below`` is how far below the best rate the

@@ -14,7 +14,7 @@ with the model, by a power of its parameters from 0.5 (one over the width, Yang 
 (Step Law, arXiv:2503.04715); in the maximal update parametrization it stays constant. With longer trainings at one
 batch it falls too (Bjorck et al. 2024, arXiv:2409.19913), mostly because the critical batch grows. The shortfall of a
 training is a sum of powers of model and samples plus an irreducible floor (Hoffmann et al. 2022, arXiv:2203.15556,
-equation 2). No power law holds for ever: the exponent falls near a floor, and is larger for trainings so short that
+equation 2). No power law holds forever: the exponent falls near a floor, and is larger for trainings so short that
 they have only begun to learn (Alabdulmohsin et al. 2022, arXiv:2209.06640; Caballero et al. 2022, arXiv:2210.14891).
 So the exponent drifts with the scale, in either direction, and the forecast widens with the distance from the evidence.
 All of these are priors with a width: the exponents are unknowns of the fit, and a published law is one point of them.
@@ -52,7 +52,7 @@ BEST_ELSE = Normal(0.0, 0.1)
 EPOCHS = {"model": Normal(0.25, 0.35), "length": Normal(0.0, 0.3)}
 SHARE = Normal(float(np.log(0.3)), 1.0)  # log (s_d / f)
 POWER = Normal(float(np.log(0.3)), 0.5)  # log b_d
-# k_d, the growth of the log exponent, beyond the effect of the floor, while the parameters or the samples grow e times.
+# k_d, the growth of the log exponent, beyond the effect of the floor, per factor of e in the parameters or the samples.
 # Over the samples the exponent of 20 published series of language models falls by 0.36, of which the floor alone
 # explains 0.24; that of bytes learnt in the first 256 updates grows by 0.5. Less is known about model sizes
 DRIFT = {"model": Normal(0.0, 0.25), "length": Normal(0.0, 0.5)}

@@ -1,4 +1,4 @@
-"""How the best value of each tuned setting moves with the batch, and what missing it costs.
+"""How the best value of each tuned setting moves with the batch, and the cost of other values.
 
 A law handles its setting in a coordinate: the logarithm for a setting on a log scale, -log(1 - m) for momentum (the
 logarithm of how many gradients it averages over), the value itself for others. This module has the law of every setting
@@ -77,7 +77,7 @@ class SettingLaw:
         return np.asarray(np.clip(values, legal.low, high))
 
     def parameters(self, *, response: bool) -> list[Parameter]:
-        """The unknowns of this law; with ``response`` also those of the cost of a miss."""
+        """The unknowns of this law; with ``response`` also those of the cost of other values."""
         growth = GROWTH.get(self.name, GROWTH_ELSE)
         found = [
             Parameter(f"{self.name}.anchor", self.centre, self.spread),
@@ -92,7 +92,7 @@ class SettingLaw:
         return Parameter(f"{self.name}.log_scatter", float(np.log(0.35)), 0.6)
 
     def has_scatter(self, values: Values) -> bool:
-        """Whether the values hold the scatter of tuned settings rather than the cost of a miss."""
+        """Whether the values hold the scatter of tuned settings rather than the cost of other values."""
         return f"{self.name}.log_scatter" in values
 
     def scatter(self, values: Values) -> Array:

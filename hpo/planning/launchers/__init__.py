@@ -1,4 +1,4 @@
-"""How a plan is started on a machine: one module per scheduler, with functions from a plan to a readable script."""
+"""How a plan is started on a machine: one module per scheduler, which turns a plan into a readable script."""
 
 from __future__ import annotations
 

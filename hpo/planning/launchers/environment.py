@@ -34,9 +34,7 @@ def environment_variables(
     """
     options = time_options(plan)
     found = [
-        EnvironmentVariable(
-            "OMP_NUM_THREADS", "${OMP_NUM_THREADS:-1}", "threads of one rank on the processor"
-        )
+        EnvironmentVariable("OMP_NUM_THREADS", "${OMP_NUM_THREADS:-1}", "CPU threads of one rank")
     ]
     if backend == "horovod":
         found += _horovod(plan, options)
@@ -74,7 +72,7 @@ def _horovod(plan: Plan, options: dict[str, Any]) -> list[EnvironmentVariable]:
         EnvironmentVariable(
             "HOROVOD_FUSION_THRESHOLD",
             str(round(fusion)),
-            f"gradients travel in pieces of {fusion / MIB:.3g} MiB, as the plan assumes",
+            f"gradients are fused into buckets of {fusion / MIB:.3g} MiB, as the plan assumes",
         )
     )
     if plan.ranks_per_node > 1 and plan.nodes > 1:
@@ -97,12 +95,14 @@ def _horovod(plan: Plan, options: dict[str, Any]) -> list[EnvironmentVariable]:
 
 
 def _nccl(plan: Plan, options: dict[str, Any]) -> list[EnvironmentVariable]:
-    found = [EnvironmentVariable("NCCL_DEBUG", "WARN", "NCCL says why it fails")]
+    found = [EnvironmentVariable("NCCL_DEBUG", "WARN", "NCCL reports why it fails")]
     algorithm = BETWEEN_NODES.get(options["all_reduce"])
     if algorithm and plan.nodes > 1:
         found.append(
             EnvironmentVariable(
-                "NCCL_ALGO", algorithm, "the plan's time was computed for it; unset, NCCL chooses"
+                "NCCL_ALGO",
+                algorithm,
+                "the plan's time was computed for it; if unset, NCCL chooses",
             )
         )
     if plan.nodes >= MANY_NODES:
@@ -110,7 +110,7 @@ def _nccl(plan: Plan, options: dict[str, Any]) -> list[EnvironmentVariable]:
             EnvironmentVariable(
                 "NCCL_IB_TIMEOUT",
                 "22",
-                "a busy network of many nodes gets 17 s for an answer, not 4 s",
+                "a timeout of 17 s instead of 4 s, for a busy network of many nodes",
             )
         )
     return found

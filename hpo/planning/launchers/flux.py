@@ -5,7 +5,7 @@ from __future__ import annotations
 from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, minutes
 
 FUNCTIONS = """\
-healthy_hosts() {  # of the hosts of this job, those that are up
+healthy_hosts() {  # the hosts of this job that are up
   flux hostlist --expand --delimiter=$'\\n' avail
 }
 start() {  # PER_NODE COMMAND...
@@ -49,7 +49,7 @@ def scheduler(run: SlotFacts) -> Scheduler:
             "# flux: --exclusive",
             f"# flux: --time-limit={minutes(run.slot_seconds)}m",
             "# flux: --output=launch-{{id}}.log",
-            "# flux: # YOURS, where the site asks for them, or `hpo launch --account A --partition P`:",
+            "# flux: # YOURS, if the site requires them, or `hpo launch --account A --partition P`:",
             "# flux: # --bank=BANK",
             "# flux: # --queue=QUEUE",
         ),

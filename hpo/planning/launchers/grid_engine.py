@@ -13,7 +13,7 @@ WHOLE_NODE = {"abci": "rt_F", "tsubame3": "f_node"}
 """The sites' names of the resource that is a whole node."""
 
 FUNCTIONS = """\
-healthy_hosts() {  # of the hosts of this job, those that run a command
+healthy_hosts() {  # the hosts of this job that can run a command
   local host
   awk '{print $1}' "${SGE_JOB_HOSTLIST:-$PE_HOSTFILE}" | sort -u | while read -r host; do
     if ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" true; then echo "$host"; fi
@@ -50,6 +50,6 @@ def scheduler(run: Run) -> Scheduler:
             "#$ -cwd",
             "#$ -j y",
             "#$ -r y",
-            "# YOURS, where the site asks for it: qsub -g GROUP launch.sh, or `hpo launch --account GROUP`",
+            "# YOURS, if the site requires it: qsub -g GROUP launch.sh, or `hpo launch --account GROUP`",
         ),
     )

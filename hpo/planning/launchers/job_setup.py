@@ -72,12 +72,12 @@ class JobSetup:
         prefix = " ".join(map(shlex.quote, self.prefix))
         image = shlex.quote(self.container) if self.container else ""
         return f"""\
-modules=${{HPO_MODULES:-{" ".join(self.modules)}}}  # YOURS: as your site calls them, such as python cuda nccl
+modules=${{HPO_MODULES:-{" ".join(self.modules)}}}  # YOURS: their names at your site, such as python cuda nccl
 for each in $modules; do
   module load "$each" || exit 1
 done
-container=${{HPO_CONTAINER:-{image}}}  # YOURS: an image of Apptainer, in which ranks run
-inside=({prefix})  # what stands before the command of every rank
+container=${{HPO_CONTAINER:-{image}}}  # YOURS: the Apptainer image in which ranks run
+inside=({prefix})  # the prefix of every rank's command
 if [[ -n $container ]]; then
   inside+=(apptainer exec {"--nv " if gpus else ""}--bind "$PWD" "$container")
 fi"""

@@ -118,7 +118,7 @@ def choose_backend(backend: str | None, launcher: str = "local", workload: str =
 
 
 def backend_of(plan: Plan, backend: str | None) -> str:
-    """Return the named backend, or the default of the plan's launcher; a backend may be installed elsewhere only."""
+    """Return the named backend, or the default of the plan's launcher; it need not be installed on this machine."""
     if backend is None or plan.job.workload == PROGRAM:
         return choose_backend(backend, plan.launcher, plan.job.workload)
     return backend
@@ -138,10 +138,10 @@ def run_plan(
 ) -> Launched:
     """Train the plan once with ``plan.workers`` processes of this machine; its files go to a folder per seed.
 
-    If workers are lost after the training began, or killed before, it resumes from its last checkpoint, at most
-    ``max_restarts`` times; ``on_restart`` is called each time. ``check`` is called several times a second: an exception
-    from it ends the processes and the run. Raises :class:`LaunchError`, with the last output of the processes, if the
-    run ends without an outcome.
+    If workers are lost after the training began, or an earlier run was killed, it resumes from its last checkpoint, at
+    most ``max_restarts`` times; ``on_restart`` is called each time. ``check`` is called several times a second: an
+    exception from it ends the processes and the run. Raises :class:`LaunchError`, with the last output of the
+    processes, if the run ends without an outcome.
     """
     folder = directory / f"seed-{seed}"
     make_folder(folder)

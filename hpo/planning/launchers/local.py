@@ -17,7 +17,7 @@ BACKENDS = tuple(name for name in TRAINER_BACKENDS if name != "single")
 
 WORKERS = """\
 attempt=0
-# workers NUMBER MODULE ARGUMENTS...: ranks on this machine, which meet over a file or on the loopback interface
+# workers NUMBER MODULE ARGUMENTS...: ranks on this machine, which rendezvous over a file or the loopback interface
 workers() {
   local number=$1
   shift
@@ -27,7 +27,7 @@ workers() {
 
 FUNCTIONS = """\
 healthy_hosts() { echo localhost; }
-resubmit() { echo "run it again to continue" && return 75; }  # nobody to ask for another slot
+resubmit() { echo "run it again to continue" && return 75; }  # no scheduler to request a slot from
 """
 
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, changed, minutes
 
 FUNCTIONS = """\
-healthy_hosts() {  # the compute nodes; the first line is the node that this script runs on. jsrun cannot leave one of
-  # them out by its name, so after a lost node the run goes on in another slot
+healthy_hosts() {  # the compute nodes; the first line is the node that this script runs on. jsrun cannot exclude
+  # a node by name, so after a lost node the run continues in another slot
   grep -vxF "$(head -n 1 "$LSB_DJOB_HOSTFILE")" "$LSB_DJOB_HOSTFILE" | sort -u
 }
-start() {  # PER_NODE COMMAND...: one resource set a node, with all that the node has
+start() {  # PER_NODE COMMAND...: one resource set per node, with all of its cores and GPUs
   local per_node=$1
   shift
   jsrun --nrs="${#hosts[@]}" --rs_per_host=1 --tasks_per_rs="$per_node" --cpu_per_rs=ALL_CPUS --gpu_per_rs=GPUS \\
     --bind=none --exit_on_error=1 "$@"
 }
-resubmit() {  # the new job waits for the end of this one; bsub hands on the environment
+resubmit() {  # the new job waits for the end of this one; bsub passes on the environment
   bsub -w "ended($LSB_JOBID)" ${account:+-P "$account"} ${partition:+-q "$partition"} < launch.sh
 }
 """
@@ -36,7 +36,7 @@ def scheduler(run: SlotFacts) -> Scheduler:
         f"#BSUB -wt {minutes(run.notice_seconds)}",
         *nvme,
         "#BSUB -o launch-%J.log",
-        "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`:",
+        "# YOURS, if the site requires them (remove one #), or `hpo launch --account A --partition P`:",
         "##BSUB -P PROJECT",
         "##BSUB -q QUEUE",
     )

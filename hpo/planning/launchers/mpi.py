@@ -9,7 +9,7 @@ from hpo.planning.launchers.run import Run
 from hpo.planning.launchers.script import Scheduler
 
 START = """\
-start() {  # PER_NODE COMMAND...: by what the machine has
+start() {  # PER_NODE COMMAND...: with the launcher that the machine has
   local per_node=$1 ranks list slots
   shift
   ranks=$((${#hosts[@]} * per_node))
@@ -26,13 +26,13 @@ start() {  # PER_NODE COMMAND...: by what the machine has
 """
 
 BY_HAND = """\
-healthy_hosts() {  # of the names in the file `hosts`, one a line, those that answer
+healthy_hosts() {  # the hosts that respond, of those in the file `hosts`, one per line
   local host
   while read -r host; do
     if ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" true; then echo "$host"; fi
   done < hosts
 }
-resubmit() { echo "run it again to continue" && return 75; }  # nobody to ask for another slot
+resubmit() { echo "run it again to continue" && return 75; }  # no scheduler to request a slot from
 """
 
 

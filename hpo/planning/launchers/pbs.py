@@ -7,7 +7,7 @@ from hpo.planning.launchers.run import clock
 from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, changed
 
 FUNCTIONS = """\
-healthy_hosts() {  # of the hosts of this job, those that are neither down nor offline
+healthy_hosts() {  # the hosts of this job that are neither down nor offline
   comm -23 <(sort -u "$PBS_NODEFILE") <(pbsnodes -l 2>/dev/null | awk '{print $1}' | sort -u)
 }
 resubmit() {  # the new job waits for the end of this one
@@ -28,8 +28,8 @@ def scheduler(run: SlotFacts) -> Scheduler:
         f"#PBS -l walltime={clock(run.slot_seconds)}",
         "#PBS -j oe",
         "#PBS -r y",
-        "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`;",
-        "# ncpus above is one core a rank: write the number of a node's cores instead",
+        "# YOURS, if the site requires them (remove one #), or `hpo launch --account A --partition P`;",
+        "# ncpus above is one core per rank: write the number of a node's cores instead",
         "##PBS -A ACCOUNT",
         "##PBS -q QUEUE",
     )

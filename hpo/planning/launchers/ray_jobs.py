@@ -35,11 +35,11 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-FOLDER = Path(os.environ.get("HPO_FOLDER", Path(__file__).parent)).absolute()  # a folder that every node sees
-SECRET = FOLDER / "secret"  # by which the agents know each other
+FOLDER = Path(os.environ.get("HPO_FOLDER", Path(__file__).parent)).absolute()  # a folder shared by all nodes
+SECRET = FOLDER / "secret"  # by which the agents authenticate each other
 RANKS_PER_NODE = @ranks@
 RESOURCES = @resources@  # of each node
-POSSIBLE_NODES = @possible@  # over which the batch can be split, the most first
+POSSIBLE_NODES = @possible@  # over which the batch can be split, largest first
 MAX_RESTARTS = int(os.environ.get("HPO_MAX_RESTARTS", "@restarts@"))  # after a lost rank or node
 SECONDS_FOR_NODES = float(os.environ.get("HPO_SECONDS_FOR_NODES", "600"))  # to wait for the nodes at the start
 ENVIRONMENT = {
@@ -82,11 +82,11 @@ def place():
         if group.wait(wanted):
             return group, nodes
         remove_placement_group(group)
-    sys.exit(f"no {POSSIBLE_NODES[-1]} nodes with {RESOURCES} are there")
+    sys.exit(f"the cluster has no {POSSIBLE_NODES[-1]} nodes with {RESOURCES}")
 
 
 def attempt_once(attempt):
-    """Whether every agent came to its end."""
+    """Whether every agent finished."""
     group, nodes = place()
     agents = [Agent.options(num_cpus=RESOURCES.get("CPU", 0), num_gpus=RESOURCES.get("GPU", 0),
                             scheduling_strategy=PlacementGroupSchedulingStrategy(
@@ -117,9 +117,9 @@ def main():
     for attempt in range(MAX_RESTARTS + 1):
         started = count("started")
         if attempt_once(attempt) or count("outcome"):
-            sys.exit(0 if count("outcome") else 75)  # 75: asked to stop by the file; run it again to go on
+            sys.exit(0 if count("outcome") else 75)  # 75: stopped by the file; run it again to continue
         if count("started") == started:
-            sys.exit("the training did not begin: see what the ranks said above")
+            sys.exit("the training did not begin: see the output of the ranks above")
         print(f"a rank or a node was lost; restart {attempt + 1} of {MAX_RESTARTS} from @checkpoint@", file=sys.stderr)
     sys.exit(1)
 
@@ -161,14 +161,14 @@ def script(run: Run) -> str:
     text = BODY
     for name, value in values.items():
         text = text.replace(f"@{name}@", value)
-    submit = f"ray job submit --address {ADDRESS} -- python $PWD/{SCRIPT}, where every node sees the folder"
+    submit = f"ray job submit --address {ADDRESS} -- python $PWD/{SCRIPT}, with the folder shared by all nodes"
     return (
         header(run, submit).replace("#!/usr/bin/env bash", "#!/usr/bin/env python3") + "\n" + text
     )
 
 
 def submit(folder: Path, address: str | None = None) -> str:
-    """Submit the ``launch.py`` of a folder that every node sees to a Ray cluster; return the job's number."""
+    """Submit the ``launch.py`` of a folder shared by all nodes to a Ray cluster; return the job's number."""
     try:
         from ray.job_submission import JobSubmissionClient
 
@@ -182,7 +182,7 @@ def submit(folder: Path, address: str | None = None) -> str:
     except (ImportError, RuntimeError, ConnectionError, ValueError) as error:
         raise LaunchError(
             f"cannot submit a job to Ray at {address or 'RAY_ADDRESS'}: {error}; ray[default] must be "
-            f"installed and the cluster's dashboard answer, or run python {folder / SCRIPT} on the "
+            f"installed and the cluster's dashboard reachable; or run python {folder / SCRIPT} on the "
             "head node"
         ) from error
 

@@ -1,4 +1,4 @@
-"""What a launch script must know about a plan: what to start where, for how long, and what its reader needs."""
+"""What a launch script must know about a plan: what to start where, for how long, and how to describe it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from hpo.study.restart_limits import RUN_RESTARTS
 
 WIDTH = 110
 YOURS = """\
-account=${HPO_ACCOUNT:-}             # YOURS, where the site asks for them; further slots are asked for with them
+account=${HPO_ACCOUNT:-}             # YOURS, if the site requires them; further slots are requested with them
 partition=${HPO_PARTITION:-}
 """
 MOST_LISTED = 24
@@ -116,7 +116,7 @@ def script(run: Run, scheduler: Scheduler) -> str:
         _facts(run, scheduler),
         _environment(run),
         section(
-            "The machine: its hosts, how ranks are started on them, how another slot is asked for"
+            "The machine: its hosts, how ranks are started on them, how another slot is requested"
         ),
         scheduler.functions.strip(),
         "",
@@ -143,7 +143,7 @@ def header(run: Run, submit: str) -> str:
         *([f"Trust {plan.trust}: {plan.reason}"] if plan.trust else []),
         *([f"The speed is limited by the {plan.limited_by}."] if plan.limited_by else []),
         f"It writes {FILES.report}, one line of JSON per evaluation and the outcome at the end; "
-        f"`hpo record {plan.id if plan.id is not None else 'PLAN'} {FILES.report}` takes it back.",
+        f"`hpo record {plan.id if plan.id is not None else 'PLAN'} {FILES.report}` records it.",
         f"Run it from this folder: {submit}",
     ]
     lines = [
@@ -194,9 +194,9 @@ def _facts(run: Run, scheduler: Scheduler) -> str:
     yours = YOURS if scheduler.directives else ""
     return f"""\
 set -uo pipefail
-umask "${{HPO_UMASK:-077}}"  # what the run writes is its user's alone
+umask "${{HPO_UMASK:-077}}"  # only the user may read what the run writes
 cd "{scheduler.folder}" || exit 1
-exec 9>> launch.lock  # held by every process of the run, so that no second one writes into this folder
+exec 9>> launch.lock  # held by every process of the run, so that no second run writes into this folder
 if command -v flock > /dev/null; then
   flock --wait 15 9
   if (($? == 1)); then
@@ -208,7 +208,7 @@ export HPO_LAUNCHER="$HOSTNAME:$$"  # the ranks of this host end with this scrip
 
 {section("The run")}
 ranks_per_node={run.ranks}
-possible_nodes="{listed}"  # numbers of nodes over which the batch can be split, the most first
+possible_nodes="{listed}"  # numbers of nodes over which the batch can be split, largest first
 max_restarts=${{HPO_MAX_RESTARTS:-{RUN_RESTARTS}}}  # in one slot, after a lost rank or node
 slot=${{HPO_SLOT:-1}}                  # which slot of the run this is, and how many it may take
 max_slots=${{HPO_MAX_SLOTS:-{run.slots}}}
@@ -224,7 +224,7 @@ def _environment(run: Run) -> str:
         ""
         if not run.accelerators
         else (
-            "\n# export NCCL_SOCKET_IFNAME=ib0  # where NCCL takes the wrong network: the interface of the fast one"
+            "\n# export NCCL_SOCKET_IFNAME=ib0  # if NCCL picks the wrong network: the interface of the fast one"
         )
     )
     return f"""\
@@ -249,8 +249,8 @@ def _workers(run: Run, scheduler: Scheduler) -> str:
 port=${HPO_PORT:-29500}
 attempt=0
 if [[ ! -s secret ]]; then head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > secret; fi
-# workers PER_NODE MODULE ARGUMENTS...: one torchrun on each of the hosts, which start the ranks, find each other at the
-# first host by the secret of this run, and start all ranks again where one of them is lost
+# workers PER_NODE MODULE ARGUMENTS...: one torchrun on each host; these start the ranks, rendezvous at the first host
+# with the secret of this run, and restart all ranks if one of them is lost
 workers() {
   local per_node=$1
   shift
@@ -261,15 +261,15 @@ workers() {
 """
     hidden = f"env -u {scheduler.hidden} " if scheduler.hidden else ""
     why = (
-        f"\n# Where it sees {scheduler.hidden}, horovodrun 0.28.1 over Gloo ends with an error: it is hidden from it."
+        f"\n# With {scheduler.hidden} set, horovodrun 0.28.1 over Gloo ends with an error: it is unset for it."
         if hidden
         else ""
     )
     return """\
-# workers PER_NODE MODULE ARGUMENTS...: ranks of Horovod on each of the hosts. Where Horovod was built with MPI they are
-# started as those of MPI; else by horovodrun, which needs ssh to the hosts. Horovod's own elastic mode is not used: it
-# would need ranks that outlive a lost one, while the loop below starts all again from the last checkpoint.WHY
-network=${HPO_NETWORK:-}  # YOURS, where horovodrun does not find the fast network: its interface, e.g. ib0
+# workers PER_NODE MODULE ARGUMENTS...: ranks of Horovod on each host. If Horovod was built with MPI, they are started
+# like those of MPI; otherwise by horovodrun, which needs ssh to the hosts. Horovod's own elastic mode is not used: it
+# would need ranks that outlive a lost one, while the loop below restarts all from the last checkpoint.WHY
+network=${HPO_NETWORK:-}  # YOURS, if horovodrun does not find the fast network: its interface, e.g. ib0
 attempt=0
 workers() {
   local per_node=$1 slots
@@ -289,10 +289,10 @@ def _staging(run: Run, scheduler: Scheduler) -> str:
     if run.data_path is None:
         return "stage() { :; }  # there is nothing to copy to the nodes' own disks\n"
     return f"""\
-{section(f"Staging: the training data go to each node's own disk ({run.node_storage})")}
+{section(f"Staging: the training data are copied to each node's own disk ({run.node_storage})")}
 shared_data={quoted(run.data_path)}
 local_data={scheduler.disk}/{run.name}  # YOURS: a folder on the disk of every node
-stage() {{  # every file is read once from the shared folder, and kept where an earlier slot left it whole
+stage() {{  # every file is read once from the shared folder; complete copies of an earlier slot are kept
   workers 1 trainers.staging "$shared_data" "$local_data"
 }}
 """
@@ -333,16 +333,16 @@ def _notice(run: Run, scheduler: Scheduler) -> str:
         if scheduler.notice
         else f"""
 slot_seconds=${{HPO_SLOT_SECONDS:-{run.slot_seconds}}}
-# nobody else gives notice
+# the scheduler sends no signal before the slot ends
 (exec 9>&-; sleep $((slot_seconds - {run.notice_seconds})) && kill -USR1 $$) >/dev/null 2>&1 &
 timer=$!
 trap 'pkill -P "$timer"; kill "$timer" 2>/dev/null' EXIT
 """
     )
     return f"""\
-{section(f"The slot ends: {duration(run.notice_seconds)} before, the training is asked to save and leave")}
+{section(f"The slot ends: {duration(run.notice_seconds)} before, the training is asked to save and exit")}
 ask_to_stop() {{
-  echo "$(date): the slot ends soon; the training saves at its next evaluation and leaves"
+  echo "$(date): the slot ends soon; the training saves at its next evaluation and exits"
   touch {FILES.stop}
 }}
 trap ask_to_stop USR1
@@ -358,7 +358,7 @@ count() {{  # lines of a kind in the report: step, started or outcome
   echo "${{found:-0}}"
 }}
 
-choose_hosts() {{  # the most of the hosts that answer over which the batch can be split
+choose_hosts() {{  # as many of the responding hosts as the batch can be split over
   local wanted
   mapfile -t hosts < <(healthy_hosts | grep .)
   for wanted in $possible_nodes; do
@@ -371,12 +371,12 @@ choose_hosts() {{  # the most of the hosts that answer over which the batch can 
   return 1
 }}
 
-wait_for() {{  # a program in the background, because bash takes a signal only between two of them
+wait_for() {{  # a background process: bash handles a signal only between two foreground commands
   while kill -0 "$1" 2>/dev/null; do wait "$1"; done
 }}
 
 if (($(count outcome) > 0)); then
-  echo "this run has ended: see {FILES.report}; without it and {FILES.checkpoint} it would run again"
+  echo "this run has ended: see {FILES.report}; remove it and {FILES.checkpoint} to run again"
   exit 0
 fi
 points_before=$(count step)
@@ -393,7 +393,7 @@ while choose_hosts; do
   if (($(count outcome) > 0)); then exit 0; fi
   if [[ -e {FILES.stop} ]]; then break; fi
   if (($(count started) == starts_before)); then
-    echo "the training did not begin: see what the ranks said above" >&2
+    echo "the training did not begin: see the output of the ranks above" >&2
     exit 1
   fi
   if ((attempt > max_restarts)); then break; fi
@@ -401,11 +401,11 @@ while choose_hosts; do
 done
 
 if (($(count step) <= points_before)); then
-  echo "this slot brought the training no further; another would not either" >&2
+  echo "the training made no progress in this slot; it would make none in another" >&2
   exit 1
 fi
 if ((slot >= max_slots)); then
-  echo "slot $slot of $max_slots is over; HPO_MAX_SLOTS allows more, and the run goes on from {FILES.checkpoint}" >&2
+  echo "slot $slot of $max_slots is over; raise HPO_MAX_SLOTS to continue from {FILES.checkpoint}" >&2
   exit 1
 fi
 export HPO_SLOT=$((slot + 1))

@@ -6,12 +6,13 @@ from hpo.planning.launchers.run import clock
 from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, changed
 
 FUNCTIONS = """\
-healthy_hosts() {  # of the hosts of this job, those that answer
+healthy_hosts() {  # the hosts of this job that respond
   { sinfo --responding --noheader --Node --nodes="$SLURM_JOB_NODELIST" --format=%n ||
     scontrol show hostnames "$SLURM_JOB_NODELIST"; } | sort -u
 }
-# where one rank fails all end, so that the loop below can start them again. A rank sees all GPUs of its node, which
-# NCCL needs to copy between them, takes that of its number and keeps to the cores of that GPU's NUMA node by itself
+# if one rank fails, all end, so that the loop below can restart them. A rank sees all GPUs of its node, which NCCL
+# needs to copy between them; it uses the one with its local rank's number and binds itself to the cores of that GPU's
+# NUMA node
 start() {  # PER_NODE COMMAND...
   local per_node=$1 list
   shift
@@ -19,7 +20,7 @@ start() {  # PER_NODE COMMAND...
   srun --nodes="${#hosts[@]}" --nodelist="$list" --ntasks=$((${#hosts[@]} * per_node)) --ntasks-per-node="$per_node" \\
     --cpu-bind=none GPU_BIND--no-kill --kill-on-bad-exit=1 "$@"
 }
-resubmit() {  # the new job waits for the end of this one; sbatch hands on the environment
+resubmit() {  # the new job waits for the end of this one; sbatch passes on the environment
   sbatch --dependency=afterany:"$SLURM_JOB_ID" ${account:+--account="$account"} \\
     ${partition:+--partition="$partition"} launch.sh
 }
@@ -41,7 +42,7 @@ def scheduler(run: SlotFacts) -> Scheduler:
         "#SBATCH --requeue",
         "#SBATCH --open-mode=append",
         "#SBATCH --output=launch-%j.log",
-        "# YOURS, where the site asks for them (take one # away), or `hpo launch --account A --partition P`:",
+        "# YOURS, if the site requires them (remove one #), or `hpo launch --account A --partition P`:",
         "##SBATCH --account=ACCOUNT",
         "##SBATCH --partition=PARTITION",
     )

@@ -61,14 +61,14 @@ def write_allocation(
     text = "\n".join(
         [
             _header(
-                f"{slot.name}: a sweep on {slot.nodes} node{'s' if slot.nodes > 1 else ''}, by Ray in one slot after "
-                "the other.",
+                f"{slot.name}: a sweep on {slot.nodes} node{'s' if slot.nodes > 1 else ''}, with Ray, in "
+                "consecutive slots.",
                 made.submit,
             ),
             *_directives(made.directives),
             "",
             _facts(made, slots),
-            section("The machine: its hosts, how tasks are started, how another slot is asked for"),
+            section("The machine: its hosts, how tasks are started, how another slot is requested"),
             made.functions.strip(),
             "",
             _ALLOCATION.format(
@@ -168,7 +168,7 @@ def _array(made: Scheduler, name: str, agents: int) -> JobArray:
 
 
 _ENVIRONMENT = """\
-# module load python                 # YOURS: as your site calls them
+# module load python                 # YOURS: their names at your site
 environment=${HPO_ENVIRONMENT:-}      # YOURS: the virtual environment that holds this package, if it is not active
 if [[ -n $environment ]]; then
   # shellcheck disable=SC1091
@@ -184,7 +184,7 @@ account=${{HPO_ACCOUNT:-}}
 partition=${{HPO_PARTITION:-}}
 slot=${{HPO_SLOT:-1}}                  # which slot of the sweep this is, and how many it may take
 max_slots=${{HPO_MAX_SLOTS:-{slots}}}
-# shellcheck disable=SC2034  # further slots are asked for with them where a scheduler hands on what it is told
+# shellcheck disable=SC2034  # further slots are requested with them if the scheduler passes variables on
 max_restarts=${{HPO_MAX_RESTARTS:-0}} checkpoint_minutes=${{HPO_CHECKPOINT_MINUTES:-0}}
 job={made.job}
 {_ENVIRONMENT}
@@ -201,10 +201,10 @@ if ((${{#hosts[@]}} == 0)); then
   exit 1
 fi
 echo "slot $slot of $max_slots: ${{#hosts[@]}} of {nodes} hosts"
-# After a slot that was cut off, the study is free again when the lease of that run has ended.
+# If the last slot was cut off, its run holds the study until its lease has ended.
 if ((slot > 1)); then sleep "${{HPO_LEASE_SECONDS:-35}}"; fi
-# On every host one task: they make one Ray, and the first host runs the command. It stops in time for the next slot,
-# and leaves its status in a file, as not every scheduler hands it on.
+# One task per host: together they form one Ray cluster, and the first host runs the command. It stops in time for the
+# next slot, and leaves its exit status in a file, as not every scheduler passes it on.
 status=status.$slot
 rm -f "$status"
 seconds=$(({seconds} - SECONDS))
@@ -216,7 +216,7 @@ case $ended in
   0) echo "the sweep has ended" ;;
   {goes_on} | lost)  # it stopped for the end of the slot, or its hosts were lost
     if ((slot >= max_slots)); then
-      echo "the sweep has not ended after $max_slots slots: submit it again to go on" >&2
+      echo "the sweep has not ended after $max_slots slots: submit it again to continue" >&2
       exit {goes_on}
     fi
     export HPO_SLOT=$((slot + 1))
@@ -230,11 +230,11 @@ _ARRAY = """\
 set -uo pipefail
 cd "{folder}" || exit 1
 {environment}
-HPO_TOKEN=$(<{token})  # for no command line, which others on the host can read
+HPO_TOKEN=$(<{token})  # not on a command line, which others on the host can read
 export HPO_TOKEN
 folder=$PWD
-cd {study_folder} || exit 1  # a workload of your own is looked for there
-# The agent gives back what it has before the slot ends; submit the array again while the study has not ended.
+cd {study_folder} || exit 1  # your own workload is looked up there
+# The agent returns its trials to the queue before the slot ends; submit the array again until the study has ended.
 exec hpo agent {study} --server {server} --name "{job}.{index}" --folder "$folder/.hpo" \\
   --stop-after {seconds}
 """

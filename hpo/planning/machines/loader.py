@@ -229,7 +229,7 @@ def _taper(reader: MachineFileReader, location: Location) -> tuple[int | None, f
         reader.fault(
             (*location, "oversubscription"),
             f"{dotted((*location, 'oversubscription'))} must be at least 1, the bandwidth of a "
-            f"group's nodes over that of its way out, but got {factor:g}",
+            f"group's nodes over that of its uplinks, but got {factor:g}",
         )
     return group, factor
 

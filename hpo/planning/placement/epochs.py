@@ -79,7 +79,7 @@ class EpochsLaw(Protocol):
 class PosteriorLaw:
     """The fitted laws, over the posterior; ``scale`` widens or narrows them by the calibration of past outcomes.
 
-    ``kept`` predicts which settings keep the constraints of the study, if it has any.
+    ``kept`` predicts which settings satisfy the constraints of the study, if it has any.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class PosteriorLaw:
 
     @cached_property
     def supported(self) -> tuple[int, int]:
-        """From the smallest rung to where trust in the forecast ends, where the constraints are likely to be kept.
+        """The batches from the smallest rung to the end of trust in the forecast that likely satisfy the constraints.
 
-        If they are unlikely to be kept at any batch, the whole range: the plan then says so.
+        If no batch is likely to satisfy them, it is the whole range, and the plan says so.
         """
         batches = self._posterior.evidence.batches
         low, high = int(batches[0]), int(VERY_FAR * batches[-1])

@@ -247,7 +247,7 @@ def _error(
     alternatives: Iterable[PlanConstraints],
     others: Iterable[PlanConstraints] = (),
 ) -> PlanError:
-    """The error with the best placement of the first possible alternative, and of the first possible of the others."""
+    """The error with the best placement of the first possible of the alternatives, and of the first of the others."""
     near, other = _first_possible(context, alternatives), _first_possible(context, others)
     if near is None:
         return PlanError(f"{message}; there is no similar plan: give another machine or batch size")
@@ -282,7 +282,7 @@ def _time_error(
     name: str,
     message: str,
 ) -> PlanError:
-    """The error with the cheapest plan that ends in time, nodes and batch free; else the best with its needed time."""
+    """The error with the cheapest plan that ends in time over all nodes and batches, else with the time needed."""
     limit = constraints.limit_seconds or 0.0
     for free in (
         constraints.free(),

@@ -113,7 +113,7 @@ def _of_rate(
 def _of_epochs(
     context: PlanningContext, candidate: Candidate, epochs: float, rate: float
 ) -> PilotRun:
-    """One training to the target, at the batch size that is most informative about the plan's per sample trained."""
+    """One training to the target, at the batch size most informative about the plan's, per sample trained."""
     batch = candidate.placement.global_batch_size
     after = {
         tried: context.law.spread_after(tried, batch)
@@ -140,7 +140,7 @@ def _of_epochs(
 
 
 def _smaller_batches(context: PlanningContext, candidate: Candidate) -> list[int]:
-    """The plan's batch, repeatedly halved, down to the largest that was swept; itself if there is none between."""
+    """The plan's batch, repeatedly halved, down to the largest that was swept; itself if none lies between."""
     batch, unit, found = candidate.placement.global_batch_size, context.unit, []
     half = batch // 2
     while half > context.law.swept and half >= unit:

@@ -47,7 +47,7 @@ def explained(
     parts: dict[str, float],
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """The explanation of a plan, as plain values that JSON holds.
+    """The explanation of a plan, as plain values for JSON.
 
     ``front`` is the Pareto front of time against accelerator hours over all nodes of the machine, fastest first;
     ``shares`` is how the time is spent; ``rate`` the throughput and its source; ``sensitivity`` and ``pilot_runs`` are

@@ -5,7 +5,7 @@ Part of the residual is shared by neighbouring configurations, so the interval w
 extrapolation (Kennedy and O'Hagan 2001, the discrepancy of a computer model). The constant factor, the throughput
 of the reference row, is integrated out in closed form under a flat prior of its logarithm.
 
-Rows under one name can be of different systems: another chassis, other links. One row may therefore have a normal
+Rows under one name can come from different systems: another chassis, other links. One row may therefore have a normal
 offset; the posterior sums in closed form over which one does, if any (Box and Tiao 1968, Biometrika 55, a normal
 likelihood contaminated by one of larger variance, with at most one bad row).
 """
@@ -40,7 +40,7 @@ SHARED_VARIANCE = (
 CORRELATION_LENGTH = np.log(64.0)  # in |log N/N'| + |log b/b'|
 RUN_VARIANCE = 0.25  # variance between runs of one configuration, relative to the same
 ONE_NODE_SPREAD = 1.3  # widens the prior on the network between nodes if no row uses it
-ODD_ODDS = 0.25  # prior odds that a given row is of an odd system, against no odd row
+ODD_ODDS = 0.25  # prior odds that a given row is from an odd system, against no odd row
 ODD_SD = 0.1  # standard deviation of the offset of an odd system, in log samples per second
 
 
@@ -88,7 +88,7 @@ class StepPosterior:
         )
 
     def odd_row(self) -> tuple[Measurement, float, float] | None:
-        """The row most likely of an odd system, its probability, and its ratio to what the others suggest.
+        """The row most likely from an odd system, its probability, and its ratio to what the others suggest.
 
         None if there is no such row; with two rows or fewer it is unclear which of them is odd.
         """

@@ -1,4 +1,4 @@
-"""Figures that a step time depends on and no machine file has: one set for all machines, each with its range.
+"""Figures that a step time depends on and that no machine file has: one set for all machines, each with its range.
 
 Each interval is median, low and high, the ends of the 90 % interval; on each side of the median the figure is
 log-normal. None of them is fitted to the scaling that ``benchmarks/published_efficiency.py`` predicts.

@@ -13,9 +13,9 @@
   children of a tree (Kurth et al., arXiv:1810.01993, section V-A3), and answers.
 - stragglers: all wait for the slowest of p ranks, ``E max`` of p normal times (Blom 1958; about sqrt(2 ln p)), and a
   share of the speed is lost with each doubling of the nodes for reasons that are not modelled.
-- input stall: the time by which preparing the samples, which overlaps with the step, takes longer than it: reading
-  them from storage, and decoding and augmenting them on the cores of the node. If the ranks compute on the same cores,
-  both alternate: the stall is the time by which all work of the cores, preparation and ranks, exceeds a step.
+- input stall: the time by which preparing the samples takes longer than the step with which it overlaps: reading them
+  from storage, and decoding and augmenting them on the cores of the node. If the ranks compute on the same cores, both
+  alternate: the stall is the time by which all work of the cores, preparation and ranks, exceeds a step.
 """
 
 from __future__ import annotations

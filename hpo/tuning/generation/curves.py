@@ -6,9 +6,9 @@ each of a grid of shapes (c or tau) a and b are a linear fit; shapes are weighte
 then a distribution: a training is hopeless if even its 10 % quantile is beyond the limit.
 
 Two trainings of one workload pass the same levels of loss and metric; the ratio of the times at which they do so is an
-early estimate of the ratio of their epochs to target. It exaggerates, and has an error from what lies ahead: over 2,100
-trainings of seven workloads (benchmarks/search_economy) the log ratio of epochs to target is about half of that of an
-early look.
+early estimate of the ratio of their epochs to target. It exaggerates, and the rest of the trainings adds an error: over
+2,100 trainings of seven workloads (benchmarks/search_economy) the log ratio of epochs to target is about half of that
+of an early look.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _quantiles(times: Array, weight: Array) -> Crossing:
 
 
 LAST = 2
-"""Evaluations over which the current level is averaged; it counts rather than the best, if a curve has fallen back."""
+"""Evaluations over which the current level is averaged; used instead of the best, as a curve may fall back."""
 
 SHRUNK = 0.55
 """Factor that shrinks the log ratio of an early look."""

@@ -103,7 +103,7 @@ class GrowingStrategy:
         return self._worthwhile(told, counts, spent, room, len(trials))
 
     def _first(self, counts: Counter[Rung]) -> list[Rung]:
-        """The missing trainings of the beginning, cheapest first."""
+        """The trainings that the initial round still lacks, cheapest first."""
         cheapest = self._points[0]
         asked = {cheapest: FIRST}
         for index, (name, size) in enumerate(cheapest):

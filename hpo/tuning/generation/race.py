@@ -7,10 +7,11 @@ scatter between seeds makes one of them look better than it is. If the fastest h
 lowest, the best lies beyond: the race goes a step further.
 
 Candidates are the recommended settings with other learning rates and warmups. The laws are only roughly right, so each
-particle of the posterior gets a random error factor in both. For each such particle one candidate is the best. Chosen
-are the recommended settings; if those are risky, a candidate that is safe even if the laws underestimate the risk; and
-then, one by one, the candidate that most lowers the expected loss of the best of those chosen. The reduction by all
-candidates is the expected value of perfect information among them (Raiffa and Schlaifer 1961): no race is worth more.
+particle of the posterior gets a random error factor in both. For each such particle one candidate is the best. The
+race trains the recommended settings; if those are risky, a candidate that is safe even if the laws underestimate the
+risk; and then, one by one, the candidate that most lowers the expected loss of the best of those chosen. The reduction
+by all candidates is the expected value of perfect information among them (Raiffa and Schlaifer 1961): no race is worth
+more.
 
 The next training depends only on the race's trials, so an interrupted race can continue. The first training of every
 configuration has the same seed, and so the same initial weights and order of samples; the second ones have the next
@@ -64,7 +65,7 @@ TRAININGS = LOST
 class RaceCandidates:
     """Settings to race, the recommended ones first, each with the tuned ``learning_rate`` and ``warmup_epochs``.
 
-    ``gain`` is by how much knowing the best of them lowers the expected factor on the epochs of a training, with
+    ``gain`` is the decrease of the expected factor on the epochs of a training if the best of them is known, with
     a lost one counted in full; ``epochs`` is the expected need of a training; at ``limit_epochs`` it is given up.
     """
 
@@ -84,7 +85,7 @@ def choose_candidates(
 ) -> RaceCandidates | None:
     """Choose the settings to race within ``most_epochs`` in total; deterministic.
 
-    None if the evidence does not give the cost of missing the best learning rate, as there is no basis for a choice.
+    None if the evidence does not give the cost of a wrong learning rate, as there is then no basis for a choice.
     """
     if not any(law.name == RATE for law in posterior.model.laws) or not posterior.knows_cost(RATE):
         return None

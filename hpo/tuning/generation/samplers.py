@@ -83,7 +83,7 @@ class Sampler(Protocol):
         """
 
     def ended(self, running: Sequence[Trial]) -> bool:
-        """Whether nothing more is worth training, as far as known while ``running`` are in flight."""
+        """Whether nothing more is worth training, as far as is known while ``running`` are in flight."""
 
 
 def make_sampler(
@@ -284,7 +284,7 @@ class LadderSampler:
         ]
 
     def _value(self, trial: Trial) -> float | None:
-        """The objective of the samplers: log epochs to target, or more than any reached trial for one that missed it.
+        """The objective of the samplers: log epochs to target, or more than any that reached it for one that did not.
 
         With a fixed budget, the log shortfall. One that was stopped counts by its last value, but behind the best; one
         that diverged as twice as bad as the worst.

@@ -1,11 +1,11 @@
 """What to train next: the training most informative about the best settings at full scale, for its cost in samples.
 
 A step trains settings for some time, at the full-scale batch if that may be trained, else at the largest batches that
-may. Many short looks come first: compared with the curve of the fastest, a training's first evaluations show how fast
-it is (:mod:`hpo.tuning.generation.curves`), and all of them together where the best settings lie
+may. Many short looks come first: a training's first evaluations, compared with the curve of the fastest, show how fast
+it is (:mod:`hpo.tuning.generation.curves`); all of them together show where the best settings lie
 (:mod:`hpo.tuning.generation.surface`). Each step is the one that is expected to most lower the epochs of the settings
-to use, per epoch that it costs. Short looks may all mislead in the same way: after some of them only trainings to their
-end are allowed. The search ends if no step is worth its cost and its recommendation has been seen to reach the target.
+to use, per epoch that it costs. Short looks may all mislead in the same way: after some of them only full trainings
+are allowed. The search ends if no step is worth its cost and its recommendation has been seen to reach the target.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ FIRST_PLACES, FIRST_WARMUP, FIRST = (0.5, 0.75, 0.25, 0.125, 0.875, 0.375), 0.05
 # the next are twice as long. DEAD: a training below this share of the fastest's way, at a higher rate, is lost
 PROGRESS, LONGER, DEAD = 0.03, 3, 0.2
 LOWEST = 0.05  # place in its range below which a rate is too low to be the cause of a loss
-BEGUN = 2  # least trainings with progress before the surface is used
-# budget of looks before the first training to its end, and after each such training, in epochs of the fastest
+BEGUN = 2  # trainings that must show progress before the surface is used
+# budget of looks before the first full training, and after each full training, in epochs of the fastest
 ROOM, MORE, LEAST_LOOKS = 1.3, 1.3, 6
 # while none has reached the target, the share of the epochs is this power of the share of the metric's way to it
 AHEAD_POWER, MOST_AHEAD, LEAST_AHEAD = 1.7, 0.4, 0.1
@@ -68,17 +68,17 @@ NO_WARMUP, WARMUPS = 0.05, (0.02, 0.9)
 # log error of the shapes, without and with other settings; and the standard deviations by which untrained settings must
 # be better than the best trained ones
 AMPLITUDES, CAREFUL = (0.4, 0.7), (0.0, 0.4)
-RISK = 1.0  # log epochs that a certain loss costs a recommendation
-# the same while none has reached the target, by the spend in epochs of the fastest: at first rates at which nothing
-# learns are as likely as lost ones, later only the latter
+RISK = 1.0  # penalty in log epochs of a recommendation that is certain to be lost
+# the same while none has reached the target, by the spend in epochs of the fastest: at first, rates at which nothing is
+# learned are as likely as lost ones, later only the latter
 SPENT, EARLY_RISKS = (1.0, 2.0), (0.4, 2.5)
 MARGIN = 0.1  # log epochs by which settings of a short look must be better than those that reached the target
-LEAST_LEFT = 0.02  # least 1 - momentum, if that is tuned: closer to 1 the rate counts no higher
+LEAST_LEFT = 0.02  # lower bound on 1 - momentum in the effective rate, if momentum is tuned
 ALIKE = 0.35  # rates closer than this, in log, confirm each other
-PATIENT = 1.7  # a training to its end may take this many times its expected epochs
+PATIENT = 1.7  # a full training may take this many times its expected epochs
 UNKNOWN = 0.5  # while none has reached the target, at least this share of the most epochs
 CONFIRMED = 2  # trainings that must reach the target before the search ends
-TRIES = 2  # trainings to their end that are reserved for a batch where none has reached the target
+TRIES = 2  # full trainings that are reserved for a batch where none has reached the target
 DEPTH = 3  # if full scale may not be trained, this many of the largest batches are searched
 SHARED_EXPONENT = 0.5  # growth of the best rate with the batch for an unknown optimizer
 
@@ -194,7 +194,7 @@ class Search:
     def _searched(self, seen: Sequence[Seen]) -> list[int]:
         """The batches that are searched: the full-scale batch, or the largest below if the target is too far there.
 
-        It is too far if two whole trainings' worth was spent and none has reached it.
+        It is too far if the epochs of two full trainings were spent there and none has reached it.
         """
         arrived = any(
             each.state == "reached" for each in seen if each.global_batch_size == self._target
@@ -227,8 +227,8 @@ class Search:
     def recommendation(self, seen: Sequence[Seen]) -> dict[str, float]:
         """Return the settings to use at full scale.
 
-        Once trainings have reached the target there, they are those of one of them, or of a look that is better by a
-        margin.
+        Once trainings have reached the target there, the settings are those of one of these trainings, or of a look
+        that is better by a margin.
         """
         known = self._known(seen, self._target)
         if known is None:
@@ -379,7 +379,7 @@ class Search:
         return epochs, [*lost, *told]
 
     def _dead(self, each: Seen, standing: Sequence[Seen], quickest: Seen, first: float) -> bool:
-        """Whether it has hardly begun to learn while the fastest has, at a higher rate than all that have."""
+        """Whether a training has hardly begun to learn, unlike the fastest, at a higher rate than all that have."""
         way = self._way(quickest, each.epochs[-1], first)
         if each.settings.get(RATE) is None or way < PROGRESS * (self._goal - first):
             return False
@@ -415,9 +415,9 @@ class Search:
         return _Told(each, float(np.clip(told, -LOST, LOST)), share, error, ended=failed)
 
     def _stuck(self, each: Seen, trained: float) -> bool:
-        """Whether its second half has added almost nothing to the gain of the first.
+        """Whether the second half of a training has added almost nothing to the gain of the first.
 
-        If it has ``trained`` most of the epochs of the fastest: whether it gains too little for the remaining way.
+        If it has ``trained`` most of the epochs of the fastest: whether it gains too little to reach the target.
         """
         if len(each.metric) < STUCK_AFTER:
             return False

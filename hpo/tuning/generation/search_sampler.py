@@ -1,4 +1,4 @@
-"""``sampler: forecast``: picks trials by their information about the full-scale batch, for their cost in samples.
+"""``sampler: forecast``: picks trials by their information about the full-scale batch per sample that they cost.
 
 The search (:mod:`hpo.tuning.generation.search`) trains at the full-scale batch itself, or at the largest rungs if
 the study says ``budget: {race: 0}`` or the target is too far at full scale. It chooses the scaled settings and how long
@@ -77,7 +77,7 @@ class ForecastSampler:
         self._step: tuple[object, SearchStep | None] | None = None
 
     def ended(self, running: Sequence[Trial]) -> bool:
-        """Whether nothing more is worth its cost, as far as known while ``running`` are in flight."""
+        """Whether nothing more is worth its cost, as far as is known while ``running`` are in flight."""
         return self._by_laws and self._next(running) is None
 
     def suggest(

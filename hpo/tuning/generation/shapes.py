@@ -21,7 +21,7 @@ SLOW, POWER = 0.066, 1.15
 """At u e-foldings of the rate below the edge, log epochs are log(1 + SLOW exp(-POWER u)) above the lowest."""
 
 SLOPES = (0.0, 0.25)
-"""The further fall per e-folding, throughout: flat or falling, as two hypotheses."""
+"""The further fall per e-folding over the whole range: flat or falling, as two hypotheses."""
 
 STEEP, FROM, ROUND = 2.8, -0.3, 0.25
 """The rise per e-folding beyond the edge; where it starts relative to the edge, and the width of its rounding."""
@@ -31,7 +31,7 @@ RELIEF, RELIEF_WIDTH, WARMUP_COST = 0.75, 0.5, 0.25
 log epochs if it takes the whole training."""
 
 MOST = 1.8
-"""The most log epochs that a training counts: it is lost."""
+"""Upper bound on the log epochs of a training, which counts as lost there."""
 
 SLOW_SHOWN, EDGE_SHOWN, EDGE_POWER, EARLY_SLOPE = 0.1, 0.45, 0.45, 0.08
 """After a share s of the way, slowness shows with 0.1 (1 + s) of its effect, the rise beyond the edge with 0.45 s^0.45,
@@ -65,7 +65,7 @@ class Shapes:
         return cls(edges, slopes, weights / weights.sum())
 
     def epochs(self, rates: Array, warmup: Array) -> Array:
-        """Log epochs to target up to their level: (hypotheses, places).
+        """Log epochs to target up to a constant: (hypotheses, places).
 
         ``rates`` (places,) are log rates, ``warmup`` (places,) is a share of the epochs of the fastest.
         """

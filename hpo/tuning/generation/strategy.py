@@ -1,7 +1,7 @@
 """What a sweep does next: a pure function of its trials so far, so that a resumed sweep continues where it was.
 
 Every rung of the ladder gets its share of the trainings. Most of a rung explores; the rest trains the rung's best
-settings again, because the scatter between seeds distinguishes a lucky training from a good setting. The rungs are
+settings again, because repetitions with other seeds distinguish a lucky training from good settings. The rungs are
 taken from small to large, so that each starts from the results of the one below. Every training has its own seed,
 so that no initialization and no order of the samples counts more than once; repetitions are recognized by their
 settings.

@@ -1,7 +1,7 @@
 """Log epochs to target over settings: a shape plus a Gaussian process, and the expected gain of one more training.
 
 The mean is the shape of real trainings (:mod:`hpo.tuning.generation.shapes`), averaged over the positions of its edge
-with posterior weights; the process is its error. An early look at a training has an error that trainings of
+with posterior weights; the process models its error. An early look at a training has an error that trainings of
 neighbouring settings share: settings that are fast at first may be lost later, and then so are their neighbours. So
 many short looks show where to look further, and only longer trainings show which settings last. The expected decrease
 of the surface's lowest mean by a training is the knowledge gradient (Frazier, Powell and Dayanik, INFORMS J. Computing
@@ -27,7 +27,7 @@ EARLY_ERROR, EARLY_LENGTH, EARLY_POWER = 0.35, 1.6, 1.5
 # standard deviation between seeds at the end of a training, and the addition for a look
 SEED_SD, LOOK_SD = 0.13, 0.1
 LEAST_RAMP = (
-    0.05  # least share of its rate that a training counts with, however early in its warmup
+    0.05  # a training counts with at least this share of its rate, however early in its warmup
 )
 OTHER_BATCH = 2.0  # e-foldings of the batch size over which surfaces are correlated
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
