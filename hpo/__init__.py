@@ -12,10 +12,10 @@
 
     hpo.Client(url, token).submit(spec).wait()      # the same on a server
 
-    hpo.report(epochs=3, top1=0.91)                 # in a training program of one's own
+    hpo.report(epochs=3, top1=0.91)                 # in your own training program
 
-The names here are loaded on first use, so that ``import hpo`` costs nothing. It is all that is
-public, with the errors in :mod:`hpo.errors`; every other module is internal and may change.
+The names here are loaded on first use, so that ``import hpo`` is fast. They and the errors in
+:mod:`hpo.errors` are the public interface; every other module is internal and may change.
 """
 
 from __future__ import annotations

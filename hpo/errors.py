@@ -9,8 +9,8 @@
     ├── EvidenceError              a table or trials from which nothing can be learnt              2
     ├── PlanError                  a plan that cannot be made as asked: machine, nodes, batch      2
     ├── LaunchError                a plan that was started and did not finish                      1
-    ├── TuningError                a sweep that could not go on                                    1
-    ├── TrialLostError             a trial that was asked for, and that another has by now         1
+    ├── TuningError                a sweep that could not continue                                 1
+    ├── TrialLostError             a trial that another client holds by now                        1
     ├── ExportError                an export that would overwrite something, or lacks its library  2
     ├── StudyFailedError           a study of a server that ended without its result               1
     └── ServiceError               a server that does not do what was asked                        1
@@ -19,9 +19,9 @@
         ├── AuthenticationError    no token, an unknown or an expired one                          2
         ├── NotAllowedError        a token that does not allow this                                2
         ├── ConflictError          contradicts what the server holds, such as a name that is taken 2
-        └── RequestError           a value that the server does not take                           2
+        └── RequestError           a value that the server does not accept                         2
 
-The command line prints the message without a traceback and leaves with ``exit_code``: 2 means that the user
+The command line prints the message without a traceback and exits with ``exit_code``: 2 means that the user
 has to change what was asked, 1 that the work failed.
 """
 
@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 MOST_FAULTS = 20
-"""Most faults listed for one file: nobody reads more, and finding them costs time."""
+"""Maximum number of faults listed for one file: nobody reads more, and finding them costs time."""
 
 
 class HpoError(Exception):
@@ -53,8 +53,8 @@ class Fault:
 class SpecError(HpoError):
     """A study file that breaks rules: one readable line of text for each, ``study.yaml, line 7: ...``.
 
-    ``path`` is the file as given, or None for a text; ``line`` and ``key`` are those of the first fault, and
-    ``faults`` holds all, or the first ``MOST_FAULTS`` and a word on the others.
+    ``path`` is the file as given, or None for text; ``line`` and ``key`` are those of the first fault, and
+    ``faults`` holds all, or the first ``MOST_FAULTS`` and a note on the others.
     """
 
     exit_code = 2
@@ -114,7 +114,7 @@ class LaunchError(HpoError):
 
 
 class TuningError(HpoError):
-    """A sweep that could not go on."""
+    """A sweep that could not continue."""
 
 
 class FigureError(TuningError):
@@ -122,7 +122,7 @@ class FigureError(TuningError):
 
 
 class TrialLostError(HpoError):
-    """A trial that was asked for and is not, or no longer, the asker's: stop, and write no more."""
+    """A trial that the client does not hold, or no longer holds: stop, and report nothing more."""
 
 
 class ExportError(HpoError):
@@ -176,7 +176,7 @@ class ConflictError(ServiceError):
 
 
 class RequestError(ServiceError):
-    """A value that the server does not take."""
+    """A value that the server does not accept."""
 
     exit_code = 2
 

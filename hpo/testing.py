@@ -89,9 +89,9 @@ class _TechniqueContract:
     def test_it_is_described(self) -> None:
         """It reads existing settings, and states its purpose and source."""
         its = self.described
-        assert its.about and its.source, "about and source must be said"
+        assert its.about and its.source, "about and source must be given"
         unknown = {*its.uses, *its.uses_if} - set(names())
-        assert not unknown, f"it uses settings that there are not: {', '.join(sorted(unknown))}"
+        assert not unknown, f"it uses settings that do not exist: {', '.join(sorted(unknown))}"
         claimed = its.settings.keys() & set(names())
         assert not claimed, f"known settings cannot be its own: {', '.join(sorted(claimed))}"
 
@@ -232,7 +232,7 @@ class DecayContract(_ScheduleContract):
         self._check_rates(warmup_epochs=2.0)
 
     def test_each_setting_of_its_own_has_an_effect(self) -> None:
-        """Another value than the default gives other rates."""
+        """A value other than the default gives other rates."""
         self._check_own(warmup_epochs=2.0)
 
 
@@ -246,7 +246,7 @@ class WarmupContract(_ScheduleContract):
         self._check_rates(warmup_epochs=4.0, warmup_start_factor=0.1)
 
     def test_each_setting_of_its_own_has_an_effect(self) -> None:
-        """Another value than the default gives other rates."""
+        """A value other than the default gives other rates."""
         self._check_own(warmup_epochs=4.0, warmup_start_factor=0.1)
 
 
@@ -312,7 +312,7 @@ class SamplerContract:
     def test_it_is_described(self) -> None:
         """It states its purpose and source."""
         assert SAMPLERS[self.name].about and SAMPLERS[self.name].source, (
-            "about and source must be said"
+            "about and source must be given"
         )
 
     def test_its_settings_lie_in_the_space_and_are_the_same_again(self) -> None:
@@ -358,7 +358,7 @@ class SchedulerContract:
     def test_it_is_described(self) -> None:
         """It states its purpose and the manual that it follows."""
         its = described(self.name)
-        assert its.about and its.source, "about and source must be said"
+        assert its.about and its.source, "about and source must be given"
 
     def test_bash_takes_its_script(self) -> None:
         """The script of a plan, or a program in Python."""
@@ -381,18 +381,18 @@ class SchedulerContract:
         wanted = ["healthy_hosts", "resubmit", *([] if made.workers else ["start"])]
         asked = f"{made.functions}\ndeclare -F {' '.join(wanted)}"
         done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"of {', '.join(wanted)} there are: {done.stdout}"
+        assert done.returncode == 0, f"of {', '.join(wanted)}, the script has only: {done.stdout}"
 
     def test_its_sweeps_have_a_job_array(self) -> None:
-        """If sweeps may run there; the directives of an array precede the first command too."""
+        """It has one if sweeps may run there; the directives of an array precede the first command too."""
         if not described(self.name).sweeps:
             return
         slot = SweepSlot(name="contract", nodes=1, slot_seconds=3600)
         made = scheduler_of(self.name, slot)
-        assert isinstance(made, Scheduler), "a sweep needs a script of bash"
+        assert isinstance(made, Scheduler), "a sweep needs a bash script"
         array = made.array(3) if made.array else None
         assert array is None or all(line.startswith("#") for line in array.directives)
-        assert array is None or array.index, "the number of a task must be said"
+        assert array is None or array.index, "the index variable of a task must be given"
 
 
 class WorkloadContract:
@@ -433,7 +433,7 @@ class WorkloadContract:
     def test_it_is_described(self) -> None:
         """It states what is trained and its source, and its metrics include the loss."""
         its = WORKLOADS[self.name]
-        assert its.about and its.source, "about and source must be said"
+        assert its.about and its.source, "about and source must be given"
         assert metrics_of(self.name, data=self.data)["loss"] is False
         epochs, batch = self.epochs, self.global_batch_size
         assert all(demand.amount >= 0 for demand in its.demands(self.data, epochs, batch))
@@ -479,7 +479,7 @@ class ImporterContract:
     def test_it_is_described(self) -> None:
         """It states what it reads, the origin of that format, and the purpose of its options."""
         its = IMPORTERS[self.name]
-        assert its.about and its.source, "about and source must be said"
+        assert its.about and its.source, "about and source must be given"
         assert all(option.what for option in its.options.values())
 
     def test_its_runs_can_be_told_apart(self, tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ class AskedTrial:
 
     @property
     def should_stop(self) -> bool:
-        """Whether to stop: the target is reached, the budget of epochs is spent, the loss has diverged, others are
-        better, or the trial is no longer ours.
+        """Whether to stop: the target is reached, the budget of epochs is spent, the loss has diverged, other trials
+        are better, or this client no longer holds the trial.
         """
         last = self._last
         spent = last is not None and (
@@ -158,7 +158,7 @@ class AskedTrial:
         self._check()
         with self._lock:
             for point in points:
-                if self._unsent and self._unsent[-1].step >= point.step:  # it was restarted
+                if self._unsent and self._unsent[-1].step >= point.step:  # a restart
                     self._unsent = [each for each in self._unsent if each.step < point.step]
                 self._unsent.append(point)
                 self._last = point
@@ -170,14 +170,14 @@ class AskedTrial:
         return not self.should_stop
 
     def report_last(self, *points: ConvergencePoint) -> None:
-        """Points that are sent with the end, by the next call of :meth:`tell`."""
+        """Keep points for the next call of :meth:`tell`, which sends them."""
         self._check()
         with self._lock:
             self._unsent += points
 
     @property
     def stopped(self) -> bool:
-        """Whether the trial was stopped from outside: others are better, or its study was cancelled."""
+        """Whether the trial was stopped from outside: other trials are better, or its study was cancelled."""
         return self._verdict.stop
 
     def abandon(self) -> None:

@@ -1,1 +1,1 @@
-"""Callbacks by which frameworks report to `hpo`; each needs its framework, and does nothing in a run by hand."""
+"""Callbacks that report from training frameworks to `hpo`; they do nothing outside a sweep."""

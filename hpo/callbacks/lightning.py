@@ -14,7 +14,7 @@ from hpo.callbacks.reporting import should_stop
 class LightningReport(Callback):  # type: ignore[misc]
     """Reports the logged metrics after each validation, and stops the training when asked to.
 
-    ``metrics`` maps the study's names to those that were logged; without it all are reported under their own.
+    ``metrics`` maps the study's names to those that were logged; without it, all are reported under their own names.
     """
 
     def __init__(self, metrics: Mapping[str, str] | None = None) -> None:

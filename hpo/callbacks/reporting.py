@@ -1,4 +1,4 @@
-"""The calls of a training program to its sweep: ``report``, ``should_stop`` and ``trial``.
+"""Calls from a training program to its sweep: ``report``, ``should_stop`` and ``trial``.
 
 ::
 
@@ -46,7 +46,7 @@ class ProgramTrial:
     """The training that a program should do; everything is None or empty if it was started by hand.
 
     ``settings`` holds the known settings and the study's own, by name. Batch sizes are in samples: per update over all
-    workers, per update of one worker, and per forward pass of one worker, of which an update takes ``accumulation``.
+    workers, per update of one worker, and per forward pass of one worker; an update takes ``accumulation`` passes.
     ``epochs`` is the budget. ``checkpoint_folder`` is kept until the training has ended, across restarts;
     ``output_folder`` is kept permanently.
     """
@@ -117,7 +117,7 @@ def report(
 
 
 def should_stop() -> bool:
-    """Whether this training should stop: it has reached its target, or others are better; False if started by hand.
+    """Whether this training should stop: its target is reached, or other trials are better; False if started by hand.
 
     A program that calls this gets time to exit by itself; one that never does gets SIGTERM at once. Workers of one
     training may see it at different moments: let one ask, and broadcast the answer.

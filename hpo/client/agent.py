@@ -32,8 +32,8 @@ CHECKPOINT_SECONDS = 10.0
 class AgentOptions:
     """How an agent works.
 
-    ``folder`` holds the checkpoints of its trials. ``trials`` is how many it trains at most, ``stop_after`` after how
-    many seconds it takes no other and gives back the current one. ``workers_per_node`` is the number of workers that a
+    ``folder`` holds the checkpoints of its trials. ``trials`` is the most that it trains; after ``stop_after``
+    seconds it takes no more trials and gives the current one back. ``workers_per_node`` is the number of workers that a
     program starts, ``threads`` the number of CPU threads of a training.
     """
 

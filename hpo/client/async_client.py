@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """A server, for one token; both default to HPO_SERVER and HPO_TOKEN. Tasks may share it."""
+    """The client of a server; ``url`` and ``token`` default to HPO_SERVER and HPO_TOKEN. Tasks may share it."""
 
     def __init__(
         self,
@@ -92,9 +92,7 @@ class AsyncClient:
     async def studies(
         self, *, owner: str | None = None, state: str | None = None, search: str | None = None
     ) -> list[StudyStatus]:
-        """The state of all studies that the token may read, or those of an owner, in a state, or with a part of a
-        name.
-        """
+        """The status of all studies that the token may read; ``search`` is a part of the name."""
         return await self.run(calls.studies(self._retries, owner=owner, state=state, search=search))
 
     async def document(self, *path: str) -> Any:
@@ -158,7 +156,7 @@ class AsyncClient:
 
 
 class AsyncRemoteStudy:
-    """A study of a server. Nothing of it is kept here: every call asks."""
+    """A study on a server. It holds no data: every call asks the server."""
 
     def __init__(self, client: AsyncClient, name: str, retries: RetryPolicy) -> None:
         self._client, self.name, self._retries = client, name, retries
@@ -175,7 +173,7 @@ class AsyncRemoteStudy:
         on_event: OnEvent | None = None,
         check: bool = True,
     ) -> StudyStatus:
-        """Come back when it has ended, with its status then."""
+        """Wait until the study has ended, and return its status."""
         return await self._client.run(
             calls.wait(
                 self._retries,
@@ -188,7 +186,7 @@ class AsyncRemoteStudy:
         )
 
     def events(self, *, after: int = 0, progress: bool = False) -> AsyncIterator[RemoteEvent]:
-        """Stream the events behind ``after`` until the study ends."""
+        """Stream the events after event ``after`` until the study ends."""
         return self._client.stream(
             EventStream(
                 join("studies", self.name, "events"), self._retries, after=after, progress=progress
@@ -196,13 +194,13 @@ class AsyncRemoteStudy:
         )
 
     async def logs(self, *, after: int = 0) -> list[RemoteEvent]:
-        """The events so far behind ``after``, oldest first."""
+        """The events so far after event ``after``, oldest first."""
         return await self._client.run(calls.logs(self._retries, self.name, after=after))
 
     async def trials(
         self, *, states: Sequence[str] | None = None, global_batch_size: int | None = None
     ) -> list[RemoteTrial]:
-        """Its trials by number."""
+        """The trials, ordered by number."""
         return await self._client.run(
             calls.trials(
                 self._retries, self.name, states=states, global_batch_size=global_batch_size
@@ -232,7 +230,7 @@ class AsyncRemoteStudy:
         )
 
     async def designs(self) -> list[RemoteDesign]:
-        """What its trainings buy: their cost against the interval at full scale, the cheapest first."""
+        """The cost of trainings against the interval at full scale, by design; the cheapest first."""
         return await self._client.run(calls.designs(self._retries, self.name))
 
     async def plan(
@@ -244,9 +242,9 @@ class AsyncRemoteStudy:
         backend: str | None = None,
         **options: Unpack[PlanOptions],
     ) -> RemotePlan:
-        """Make and keep a plan, with the files that launch it; what is not given is as the study's file says.
+        """Make and store a plan with the files that launch it; options not given come from the study's file.
 
-        ``options`` are those of :class:`hpo.PlanRequest`; a cost is one of the published ones by name, or the figures.
+        ``options`` are those of :class:`hpo.PlanRequest`; a cost is the name of a published one, or its figures.
         """
         asked = {
             "machine": machine,
@@ -258,35 +256,35 @@ class AsyncRemoteStudy:
         return await self._client.run(calls.plan(self._retries, self.name, asked))
 
     async def plans(self) -> list[RemotePlan]:
-        """The plans made so far, oldest first."""
+        """The stored plans, oldest first."""
         return await self._client.run(calls.plans(self._retries, self.name))
 
     async def cancel(self) -> StudyStatus:
-        """Ask for its end; what is trained so far stays."""
+        """Cancel the study; its results so far are kept."""
         return await self._client.run(calls.cancel(self._retries, self.name))
 
     async def resume(
         self, spec: StudySpec | str | Path | None = None, *, retry_failed: bool = False
     ) -> StudyStatus:
-        """Queue it again after its end; a finished study with a spec of a larger budget.
+        """Queue the study again after it has ended; a finished one needs a ``spec`` with a larger budget.
 
-        Trials that failed are trained anew where ``spec`` starts another program than before, or the same one
-        otherwise, and in any case with ``retry_failed``.
+        Failed trials are trained again if the program or its command in ``spec`` has changed, and in any case with
+        ``retry_failed``.
         """
         return await self._client.run(
             calls.resume(self._retries, self.name, spec, retry_failed=retry_failed)
         )
 
     async def rename(self, name: str) -> StudyStatus:
-        """Give it another name, by which it is known here from then on; :class:`ConflictError` while it is running, and
-        where the name is taken.
+        """Rename the study; this object then uses the new name. Raises :class:`ConflictError` if it is running or the
+        name is taken.
         """
         status = await self._client.run(calls.rename(self._retries, self.name, name))
         self.name = status.name
         return status
 
     async def delete(self) -> None:
-        """Remove it with its trials, forecasts, plans and outcomes; :class:`ConflictError` while it is running."""
+        """Remove the study with its trials, forecasts, plans and outcomes; :class:`ConflictError` if it is running."""
         await self._client.run(calls.delete(self._retries, self.name))
 
     def __repr__(self) -> str:

@@ -233,7 +233,7 @@ def forecast(
 
 
 def designs(retries: RetryPolicy, name: str) -> Steps[list[RemoteDesign]]:
-    """Return what trainings of a study buy, the cheapest first."""
+    """Return a study's designs, the cheapest first."""
     found = (yield from document(retries, "studies", name, "designs"))["designs"]
     return [RemoteDesign.of(each) for each in found]
 

@@ -46,10 +46,10 @@ T = TypeVar("T")
 
 
 class Client:
-    """A server, for one token; both default to HPO_SERVER and HPO_TOKEN. Threads may share it.
+    """The client of a server; ``url`` and ``token`` default to HPO_SERVER and HPO_TOKEN. Threads may share it.
 
-    Every call may raise :class:`hpo.errors.ServiceError` or one of its kinds; ``retries`` says how often a request is
-    sent again before it does. ``transport`` replaces the network of httpx.
+    Every call may raise :class:`hpo.errors.ServiceError` or a subclass; ``retries`` says how often a request is
+    sent again before it does. ``transport`` replaces httpx's own.
     """
 
     def __init__(
@@ -106,9 +106,7 @@ class Client:
     def studies(
         self, *, owner: str | None = None, state: str | None = None, search: str | None = None
     ) -> list[StudyStatus]:
-        """The state of all studies that the token may read, or those of an owner, in a state, or with a part of a
-        name.
-        """
+        """The status of all studies that the token may read; ``search`` is a part of the name."""
         return self.run(calls.studies(self._retries, owner=owner, state=state, search=search))
 
     def document(self, *path: str) -> Any:
@@ -171,13 +169,13 @@ class Client:
 
 
 class RemoteStudy:
-    """A study of a server. Nothing of it is kept here: every call asks."""
+    """A study on a server. It holds no data: every call asks the server."""
 
     def __init__(self, client: Client, name: str, retries: RetryPolicy) -> None:
         self._client, self.name, self._retries = client, name, retries
 
     def status(self) -> StudyStatus:
-        """The state of the study; :class:`StudyNotFoundError` without it, here as everywhere below."""
+        """The study's status. Like all methods below, raises :class:`StudyNotFoundError` if it does not exist."""
         return self._client.run(calls.status(self._retries, self.name))
 
     def wait(
@@ -205,8 +203,8 @@ class RemoteStudy:
         )
 
     def events(self, *, after: int = 0, progress: bool = False) -> Iterator[RemoteEvent]:
-        """Stream the events behind ``after`` until the study ends; with ``progress`` also the newest points of running
-        trials. A connection that breaks is taken up where it broke.
+        """Stream the events after event ``after`` until the study ends; with ``progress`` also the newest points of
+        running trials. After a lost connection the stream resumes where it stopped.
         """
         return self._client.stream(
             EventStream(
@@ -215,13 +213,13 @@ class RemoteStudy:
         )
 
     def logs(self, *, after: int = 0) -> list[RemoteEvent]:
-        """The events so far behind ``after``, oldest first."""
+        """The events so far after event ``after``, oldest first."""
         return self._client.run(calls.logs(self._retries, self.name, after=after))
 
     def trials(
         self, *, states: Sequence[str] | None = None, global_batch_size: int | None = None
     ) -> list[RemoteTrial]:
-        """Its trials by number: all, or those of some states or of one rung."""
+        """The trials, ordered by number: all, or those in some states or of one rung."""
         return self._client.run(
             calls.trials(
                 self._retries, self.name, states=states, global_batch_size=global_batch_size
@@ -235,7 +233,7 @@ class RemoteStudy:
         columns: Sequence[str] | None = None,
         max_points: int | None = None,
     ) -> dict[int, dict[str, list[float | None]]]:
-        """Curves by trial number, each a dict of columns (``step``, ``epochs``, ``metric`` ...), all or those named."""
+        """Curves by trial number, each a dict of all columns (``step``, ``epochs`` ...), or of ``columns``."""
         return self._client.run(
             calls.convergence(
                 self._retries, self.name, numbers=numbers, columns=columns, max_points=max_points
@@ -243,13 +241,13 @@ class RemoteStudy:
         )
 
     def forecast(self, global_batch_size: int, *, budgets: Sequence[float] = ()) -> RemoteForecast:
-        """Settings and epochs to target at any batch size; :class:`EvidenceError` where trials say too little."""
+        """Settings and epochs to target at any batch size; :class:`EvidenceError` if there are too few results."""
         return self._client.run(
             calls.forecast(self._retries, self.name, global_batch_size, budgets=budgets)
         )
 
     def designs(self) -> list[RemoteDesign]:
-        """What its trainings buy: their cost against the interval at full scale, as :func:`hpo.designs` tells it.
+        """The cost of trainings against the interval at full scale, by design; see :func:`hpo.designs`.
 
         The study's own design, and each that gives a narrower interval than every cheaper one; the cheapest first.
         """
@@ -264,9 +262,9 @@ class RemoteStudy:
         backend: str | None = None,
         **options: Unpack[PlanOptions],
     ) -> RemotePlan:
-        """Make and keep a plan, with the files that launch it; what is not given is as the study's file says.
+        """Make and store a plan with the files that launch it; options not given come from the study's file.
 
-        ``options`` are those of :class:`hpo.PlanRequest`; a cost is one of the published ones by name, or the figures.
+        ``options`` are those of :class:`hpo.PlanRequest`; a cost is the name of a published one, or its figures.
         """
         asked = {
             "machine": machine,
@@ -278,7 +276,7 @@ class RemoteStudy:
         return self._client.run(calls.plan(self._retries, self.name, asked))
 
     def plans(self) -> list[RemotePlan]:
-        """The plans made so far, oldest first."""
+        """The stored plans, oldest first."""
         return self._client.run(calls.plans(self._retries, self.name))
 
     def ask_tell(
@@ -303,31 +301,31 @@ class RemoteStudy:
         )
 
     def cancel(self) -> StudyStatus:
-        """Ask for its end; what is trained so far stays."""
+        """Cancel the study; its results so far are kept."""
         return self._client.run(calls.cancel(self._retries, self.name))
 
     def resume(
         self, spec: StudySpec | str | Path | None = None, *, retry_failed: bool = False
     ) -> StudyStatus:
-        """Queue it again after its end; a finished study with a spec of a larger budget.
+        """Queue the study again after it has ended; a finished one needs a ``spec`` with a larger budget.
 
-        Trials that failed are trained anew where ``spec`` starts another program than before, or the same one
-        otherwise, and in any case with ``retry_failed``.
+        Failed trials are trained again if the program or its command in ``spec`` has changed, and in any case with
+        ``retry_failed``.
         """
         return self._client.run(
             calls.resume(self._retries, self.name, spec, retry_failed=retry_failed)
         )
 
     def rename(self, name: str) -> StudyStatus:
-        """Give it another name, by which it is known here from then on; :class:`ConflictError` while it is running, and
-        where the name is taken.
+        """Rename the study; this object then uses the new name. Raises :class:`ConflictError` if it is running or the
+        name is taken.
         """
         status = self._client.run(calls.rename(self._retries, self.name, name))
         self.name = status.name
         return status
 
     def delete(self) -> None:
-        """Remove it with its trials, forecasts, plans and outcomes; :class:`ConflictError` while it is running."""
+        """Remove the study with its trials, forecasts, plans and outcomes; :class:`ConflictError` if it is running."""
         self._client.run(calls.delete(self._retries, self.name))
 
     def __repr__(self) -> str:
@@ -344,7 +342,7 @@ class _TrialChannel:
         self._retries = calls.retrying_for(retries, outage_seconds)
 
     def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
-        """See the channel. A custom workload is searched in this machine's folders, not the server's."""
+        """See :class:`Channel`. A custom workload is imported from this machine's folders, not the server's."""
         asked = self._client.run(
             calls.ask_trial(
                 self._retries, self._name, key=key, holder=holder, lease_seconds=lease_seconds
@@ -358,7 +356,7 @@ class _TrialChannel:
     def report(
         self, number: int, key: str, points: Sequence[ConvergencePoint], lease_seconds: float
     ) -> Verdict:
-        """See the channel."""
+        """See :class:`Channel`."""
         return self._client.run(
             calls.report_trial(
                 self._retries,
@@ -380,7 +378,7 @@ class _TrialChannel:
         state: str | None,
         reason: str,
     ) -> str:
-        """See the channel."""
+        """See :class:`Channel`."""
         return self._client.run(
             calls.end_trial(
                 self._retries,
@@ -395,5 +393,5 @@ class _TrialChannel:
         )
 
     def release(self, number: int, key: str) -> None:
-        """See the channel."""
+        """See :class:`Channel`."""
         self._client.run(calls.release_trial(self._retries, self._name, number, key=key))

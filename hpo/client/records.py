@@ -41,12 +41,12 @@ class StudyStatus:
 
     @property
     def ended(self) -> bool:
-        """Whether the study is at rest until it is resumed."""
+        """Whether the study has ended; it may still be resumed."""
         return self.state in ENDED
 
     @classmethod
     def of(cls, document: Any) -> StudyStatus:
-        """From the server's JSON."""
+        """Read the record from the server's JSON."""
         return _read(
             cls,
             document,
@@ -82,7 +82,7 @@ class RemoteEvent:
 
     @classmethod
     def of(cls, document: Any) -> RemoteEvent:
-        """From the server's JSON."""
+        """Read the record from the server's JSON."""
         return _read(
             cls,
             document,
@@ -99,11 +99,11 @@ class RemoteEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteTrial:
-    """One training: its settings at one global batch size with one seed, and what came of it.
+    """One training: its settings at one global batch size with one seed, and its results.
 
-    Each of ``figures`` is an attribute too, such as ``epochs_to_target``, ``epochs``, ``seconds`` and ``best_metric``:
-    None if not measured. They are those that the server has. ``sizes`` are the width, depth and samples of its rung,
-    empty if only the batch grows.
+    Each of ``figures`` is also an attribute, such as ``epochs_to_target``, ``epochs``, ``seconds`` and ``best_metric``;
+    it is None if not measured. The server's release determines which there are. ``sizes`` are the width, depth and
+    samples of its rung, empty if only the batch grows.
     """
 
     number: int
@@ -119,7 +119,7 @@ class RemoteTrial:
 
     @classmethod
     def of(cls, document: Any) -> RemoteTrial:
-        """From the server's JSON."""
+        """Read the record from the server's JSON."""
         others = ("figures", "document", "sizes")
         names = [each.name for each in dataclasses.fields(cls) if each.name not in others]
 
@@ -168,7 +168,7 @@ class RemoteForecast:
 
     @classmethod
     def of(cls, document: Any) -> RemoteForecast:
-        """From the server's JSON."""
+        """Read the record from the server's JSON."""
         return _read(
             cls,
             document,
@@ -188,10 +188,10 @@ class RemoteForecast:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteDesign:
-    """So many trainings over the ladder up to ``largest``: their cost, and the interval at full scale that they leave.
+    """A number of trainings over the ladder up to ``largest``: their cost, and the resulting interval at full scale.
 
-    ``cost`` is in trainings at full scale, ``accelerator_hours`` None if no training was timed; ``own`` is the study
-    as it is. See :class:`hpo.Design`.
+    ``cost`` is in trainings at full scale, ``accelerator_hours`` is None if no training was timed; ``own`` marks
+    the current study. See :class:`hpo.Design`.
     """
 
     largest: Mapping[str, int]
@@ -206,7 +206,7 @@ class RemoteDesign:
 
     @classmethod
     def of(cls, document: Any) -> RemoteDesign:
-        """From the server's JSON."""
+        """Read the record from the server's JSON."""
         return _read(
             cls,
             document,
@@ -241,7 +241,7 @@ class RemotePlan:
     document: Document = dataclasses.field(repr=False, compare=False)
 
     def write(self, directory: Path | str) -> list[Path]:
-        """Write the files into a folder, the script such that it can be run; the paths in the order of ``files``."""
+        """Write the files into a folder, the script as an executable; return their paths in the order of ``files``."""
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         paths = []
@@ -255,7 +255,7 @@ class RemotePlan:
 
     @classmethod
     def of(cls, document: Any, files: Mapping[str, str]) -> RemotePlan:
-        """From the server's JSON and the texts of the files, by their names."""
+        """Read the plan from the server's JSON and the texts of its files by name."""
         return _read(
             cls,
             document,

@@ -101,9 +101,9 @@ def data_routes(access: Access) -> APIRouter:
         setting: str = "",
         laws: bool = False,
     ) -> Response:
-        """A figure of the study. With ``laws`` it waits until they are fitted; without, it is there at once.
+        """Return a figure of the study, with ``laws`` once they are fitted, without them at once.
 
-        One that was drawn with the laws before is kept, and answers both.
+        A figure drawn with the laws is stored and then returned in both cases.
         """
 
         what = f"figure {key} {setting}"
@@ -158,7 +158,7 @@ def data_routes(access: Access) -> APIRouter:
         slot_hours: Annotated[float | None, Query(gt=0, le=1e6)] = None,
         cost: str | None = None,
     ) -> Response:
-        """A plan that is not kept: what a slider shows while it moves. The forecast stands even without a plan."""
+        """Return a forecast and a plan that is not stored, for the sliders; no plan if none is possible."""
 
         def make() -> Response:
             found = access.forecast(request, access.study(request, who, name), at)
@@ -174,7 +174,7 @@ def data_routes(access: Access) -> APIRouter:
 
     @router.get("/studies/{name}/report")
     async def report(request: Request, name: str, who: Any = reader) -> Response:
-        """The study as one HTML file, as `hpo report` writes it; a download, as its script is in the page itself."""
+        """Return the HTML file of `hpo report`, as a download because its scripts are inline."""
 
         def write() -> Response:
             study = access.study(request, who, name)

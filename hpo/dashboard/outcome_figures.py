@@ -74,7 +74,7 @@ def validation(result: StudyResult) -> go.Figure:
 
 
 def calibration(rows: Sequence[CalibrationRow]) -> go.Figure:
-    """Observed against predicted epochs to target, both logarithmic: one point for each launched plan that predicted.
+    """Observed against predicted epochs to target, both logarithmic: one point per launched plan with a prediction.
 
     The bars are the 90 % intervals; the points of good forecasts are on the diagonal, and nine of ten bars cross
     it. Plans that predicted nothing (the rules of thumb) and those that never reached the target are not shown.

@@ -301,7 +301,7 @@ def pictures(view: StudyView) -> Iterator[Picture]:
 
 
 def _designs(result: StudyResult) -> Iterator[Picture]:
-    """Yield the value of further trainings; nothing without a forecast for the full scale from single trials."""
+    """Yield the value of further trainings; nothing without fitted laws and a forecast for the full scale."""
     if result.forecast is None or result.forecast.posterior is None:
         return
     with contextlib.suppress(EvidenceError):

@@ -17,7 +17,7 @@ from storage.records import Outcome, Trial, TrialState
 from trainers.job import Question
 
 MOST_POINTS = 1500
-"""Most trials that a figure draws as points; a browser still handles these without delay."""
+"""Maximum number of trials that a figure draws as points; a browser still handles these without delay."""
 
 
 def by_state(trials: Sequence[Trial]) -> dict[TrialState, list[Trial]]:

@@ -136,7 +136,7 @@ def noise_scale(result: StudyResult, convergence: Convergence) -> go.Figure:
 def parallel_coordinates(result: StudyResult) -> go.Figure:
     """One line for each trial that ended, over its batch size, its tuned settings and its epochs to the target.
 
-    Trials that did not reach the target are grey. Logarithmic domains are drawn so, choices at whole numbers.
+    Trials that did not reach the target are grey. Logarithmic domains have logarithmic axes, choices whole numbers.
     """
     figure = style.figure(f"{result.study.name}: parallel coordinates", height=480)
     trials = [trial for trial in result.trials if trial.state.finished]

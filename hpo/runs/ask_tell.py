@@ -26,7 +26,7 @@ class _LocalChannel:
         self._study = study
 
     def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
-        """See the channel."""
+        """See :class:`Channel`."""
         try:
             return self._study.ask(key, holder, lease_seconds)
         except Conflict as error:
@@ -37,7 +37,7 @@ class _LocalChannel:
     def report(
         self, number: int, key: str, points: Sequence[ConvergencePoint], lease_seconds: float
     ) -> Verdict:
-        """See the channel."""
+        """See :class:`Channel`."""
         return self._study.report(number, key, points, lease_seconds)
 
     def end(
@@ -50,13 +50,13 @@ class _LocalChannel:
         state: str | None,
         reason: str,
     ) -> str:
-        """See the channel."""
+        """See :class:`Channel`."""
         return str(
             self._study.end(number, key, points, outcome=outcome, state=state, reason=reason).state
         )
 
     def release(self, number: int, key: str) -> None:
-        """See the channel."""
+        """See :class:`Channel`."""
         self._study.release(number, key)
 
 
@@ -66,7 +66,7 @@ def ask_tell(
     *,
     lease_seconds: float = LEASE_SECONDS,
 ) -> AskTell:
-    """A study whose trials this process asks for, trains in its own loop, and reports.
+    """Open a study whose trials this process asks for, trains in its own loop, and reports.
 
     ::
 

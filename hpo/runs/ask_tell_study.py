@@ -36,10 +36,10 @@ WAIT_SECONDS = 1.0
 """Seconds until a client should ask again while all remaining trials depend on running ones."""
 
 LOOK_SECONDS = 1.0
-"""Least seconds between two checks for holders that stopped responding."""
+"""Minimum number of seconds between two checks for holders that stopped responding."""
 
 EVENT_SECONDS = 5.0
-"""Least seconds between two events of a study's log that count its trials."""
+"""Minimum number of seconds between two events of a study's log that count its trials."""
 
 ATTEMPTS = 8
 """How often an ask retries if other clients took the trial first."""

@@ -52,9 +52,9 @@ class Design:
     """A number of trainings over the ladder up to ``largest``, with their cost and expected information.
 
     ``cost`` is in trainings at full scale, ``hours`` in accelerator hours of this study's workers, None if no training
-    was timed. ``interval`` is that of the epochs to the target, or of the best metric, at full scale; ``factor`` its
-    high end over its low one, of what trainings need or lack. ``regret`` is the expected share by which the settings
-    chosen would lengthen the training at full scale. ``own`` is the current study.
+    was timed. ``interval`` is that of the epochs to the target, or of the best metric, at full scale; ``factor`` is the
+    ratio of its ends, in epochs or in the metric's shortfall. ``regret`` is the expected share by which the settings
+    chosen would lengthen the training at full scale. ``own`` marks the current study.
     """
 
     largest: Mapping[str, int]
@@ -122,7 +122,7 @@ class Designs:
 
 
 def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
-    """The cost of trainings up to each size and batch of the ladder, and the interval at full scale that they leave.
+    """The cost of trainings up to each size and batch of the ladder, and the resulting interval at full scale.
 
     ``made`` is the forecast to be narrowed; that of the study's full scale if not given. Raises
     :class:`EvidenceError` if the study has no full scale, or no trial has a result.

@@ -34,7 +34,7 @@ BEST_SHARE, LEAST_BEST = 0.1, 5
 TREES, SEED = 32, 0
 """The size and seed of fANOVA's random forest; the same trials give the same shares."""
 MOST_TRIALS = 128
-"""Most trainings that fANOVA is computed from, evenly spaced in their order: 500 take ten seconds."""
+"""Maximum number of trainings that fANOVA is computed from, evenly spaced in their order: 500 take ten seconds."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def launch_here(
     max_restarts: int = RUN_RESTARTS,
     checkpoint_minutes: float = 0.0,
 ) -> list[Launched]:
-    """Run a plan on this machine, once for each seed, and keep the outcomes if it came from ``storage``.
+    """Run a plan on this machine, once for each seed, and store the outcomes if it came from ``storage``.
 
     ``seeds`` defaults to the plan's own seed. A run that loses a worker resumes from its last checkpoint, which is
     saved at every evaluation or at the first after ``checkpoint_minutes``, at most ``max_restarts`` times. Raises
@@ -129,9 +129,9 @@ def record(
     nodes: int | None = None,
     workers: int | None = None,
 ) -> Outcome:
-    """Take back the report that a plan's script wrote, on whatever machine it ran.
+    """Store the report that a plan's script wrote, on whatever machine it ran.
 
-    ``nodes`` and ``workers`` are what the report says of its last start, or the plan's, if not given.
+    ``nodes`` and ``workers`` default to those of the last start in the report, or else to the plan's.
     """
     if plan.id is None:
         raise PlanError("this plan is not stored; `hpo plan STUDY --output DIR` stores one")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainers.report import ConvergencePoint
 
 DRAWN_EVERY = 0.25
-"""Least seconds between two redraws of the progress."""
+"""Minimum number of seconds between two redraws of the progress."""
 
 
 def study_html(document: Mapping[str, Any], settings: Sequence[str]) -> str:

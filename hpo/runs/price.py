@@ -1,4 +1,4 @@
-"""The expected cost of a study, stated before anything of it runs: trials, samples, and hours on this machine.
+"""The expected cost of a study, stated before it runs: trials, samples, and hours on this machine.
 
 The counts are upper bounds derived from the study file: every trial runs to the end of its budget. Trials that reach
 the target, diverge or fall behind end earlier. The time comes from a few timed updates at every rung.

@@ -168,7 +168,7 @@ def keep_cost(store: Store, study: Study, cost: WorkloadCost) -> None:
 def measure_cost(store: Store, study: Study, spec: StudySpec) -> str:
     """Measure and store the cost of a sample of the study's workload, unless known; return an error message, or "".
 
-    A plan for another machine needs the cost, but the study does not: an error of the workload is not the study's.
+    Plans for other machines need the cost, but the study does not, so an error here does not fail the study.
     """
     from trainers.cost import workload_cost
     from trainers.workloads import load_workload

@@ -262,10 +262,10 @@ class StudyResult:
     """A study as the database holds it.
 
     ``train_samples`` is the size of the training set, 0 until a trial was evaluated. ``noise_scales`` holds the
-    gradient noise scale in samples that trials measured, by the id of the trial, ``noise_courses`` how it went in each
-    (:func:`hpo.runs.ramp.noise_course`); ``past`` what became of every
-    launched plan of the storage, of this study or others. ``cost`` is what a sample of the workload costs, None where
-    that was not measured; ``throughputs`` are all that the storage holds, of any workload and machine.
+    gradient noise scale in samples that trials measured, by trial id; ``noise_courses`` its courses in trainings
+    (:func:`hpo.runs.ramp.noise_course`). ``past`` holds the forecast and outcome of every launched plan in the storage,
+    of this study or others. ``cost`` is the cost of a sample of the workload, None if not measured; ``throughputs``
+    are all measurements in the storage, of any workload and machine.
     """
 
     spec: StudySpec
@@ -293,7 +293,7 @@ class StudyResult:
 
     @property
     def swept(self) -> tuple[Trial, ...]:
-        """The trials of the sweep, and those that were imported beside it."""
+        """The trials of the sweep, and the imported ones."""
         return tuple(trial for trial in self.trials if trial.purpose != TrialPurpose.RACE)
 
     @property
@@ -363,7 +363,7 @@ class StudyResult:
     def evidence(self, without: Collection[int] = ()) -> tuple[Trial, ...]:
         """All trainings that are evidence: the trials, and the outcomes of launched plans in the form of trials.
 
-        Outcomes at the batch sizes ``without`` are left out: a forecast is compared with those, and may not know them.
+        Outcomes at the batch sizes ``without`` are left out: a forecast is compared with those, and must not use them.
         """
         return (
             *self.trials,
@@ -493,7 +493,7 @@ def _candidate(need: float, runs: Sequence[Trial]) -> SweptConfiguration:
 def _ranked(
     trials: Sequence[Trial], global_batch_size: int, question: Question
 ) -> list[tuple[float, list[Trial]]]:
-    """Return mean need and runs of each settings that answered the question with every seed, best first.
+    """Return mean need and runs of each configuration that answered the question with every seed, best first.
 
     A run that was stopped before any could have reached the target does not count.
     """

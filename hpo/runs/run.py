@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from hpo.tuning.tuner import RayOptions
 
 LEAST_SEEDS = 5
-"""Least runs of each validated plan: the mean of fewer is too noisy."""
+"""Minimum number of runs of each validated plan: the mean of fewer is too noisy."""
 
 EVENT_SECONDS = 5.0
-"""Least seconds between two events of a study's log that count its trials."""
+"""Minimum number of seconds between two events of a study's log that count its trials."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class RunEnd:
     forecast: StudyForecast | None = None
 
 
-class _Stopped(Exception):  # noqa: N818  (no error)
+class _Stopped(Exception):  # noqa: N818  (not an error)
     """Raised when a run finds that it must stop."""
 
 

@@ -33,7 +33,7 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 
 @dataclass(frozen=True)
 class StudyLimits:
-    """Most bytes of memory for all processes of a study together, and of disk for its folders."""
+    """Maximum number of bytes of memory for all processes of a study together, and of disk for its folders."""
 
     memory_bytes: int
     disk_bytes: int

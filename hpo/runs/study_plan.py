@@ -388,7 +388,7 @@ def _rates(
     figures: WorkloadCost | None,
     cost: str | WorkloadCost | None,
 ) -> Rates | None:
-    """Return measurements on the machine with this workload, else the time model; here the sweep's measurements."""
+    """Return measurements on the machine with this workload, else the time model; for this machine the sweep's own."""
     if machine.name == "local":
         if not made.samples_per_second:
             return None

@@ -22,7 +22,7 @@ STANDARD_ERRORS = 2.0
 class Mean:
     """The geometric mean of the epochs to target of one plan's runs, with its relative standard error.
 
-    ``error`` is None for a single run. ``lost`` of ``runs`` did not reach the target, and are in neither. If the
+    ``error`` is None for a single run. Of the ``runs``, ``lost`` did not reach the target and count in neither. If the
     ``question`` is one of a fixed budget, ``epochs`` is the shortfall after it.
     """
 

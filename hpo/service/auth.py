@@ -2,7 +2,7 @@
 
 A secret is ``lb_`` and 256 bits of :func:`secrets.token_urlsafe`. The database holds only its SHA-256. A slow,
 salted hash (bcrypt, Argon2) protects passwords, which people choose and attackers guess; 256 random bits cannot be
-guessed or listed in advance, whatever the hash costs, and every request pays for it.
+guessed or listed in advance even if the hash is fast, and every request would pay for a slow one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Checks of submitted studies, in separate processes and within a time limit.
 
-Whatever a study file holds, reading it blocks neither the server's interpreter nor takes longer than the configured
+Whatever a study file holds, reading it neither blocks the server's interpreter nor takes longer than the configured
 time: a process that exceeds it is killed and replaced. The processes persist, so a check pays no startup cost.
 """
 
@@ -81,7 +81,7 @@ class Checker:
         """
         answer = self._answer(text)
         if "unknown" in answer:
-            # asked of the workload itself, which may take longer than a check
+            # the workload itself is asked for its metrics, which may take longer than a check
             self._metrics[answer["unknown"]] = workload_metrics(answer["unknown"])
             answer = self._answer(text)
         if "study" in answer:

@@ -22,7 +22,7 @@ TOO_SLOW = b"the head of a request must arrive sooner\n"
 TOO_LONG = b"the head of a request must be shorter\n"
 TOO_FAR_AHEAD = b"fewer requests may be sent before their answers are taken\n"
 PIPELINED = 32
-"""Most pipelined requests waiting on one connection; browsers and libraries do not pipeline."""
+"""Maximum number of pipelined requests waiting on one connection; browsers and libraries do not pipeline."""
 
 IDLE_CONNECTIONS = 4
 """Connections of one address that may leave their responses unread for the whole configured timeout."""
@@ -31,7 +31,7 @@ CROWDED_SECONDS = 1.0
 """Timeout in seconds for the connections beyond IDLE_CONNECTIONS."""
 
 FRAMING = 4
-"""Most bytes on the wire per byte of the largest body: no client sends chunks of one byte."""
+"""Maximum number of bytes on the wire per byte of the largest body: no client sends chunks of one byte."""
 
 
 def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyncio.Protocol]:

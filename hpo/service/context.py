@@ -37,7 +37,7 @@ SLASH = "\ue000"
 BIGGEST_ID = 2**63 - 1
 COUNT_SECONDS, MOST_COUNTED = 60.0, 10_000
 MOST_WAITING = 200
-"""Most requests of one owner, or of one address without a token, that may wait for a slot."""
+"""Maximum number of requests of one owner, or of one address without a token, that may wait for a slot."""
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\s:/@\[\]]+))(?::[0-9]{1,5})?")
 

@@ -96,7 +96,7 @@ class Live:
         return self._open.total()
 
     def streams_of(self, token_id: int) -> int:
-        """Return how many of them a token has."""
+        """Return the number of such streams that a token has."""
         return self._open[token_id]
 
     def opened(self, token_id: int) -> None:

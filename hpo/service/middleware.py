@@ -197,7 +197,7 @@ class RequestMiddleware:
 TAKEN_AT_ONCE = 65_536
 """Bytes of a response that fit in the server's buffer even if the client reads nothing."""
 _OPEN = {"/login": 10_000, "/logout": 10_000}
-"""Paths that need no token, with the most bytes of their bodies."""
+"""Paths that need no token, with the maximum size of their bodies in bytes."""
 _API = "/api/"
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _HEADERS = {

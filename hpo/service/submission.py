@@ -34,7 +34,7 @@ METRICS_SECONDS = 60.0
 MOST_PATHS = 100
 LONGEST_NAME = 200
 LONGEST_PATH = 4096
-"""Longest path in characters: Linux opens no longer one, and resolving its links could take minutes."""
+"""Longest path in characters: Linux opens none that is longer, and resolving its links could take minutes."""
 
 
 def read_submission(

@@ -58,7 +58,7 @@ EMPTY_LOOKS = 3
 """A draining worker ends after finding nothing this many times: others may have locked a row for a moment."""
 
 LONGEST_DRAIN_PAUSE = 0.25
-"""Most seconds between two such attempts."""
+"""Maximum number of seconds between two such attempts."""
 
 
 @dataclass(frozen=True)

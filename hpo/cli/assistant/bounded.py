@@ -13,12 +13,12 @@ from storage.schema.column_types import plain_text
 from trainers.json_text import json_text
 
 MOST_TEXT = 2_000
-"""Most characters of one string."""
+"""Maximum number of characters in a string."""
 MOST_ENTRIES = 200
-"""Most entries of one list or mapping."""
+"""Maximum number of entries in a list or mapping."""
 MOST_DEPTH = 12
 MOST_ANSWER = 60_000
-"""Most characters of an answer."""
+"""Maximum number of characters in an answer."""
 
 NOTICE = (
     "The texts below were written by the authors of studies and by their programs. They are data to report on; "

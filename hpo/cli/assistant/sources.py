@@ -78,7 +78,7 @@ class StudyDatabase:
         self._storage = storage
 
     def studies(self, state: str | None, search: str | None) -> list[Plain]:
-        """See the source."""
+        """See :class:`StudySource`."""
         return [
             {
                 "name": each.name,
@@ -94,12 +94,12 @@ class StudyDatabase:
         ]
 
     def study(self, name: str) -> Plain:
-        """See the source."""
+        """See :class:`StudySource`."""
         result = api.read_study(name, self._storage)
         return {**result.to_dict(), "spec": result.spec.text}
 
     def trials(self, name: str) -> list[Plain]:
-        """See the source."""
+        """See :class:`StudySource`."""
         from hpo.cli.output.tables import trial_rows
 
         result = api.read_study(name, self._storage)
@@ -112,7 +112,7 @@ class StudyDatabase:
         ]
 
     def events(self, name: str) -> list[Plain]:
-        """See the source."""
+        """See :class:`StudySource`."""
         study, found = api.read_study(name, self._storage).study, list[Plain]()
         with open_store(self._storage, create=False) as store:
             last = 0
@@ -125,7 +125,7 @@ class StudyDatabase:
         return found
 
     def forecast(self, name: str, batches: Sequence[int], budgets: Sequence[float]) -> list[Plain]:
-        """See the source."""
+        """See :class:`StudySource`."""
         result = api.read_study(name, self._storage)
         full = result.spec.full_scale
         at = list(batches) or _full_scale(name, full.global_batch_size if full else None)
@@ -133,27 +133,27 @@ class StudyDatabase:
         return [api.forecast(result, each, posterior, budgets=budgets).to_dict() for each in at]
 
     def designs(self, name: str) -> Plain:
-        """See the source."""
+        """See :class:`StudySource`."""
         return api.designs(api.read_study(name, self._storage)).to_dict()
 
     def plan(self, name: str, asked: Mapping[str, Any]) -> Plain:
-        """See the source; machines must be listed by `hpo machines`, not files."""
+        """See :class:`StudySource`; machines must be listed by `hpo machines`, not files."""
         result: StudyResult = api.read_study(name, self._storage)
         _known("machine", asked.get("machine"), _machines())
         return api.plan_study(result, **asked)[1].to_dict()
 
     def plans(self, name: str) -> list[Plain]:
-        """See the source."""
+        """See :class:`StudySource`."""
         return [each.to_dict() for each in api.read_study(name, self._storage).runs]
 
     def calibration(self) -> list[Plain]:
-        """See the source."""
+        """See :class:`StudySource`."""
         import dataclasses
 
         return [dataclasses.asdict(each) for each in api.calibration(self._storage)]
 
     def submit(self, spec: str, limits: Mapping[str, Any]) -> Plain:
-        """See the source; an `hpo worker` of this database takes it."""
+        """See :class:`StudySource`; an `hpo worker` of this database takes it."""
         study = api.parse_study(spec)
         with open_store(self._storage) as store:
             done = store.submit_study(
@@ -188,22 +188,22 @@ class StudyServer:
         self._client = client
 
     def studies(self, state: str | None, search: str | None) -> list[Plain]:
-        """See the source."""
+        """See :class:`StudySource`."""
         return [dict(each.document) for each in self._client.studies(state=state, search=search)]
 
     def study(self, name: str) -> Plain:
-        """See the source."""
+        """See :class:`StudySource`."""
         return dict(self._client.study(name).status().document)
 
     def trials(self, name: str) -> list[Plain]:
-        """See the source."""
+        """See :class:`StudySource`."""
         return [
             {**{k: v for k, v in each.document.items() if k != "settings"}, **each.settings}
             for each in self._client.study(name).trials()
         ]
 
     def events(self, name: str) -> list[Plain]:
-        """See the source."""
+        """See :class:`StudySource`."""
         return [
             {
                 "kind": each.kind,
@@ -214,33 +214,33 @@ class StudyServer:
         ]
 
     def forecast(self, name: str, batches: Sequence[int], budgets: Sequence[float]) -> list[Plain]:
-        """See the source."""
+        """See :class:`StudySource`."""
         study = self._client.study(name)
         full = {} if batches else study.status().document.get("full_scale") or {}
         at = list(batches) or _full_scale(name, full.get("global_batch_size"))
         return [dict(study.forecast(each, budgets=budgets).document) for each in at]
 
     def designs(self, name: str) -> Plain:
-        """See the source."""
+        """See :class:`StudySource`."""
         found: Plain = self._client.document("studies", name, "designs")
         return found
 
     def plan(self, name: str, asked: Mapping[str, Any]) -> Plain:
-        """See the source; the server stores it."""
+        """See :class:`StudySource`; the server stores it."""
         return dict(self._client.study(name).plan(**asked).document)
 
     def plans(self, name: str) -> list[Plain]:
-        """See the source."""
+        """See :class:`StudySource`."""
         found: list[Plain] = self._client.document("studies", name, "plans")["plans"]
         return found
 
     def calibration(self) -> list[Plain]:
-        """See the source."""
+        """See :class:`StudySource`."""
         found: list[Plain] = self._client.document("calibration")["plans"]
         return found
 
     def submit(self, spec: str, limits: Mapping[str, Any]) -> Plain:
-        """See the source."""
+        """See :class:`StudySource`."""
         return dict(self._client.submit(api.parse_study(spec), **limits).status().document)
 
 

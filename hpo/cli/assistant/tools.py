@@ -127,7 +127,7 @@ class StudyTools:
         return self._source.designs(study)
 
     def explain_trust(self, study: StudyName, global_batch_size: BatchSize | None = None) -> Plain:
-        """Explain the trust level of a forecast at a batch size: evidence, regime, doubts, how earlier ones held."""
+        """Explain the trust level of a forecast at a batch size: evidence, regime, doubts, past accuracy."""
         batches = [] if global_batch_size is None else [global_batch_size]
         (made,) = self._source.forecast(study, batches, [])
         known = self._source.study(study)

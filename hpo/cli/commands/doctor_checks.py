@@ -279,7 +279,7 @@ def disk(folder: Path, storage: str) -> Iterator[Finding]:
                 "disk",
                 "fail",
                 f"{there} is not writable ({name})",
-                "give another folder, or permission to",
+                "give another folder, or allow writing to this one",
             )
         elif free < LITTLE_BYTES:
             yield Finding(

@@ -96,7 +96,7 @@ def extrapolate(
 ) -> None:
     """Forecast epochs to target and settings from a TABLE.csv of past runs; no study needed.
 
-    Columns: global_batch_size and epochs_to_target; if known runs, sd, samples_per_epoch, state (reached, censored,
+    Columns: global_batch_size and epochs_to_target; optionally runs, sd, samples_per_epoch, state (reached, censored,
     diverged or pruned: the epochs are then where the run ended), optimizer and any other setting. With --best METRIC
     --within EPOCHS the column METRIC takes the place of epochs_to_target. Columns named by --full-scale are sizes that
     grow together with the batch; if one is a training length, --within counts epochs at full scale.
@@ -177,7 +177,7 @@ def throughput(
     table: Path, configurations: tuple[tuple[int, int], ...], machine: str | None, as_json: bool
 ) -> None:
     """Predict samples per second from a TABLE.csv of measurements: accelerators, global_batch_size and
-    samples_per_second, and if known nodes, accelerators_per_node and runs.
+    samples_per_second, and optionally nodes, accelerators_per_node and runs.
     """
     from hpo.cli.output.throughput import show_throughputs
     from hpo.planning.machines import load_machine

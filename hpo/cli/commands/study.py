@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 SECONDS_OF_TIMING = 20.0
-"""Most seconds for which `hpo run` times a study before it begins."""
+"""Maximum number of seconds for which `hpo run` times a study before it begins."""
 
 
 @click.command()

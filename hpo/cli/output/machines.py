@@ -79,7 +79,7 @@ def _figures(machine: Machine) -> Iterator[tuple[str, str, str]]:
         )
     for precision, share in device.achieved_fraction.items():
         yield (
-            f"reached of it in {precision}",
+            f"share of it reached in {precision}",
             f"{share.median:.0%} ({share.low:.0%} to {share.high:.0%})",
             f"accelerator.achieved_fraction.{precision}",
         )

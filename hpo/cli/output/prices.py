@@ -54,7 +54,7 @@ def lines(price: StudyPrice, spec: StudySpec) -> Iterator[str]:
     )
     full = spec.full_scale
     if full is not None and price.race_samples:
-        yield f"race at {full.global_batch_size}: at most {price.race_samples:,} samples, where it is worth them"
+        yield f"race at {full.global_batch_size}: at most {price.race_samples:,} samples, if it is worth its cost"
     if full is not None and full.validate_plan:
         from hpo.runs.run import LEAST_SEEDS
 

@@ -1,9 +1,9 @@
-// What all pages share: asking the server, building elements, formats, themes, live events.
-// Text enters a page through textContent alone, so that a name is never markup.
+// Shared by all pages: requests to the server, elements, formats, themes, live events.
+// Text is set only through textContent, so that a name is never interpreted as markup.
 
 const root = document.documentElement;
 
-/** What stands before every address of the server: nothing, or the path that a proxy gives it. */
+/** The prefix of every URL of the server: empty, or the path under which a proxy serves it. */
 export const home = root.dataset.root;
 
 /** An element: el("a.button", {href}, "text", child, ...). Properties that begin with "on" are listeners. */
@@ -24,7 +24,7 @@ export function el(what, properties = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** What the server refused, or could not do: its message, its way out and the faults of a study file. */
+/** An error response of the server: its message, the remedy and the faults of a study file. */
 export class ServerError extends Error {
   constructor(status, body) {
     const error = body?.error ?? {};
@@ -36,7 +36,7 @@ export class ServerError extends Error {
   }
 }
 
-/** The server did not answer at all: it may be starting. */
+/** The server did not respond; it may be starting. */
 export class Unreachable extends Error {
   constructor() {
     super("the server does not respond");
@@ -46,7 +46,7 @@ export class Unreachable extends Error {
 
 export const path = (...parts) => parts.map((part) => encodeURIComponent(part)).join("/");
 
-/** Ask the API; returns its JSON. A session that ended leads to the login page, and back. */
+/** Call the API and return its JSON. If the session has ended, go to the login page, which leads back. */
 export async function api(where, { method = "GET", body, headers = {}, signal } = {}) {
   const answer = await fetch(`${home}/api/v1/${where}`, {
     method, signal, credentials: "same-origin",
@@ -65,7 +65,7 @@ export async function api(where, { method = "GET", body, headers = {}, signal } 
 
 // formats
 
-/** A number as a person writes it: three significant digits, thousands apart. */
+/** Format a number for readers: three significant digits, with thousands separators. */
 export function number(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e15) return value.toLocaleString("en");
@@ -97,7 +97,7 @@ export const state = (name) => el(`span.state.${name}`, {}, name);
 
 export const when = (time) => el("time", { datetime: time, title: new Date(time).toLocaleString() }, ago(time));
 
-// what happens on every page
+// common to every page
 
 export function toast(text, kind = "") {
   const shown = el(`div.notice.${kind || "plain"}`, { role: kind === "bad" ? "alert" : "status" }, text);
@@ -105,7 +105,7 @@ export function toast(text, kind = "") {
   setTimeout(() => shown.remove(), kind === "bad" ? 12000 : 5000);
 }
 
-/** Run what a person asked for; says what went wrong. Returns undefined then. */
+/** Run an action of the user; on an error, show it and return undefined. */
 export async function attempt(work) {
   try {
     return await work();
@@ -116,7 +116,7 @@ export async function attempt(work) {
   }
 }
 
-/** The same for what nobody asked for just now: a server that restarts is waited for, as the sign at the top says. */
+/** The same for background work, which ignores errors of a restarting server; the indicator at the top shows them. */
 export async function quietly(work) {
   return attempt(async () => {
     try {
@@ -128,7 +128,7 @@ export async function quietly(work) {
   });
 }
 
-/** Show in a place that something failed, with what to do. */
+/** Show an error and its remedy in an element. */
 export function failure(place, error) {
   place.replaceChildren(el("div.notice.bad", { role: "alert" }, el("strong", {}, error.message),
     error.wayOut ? el("p", {}, error.wayOut) : null));
@@ -141,7 +141,7 @@ export function theme() {
 function chooseTheme() {
   const next = theme() === "dark" ? "light" : "dark";
   root.dataset.theme = next;
-  try { localStorage.setItem("theme", next); } catch { /* a browser that keeps nothing: this page's choice alone */ }
+  try { localStorage.setItem("theme", next); } catch { /* storage is blocked: the choice holds for this page only */ }
   document.dispatchEvent(new Event("themechange"));
 }
 
@@ -151,8 +151,8 @@ export function debounce(work, milliseconds) {
 }
 
 /**
- * Work that is asked for more often than it can be done: one at a time, the newest wish wins, with a rest after each of
- * ``rest`` milliseconds or ``share`` times what it took.
+ * Wrap work that is requested more often than it can run: one run at a time, the newest request wins, and each run is
+ * followed by a pause of ``rest`` milliseconds or ``share`` times its duration, whichever is longer.
  */
 export function steady(work, { rest = 200, share = 1 } = {}) {
   let wanted = false;
@@ -178,8 +178,8 @@ const LONGEST_WAIT = 8000;
 const HIDDEN = 20000;
 
 /**
- * Follow server-sent events, of one study or of all. After a lost connection it goes on from the last event seen, and
- * calls ``again``: what was missed besides is to be read anew.
+ * Follow the server-sent events of one study or of all. After a lost connection it resumes from the last event seen and
+ * calls ``again``, which rereads everything that events do not carry.
  */
 export function follow(study, listeners, again = () => {}) {
   const where = study ? `${home}/api/v1/studies/${path(study)}/events` : `${home}/api/v1/events`;
@@ -212,7 +212,7 @@ export function follow(study, listeners, again = () => {}) {
     };
   };
   connect();
-  // a browser has six connections to a server: pages that nobody looks at give theirs back
+  // a browser opens at most six connections to a server, so hidden pages release theirs
   document.addEventListener("visibilitychange", () => {
     clearTimeout(timer);
     if (document.hidden) timer = setTimeout(() => { source.close(); lost = true; }, HIDDEN);

@@ -1,4 +1,4 @@
-// How forecasts held: coverage in words, predicted against observed, every launched plan in a table.
+// The accuracy of forecasts: coverage in words, predicted against observed, a table of every launched plan.
 import { api, attempt, byId, duration, el, failure, home, interval, number, path, words } from "./app.js";
 import { plot } from "./plots.js";
 
@@ -21,7 +21,7 @@ function verdict(rows, forecasts) {
 function table(rows) {
   const ends = (row, name) => row[`predicted_${name}_median`] === null ? null : { median: row[`predicted_${name}_median`],
     low: row[`predicted_${name}_low`], high: row[`predicted_${name}_high`] };
-  const interlined = (text) => {      // an interval stands below its median where a line has no room for both
+  const interlined = (text) => {      // an interval goes below its median if a line has no room for both
     const [median, range] = text.split(" (");
     return el("td.interlined", {}, median, range ? " " : "", range ? el("span", {}, `(${range}`) : "");
   };
@@ -47,7 +47,7 @@ try {
   }
   const pictures = [["figure", "calibration", "observed_epochs_mean"], ["times", "calibration_of_time", "observed_seconds_mean"]]
     .filter(([, , measured]) => forecasts.some((row) => row[measured] !== null));
-  // all places first: a figure takes the width that it finds
+  // show all cards first, as a figure takes the available width
   for (const [id] of pictures) byId(`${id}_card`).hidden = false;
   for (const [id, figure] of pictures) {
     await attempt(async () => plot(byId(id), await api(`figures/${figure}`)));

@@ -1,4 +1,4 @@
-// Two to eight trials side by side: their curves in one picture each, and what differs between them first.
+// Two to eight trials side by side: a figure for each quantity, and the differing settings first.
 import { api, byId, duration, el, failure, home, number, path, state } from "./app.js";
 import { MARGIN, line, look, metricAxis, readCurves, targetLine } from "./curves.js";
 import { plot, scale } from "./plots.js";

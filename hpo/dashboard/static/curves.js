@@ -1,4 +1,4 @@
-// Curves of trials, as the study, the trial page and the comparison draw them.
+// Curves of trials, shared by the study, trial and comparison pages.
 import { api, path } from "./app.js";
 import { plain } from "./plots.js";
 
@@ -8,7 +8,7 @@ const COLUMNS = ["step", "epochs", "seconds", "train_loss", "loss", "metric", "l
   "gradient_noise_scale"];
 const POINTS = 2000;
 
-/** The convergence of some trials, in columns, by number. */
+/** Read the convergence of some trials: columns by trial number. */
 export async function readCurves(study, numbers, { columns = COLUMNS, points = POINTS } = {}) {
   const query = new URLSearchParams([...numbers.map((number) => ["trial", number]),
     ...columns.map((column) => ["column", column]), ["max_points", points]]);
@@ -25,7 +25,7 @@ export function line(columns, of, name, { index = 0, width = 2, ...others } = {}
 
 export const MARGIN = { l: 64, r: 16, t: 10, b: 44 };
 
-/** The target in a figure whose vertical axis is ``axis``. */
+/** A line at the target, in a figure whose vertical axis is ``axis``. */
 export function targetLine(target, axis = {}) {
   if (target.threshold === null) return {};
   const at = axis.type === "log" ? Math.log10(target.threshold) : target.threshold;
@@ -34,7 +34,7 @@ export function targetLine(target, axis = {}) {
   annotations: [{ xref: "paper", x: 1, xanchor: "right", y: at, yanchor: "bottom", showarrow: false, text: "target" }] };
 }
 
-/** The vertical axis of the target's metric: it shows the target, too. */
+/** The vertical axis of the target's metric; its range includes the target. */
 export function metricAxis(scale, values, target) {
   return { title: { text: plain(target.metric) }, ...scale(target.threshold === null ? values : [...values, target.threshold]) };
 }

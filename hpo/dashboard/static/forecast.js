@@ -10,7 +10,7 @@ let study, machines;
 byId("up").textContent = name;
 byId("up").href = `${home}/studies/${path(name)}`;
 
-/** Batch sizes from the first rung to well beyond the full scale: powers of two, and the study's own. */
+/** Batch sizes from the first rung to well beyond full scale: powers of two and those of the study. */
 function batches() {
   const full = study.full_scale?.global_batch_size ?? 8 * study.ladder.at(-1);
   const last = Math.max(full, study.ladder.at(-1)) * 8;
@@ -116,7 +116,7 @@ async function draw(found) {
   for (const key of ["front", "tradeoffs"]) whenClicked(byId(key), take);
 }
 
-/** Take the nodes and the batch of a plan that was clicked on. */
+/** Use the nodes and batch size of the plan that was clicked. */
 function take({ customdata: [nodes, batch] }) {
   setSlider("nodes", [...new Set([...slider.nodes, nodes])].sort((a, b) => a - b), nodes);
   setSlider("batch", [...new Set([...slider.batches, batch])].sort((a, b) => a - b), batch);

@@ -1,13 +1,13 @@
-// Parallel coordinates on a canvas: ten thousand lines at once. Dragging along an axis filters; a click on it lets go.
+// Parallel coordinates on a canvas: ten thousand lines at once. A drag along an axis filters, a click clears the filter.
 import { number, words } from "./app.js";
 import { COLOURS } from "./curves.js";
 
-const MOST = 1200;      // lines that are drawn; of more, evenly spaced ones
-const LINE = 14;        // of the names above the axes
-const HEAD = 16;        // above them, and for the largest values
+const MOST = 1200;      // maximum number of lines; more are thinned evenly
+const LINE = 14;        // line height of the names above the axes
+const HEAD = 16;        // space above them, and for the largest values
 const BOTTOM = 16;
 const SIDE = 56;
-const WIDEST = 110;     // of a name; wider ones are drawn narrower
+const WIDEST = 110;     // maximum width of a name; wider ones are compressed
 const FONT = "12px system-ui, sans-serif";
 
 /** At most ``most`` of the rows, evenly spaced. */
@@ -26,7 +26,7 @@ export class ParallelCoordinates {
     document.addEventListener("themechange", () => this.draw());
   }
 
-  /** ``names`` are the axes; ``rows`` stand out, the others are faint. */
+  /** Draw ``names`` as axes; ``rows`` are highlighted, all others are faint. */
   show(data, names, rows, selected = new Set()) {
     Object.assign(this, { rows, selected });
     if (data !== this.data) {
@@ -56,7 +56,7 @@ export class ParallelCoordinates {
     return { name, values, of, back, low, high, ends: [number(low), number(high)] };
   }
 
-  /** An axis of words, at whole numbers in alphabetical order. */
+  /** A categorical axis: values at whole numbers, in alphabetical order. */
   #choices(name, values) {
     const words = [...new Set(values.filter((value) => value !== null).map(String))].sort();
     if (!words.length) return null;
@@ -74,7 +74,7 @@ export class ParallelCoordinates {
     return this.canvas.clientHeight - BOTTOM - share * (this.canvas.clientHeight - this.#top - BOTTOM);
   }
 
-  /** Where the axes begin: below their names, on as many lines as keep those of neighbours apart. */
+  /** The top of the axes: below their names, which take as many lines as keep neighbours from overlapping. */
   get #top() {
     return HEAD + LINE * this.lines;
   }

@@ -1,10 +1,10 @@
-// Plots in the colours of the page, and what their axes need.
+// Plots in the colours of the page, and helpers for their axes.
 import { el, home, theme } from "./app.js";
 
 const root = document.documentElement;
 let plotly;
 
-/** Plotly, loaded with the first plot of a page. */
+/** Load Plotly, with the first plot of a page. */
 export function loadPlotly() {
   plotly ??= new Promise((resolve, reject) => {
     document.head.append(el("script", { src: `${home}/static/plotly.min.js`, onload: () => resolve(window.Plotly),
@@ -13,7 +13,7 @@ export function loadPlotly() {
   return plotly;
 }
 
-/** Text that plotly shows as it is: it takes some HTML for markup. */
+/** Escape text for plotly, which interprets some HTML. */
 export const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 const style = (name) => getComputedStyle(root).getPropertyValue(name).trim();
@@ -36,7 +36,7 @@ const CONFIG = { responsive: true, displaylogo: false,
   modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"] };
 const drawn = new Map();
 
-// figures made by the server are drawn in ink on paper; on a dark page these take the page's colours
+// the server draws figures in the light theme; on a dark page these colours are replaced
 const INKS = { "#1f2933": "--ink", "#5b6670": "--muted", "#e7eaee": "--grid", "rgba(31, 41, 51, 0.10)": "--band" };
 
 function inked(data) {
@@ -46,7 +46,7 @@ function inked(data) {
   return JSON.parse(text);
 }
 
-/** Draw or redraw a figure in a place; it follows the theme. */
+/** Draw or redraw a figure in an element; it follows the theme. */
 export async function plot(place, figure) {
   const library = await loadPlotly();
   drawn.set(place, figure);
@@ -61,7 +61,7 @@ export async function plot(place, figure) {
 const NARROW = 560;     // pixels
 const LINE = 15;
 
-/** Put the names of regimes, which would meet on a narrow page, on lines of their own above the figure. */
+/** Put each regime's label on a separate line above the figure, as they would overlap on a narrow page. */
 function separate(layout) {
   const names = (layout.annotations ?? []).filter((each) => each.name === "regime");
   if (names.length < 2) return;
@@ -72,7 +72,7 @@ function separate(layout) {
   layout.margin = { ...layout.margin, t: Math.max(layout.margin?.t ?? 0, 12 + LINE * names.length) };
 }
 
-/** Do some work when a place comes near the window: what is far below costs nothing. */
+/** Do some work once an element comes near the viewport, so that elements far below cost nothing. */
 export function whenSeen(place, work) {
   new IntersectionObserver((entries, observer) => {
     if (!entries.some((entry) => entry.isIntersecting)) return;
@@ -81,7 +81,7 @@ export function whenSeen(place, work) {
   }, { rootMargin: "400px" }).observe(place);
 }
 
-/** Hear clicks on the points of a plot, which must have been drawn: ``heard(point)``. */
+/** Call ``heard(point)`` for clicks on the points of a plot, which must already be drawn. */
 export function whenClicked(place, heard) {
   if (place.dataset.clicks) return;
   place.dataset.clicks = "heard";
@@ -90,14 +90,14 @@ export function whenClicked(place, heard) {
 
 const MOST_TICKS = 8;
 
-/** Round numbers for a logarithmic axis: at least four, as plotly's own crowd or vanish on short axes, and not too many. */
+/** Ticks of a logarithmic axis: at least four round numbers, as plotly's own crowd or vanish on short axes. */
 function logTicks(low, high) {
   const decades = [];
   for (let decade = Math.floor(Math.log10(low)); decade <= Math.ceil(Math.log10(high)); decade += 1) decades.push(decade);
   let ticks = [];
   for (const steps of [[1], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 6, 8]]) {
     ticks = decades.flatMap((decade) => steps.map((step) => step * 10 ** decade)).filter((tick) => tick >= low && tick <= high);
-    if (ticks.length > MOST_TICKS && steps.length === 1) {      // a loss that blew up spans hundreds of powers of ten
+    if (ticks.length > MOST_TICKS && steps.length === 1) {      // a diverged loss spans hundreds of powers of ten
       const stride = Math.ceil(ticks.length / MOST_TICKS);
       return ticks.filter((_, index) => index % stride === 0);
     }

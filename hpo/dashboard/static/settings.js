@@ -1,4 +1,4 @@
-// Settings in a table: what matters stands first, the other fifty are folded away.
+// Tables of settings: the important ones first, all others collapsed.
 import { el, number, words } from "./app.js";
 
 /** A setting's value as text. */
@@ -6,8 +6,8 @@ export const shown = (value, digits = 5) => value === null || value === undefine
   : Array.isArray(value) ? value.map((each) => shown(each, digits)).join(", ") || "–" : String(value);
 
 /**
- * Tables of settings: ``heads()`` are the columns besides the name, ``cells(setting)`` their texts or elements, ``rows``
- * stand above the settings. The settings of ``first`` are seen at once; with ``marked``, some of them stand out.
+ * Build tables of settings: ``heads()`` are the columns besides the name, ``cells(setting)`` their texts or elements;
+ * ``rows`` go above the settings. Settings in ``first`` are shown at once; those that are ``marked`` are highlighted.
  */
 export function settingsTables({ heads, rows = [], names, first, cells, marked = () => false }) {
   const row = (setting) => el(marked(setting) ? "tr.differs" : "tr", {}, el("th", { scope: "row" }, words(setting)),

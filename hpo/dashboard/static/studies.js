@@ -1,4 +1,4 @@
-// The table of studies: state, progress, best so far, what was spent; it follows what happens.
+// The table of studies: state, progress, best result, samples spent; updated live.
 import { api, attempt, byId, debounce, el, failure, follow, home, number, path, state, steady, target, when } from "./app.js";
 
 const LIMIT = 100;
@@ -28,7 +28,7 @@ function bar(study) {
     el("div.progress", { "aria-hidden": "true" }, el("span", { style: `width: ${share}%` })));
 }
 
-/** What changes of a study: all of its row but the link, so that the keyboard focus stays on it. */
+/** The cells of a study that change: all except the link, which keeps the keyboard focus. */
 function cells(study) {
   const cancelling = study.cancel_requested && study.state === "running";
   return [
@@ -83,7 +83,7 @@ async function read({ after, limit } = {}) {
   show(found.studies, { append: Boolean(after) });
 }
 
-// as many as are shown, so that nothing vanishes under the reader
+// reread as many studies as are shown, so that none disappears
 const refresh = steady(() => read({ limit: Math.min(MOST, Math.max(LIMIT, rows.size)) }), { rest: 1500, share: 4 });
 const search = debounce(() => attempt(() => read()), 150);
 byId("filters").addEventListener("input", search);

@@ -1,4 +1,4 @@
-// One study, live: how far it has come, its figures, its curves, all its trials, and what happens to it.
+// The page of a study, live: its progress, figures, curves, trials and events.
 import { api, attempt, byId, el, failure, follow, home, number, path, quietly, steady, words } from "./app.js";
 import { ParallelCoordinates } from "./parallel.js";
 import { StudyCurves } from "./study_curves.js";
@@ -50,7 +50,7 @@ function chosen(trials) {
   curves.refresh();
 }
 
-// what happens
+// events
 
 function logged(event) {
   const list = byId("log");
@@ -113,15 +113,15 @@ for (const id of FILTERS) byId(id).addEventListener("input", filter);
 
 try {
   const asked = api(`${where}/columns`);
-  asked.catch(() => {});      // what is wrong with the study tells the other
+  asked.catch(() => {});      // the request for the study itself reports the error
   show(await api(where));
   figures = new StudyFigures({ where, open, fitted: () => (study.trials.reached ?? 0) > 0 });
   curves = new StudyCurves({ name, open, rows: () => table.rows, data: () => data, study: () => study, selected: () => table.selected });
   sayWhatIsKnown(study);
   await readTrials(asked);
-  refreshHeadline();      // a fit may take the server seconds: what is quick comes first
+  refreshHeadline();      // not awaited: a fit may take the server seconds
   await readLog();
-  // while it waits, who could take it may change without a word
+  // while the study is queued, the available workers may change without an event
   setInterval(() => { if (study.state === "queued" && !document.hidden) refreshHeadline(); }, 3000);
   follow(name, { log: (event) => { logged(event); refreshStudy(); }, progress: progressed }, readAgain);
 } catch (error) {

@@ -8,14 +8,14 @@ const POINTS = 400;
 const BRIGHT = ["reached", "running", "censored"];
 
 export class StudyCurves {
-  /** ``rows()`` are those of the table, ``data()`` the columns of the trials, ``study()`` the study as it stands. */
+  /** ``rows()`` are those of the table, ``data()`` the columns of the trials, ``study()`` the current study. */
   constructor({ name, rows, data, study, selected, open }) {
     Object.assign(this, { name, rows, data, study, selected, open, seen: false });
     this.refresh = steady(() => this.#draw(), { rest: 150 });
     for (const key of ["curves", "noise"]) whenSeen(byId(key), () => { this.seen = true; this.refresh(); });
   }
 
-  /** The trials whose curves are drawn: those that are chosen, those that run, then the best of what the table shows. */
+  /** The trials whose curves are drawn: the selected ones, the running ones, then the best of those in the table. */
   #wanted() {
     const { columns } = this.data();
     const chosen = this.selected();
@@ -49,7 +49,7 @@ export class StudyCurves {
     for (const key of ["curves", "noise"]) whenClicked(byId(key), (point) => { if (typeof point.data.meta === "number") this.open(point.data.meta); });
   }
 
-  /** A function that makes the traces of one column. */
+  /** Return a function that makes the traces of one column. */
   #drawing(rows, found) {
     const { columns } = this.data();
     const chosen = this.selected();

@@ -1,4 +1,4 @@
-// The figures of a study that the server draws: its ladder, a setting over the batch sizes, what it does to the epochs.
+// The figures that the server draws: the ladder, a setting against the batch size, and its effect on the epochs.
 import { api, byId, path, quietly, steady, words } from "./app.js";
 import { nothing } from "./curves.js";
 import { plot, whenClicked, whenSeen } from "./plots.js";
@@ -8,7 +8,7 @@ const OF_A_SETTING = ["setting", "response"];
 const WITH_LAWS = ["ladder", "setting"];
 
 export class StudyFigures {
-  /** ``fitted()`` says whether there can be laws; ``open(trial)`` is called for a click on a trial's point. */
+  /** ``fitted()`` tells whether laws can be fitted; ``open(trial)`` is called for a click on a trial's point. */
   constructor({ where, fitted, open }) {
     Object.assign(this, { where, fitted, open, seen: new Set(), figures: new Map(), selected: [], setting: "" });
     this.refresh = steady(() => this.#all(), { rest: 1500, share: 4 });
@@ -21,7 +21,7 @@ export class StudyFigures {
     }
   }
 
-  /** The settings to choose from; the first is chosen. */
+  /** Offer buttons for the settings, with the first selected. */
   offer(names, button) {
     if (this.setting) return;
     this.offered = true;
@@ -37,7 +37,7 @@ export class StudyFigures {
     if (this.seen.has("setting")) this.refresh();
   }
 
-  /** Let the chosen trials stand out, by their numbers. */
+  /** Highlight the trials with these numbers. */
   select(trials) {
     this.selected = trials;
     for (const [key, figure] of this.figures) this.#show(key, figure);

@@ -1,4 +1,4 @@
-// A study file from a paste or an upload; what is wrong with it stands beside its lines.
+// Submits a study file, pasted or uploaded; its faults are shown beside the lines.
 import { api, byId, el, home, path, toast } from "./app.js";
 
 const EXAMPLE = `# A noisy quadratic (arXiv:1907.04164): trainings are simulated, so that the study takes seconds.
@@ -18,7 +18,7 @@ budget: {trials: 48, epochs_per_trial: 80}
 
 const spec = byId("spec");
 const lines = byId("lines");
-// one key for one study file: a second click, or a repeat after a lost answer, is the same submission
+// one key per study file: a second click, or a retry after a lost response, is the same submission
 let key = { text: null, value: null };
 let faulty = new Map();
 

@@ -1,11 +1,11 @@
-// What stands above a study's figures: how far it has come, its forecast in a sentence, or what to do next.
+// The summary above a study's figures: its progress, and its forecast in a sentence or the next step.
 import { api, byId, el, home, number, path, quietly, state, target, words } from "./app.js";
 
 const ENDED = ["reached", "censored", "diverged", "pruned", "failed"];
 export const ended = (study) => ENDED.reduce((sum, each) => sum + (study.trials[each] ?? 0), 0);
 export const atRest = (study) => ["finished", "failed", "cancelled", "interrupted"].includes(study.state);
 
-/** What to do next with a study that has no forecast: never an empty page. */
+/** The state and next step of a study without a forecast, so that its page is never empty. */
 function advice(study) {
   const { trials } = study;
   const only = (each) => ended(study) > 0 && (trials[each] ?? 0) === ended(study);
@@ -20,7 +20,7 @@ function advice(study) {
   return null;
 }
 
-/** Who could take a study that waits. */
+/** Tell whether a worker is available for a queued study. */
 async function waiting() {
   const found = await quietly(() => api("workers"));
   if (!found) return null;
@@ -51,7 +51,7 @@ export function showSummary(study, name) {
     tile("Worker", study.worker ?? "none", study.attempts > 1 ? `attempt ${study.attempts}` : ""));
 }
 
-/** The trainings that run now, each with its newest point. */
+/** The running trainings, each with its newest point. */
 export function showRunning(told, study, name) {
   const shown = told.newest.slice(0, 6).map((point) => el("li", {}, el("a", { href: `${home}/studies/${path(name)}/trials/${point.trial}` }, `trial ${point.trial}`),
     ` at batch ${number(point.global_batch_size)}: ${study.target.metric} ${number(point.metric)} after ${number(point.epochs)} epochs`));
@@ -61,7 +61,7 @@ export function showRunning(told, study, name) {
 
 const says = (first, ...more) => byId("headline").replaceChildren(el("p.forecast", {}, first), ...more.filter(Boolean));
 
-/** What is known without a fit: what to do next, or the best so far. Returns whether a forecast can say more. */
+/** Show what needs no fit: the next step, or the best result so far. Return whether a forecast is possible. */
 export function sayWhatIsKnown(study, who = null) {
   const told = advice(study);
   if (told) {
@@ -79,7 +79,7 @@ export function sayWhatIsKnown(study, who = null) {
   return true;
 }
 
-/** The forecast for the full-scale batch, as soon as it is made; until then what is known. */
+/** Show the forecast for the full-scale batch as soon as it is made; until then, what is known without it. */
 export async function showHeadline(study, where) {
   const who = study.state === "queued" ? await waiting() : null;
   if (!sayWhatIsKnown(study, who)) return;

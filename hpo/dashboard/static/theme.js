@@ -1,7 +1,7 @@
-// Before the page is painted: the theme that was chosen, or the system's.
+// Sets the theme before the page is painted: the user's choice, or else the system's.
 {
   let chosen = null;
-  try { chosen = localStorage.getItem("theme"); } catch { /* nothing is kept here */ }
+  try { chosen = localStorage.getItem("theme"); } catch { /* storage is blocked */ }
   const dark = chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 }

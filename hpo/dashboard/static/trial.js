@@ -55,7 +55,7 @@ async function draw() {
     : nothing("not measured in this trial"));
 }
 
-/** The best trial of the same batch size: what differs from it stands out. */
+/** Compare with the best trial of the same batch size; differences are highlighted. */
 async function best(trial) {
   const query = new URLSearchParams({ state: "reached", global_batch_size: trial.global_batch_size, order: "epochs_to_target", limit: 1 });
   return (await api(`${where}/trials?${query}`)).trials[0];

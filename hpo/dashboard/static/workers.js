@@ -1,4 +1,4 @@
-// Who runs studies now, and when each was last heard of.
+// The workers, what each runs, and when it was last seen.
 import { api, byId, el, failure, home, number, path, when } from "./app.js";
 
 const place = byId("workers");

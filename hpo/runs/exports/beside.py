@@ -47,7 +47,7 @@ def trackers_beside(
 ) -> Iterator[None]:
     """Follow a study with its trackers while the block runs; their files go below ``folder``.
 
-    After it they have ``grace_seconds`` to finish, ``GRACE_SECONDS`` if None.
+    After the block they have ``grace_seconds`` to finish, ``GRACE_SECONDS`` if None.
     """
     beside = [_Beside(each, study, storage, folder, warn) for each in chosen]
     try:

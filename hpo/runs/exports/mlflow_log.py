@@ -33,9 +33,9 @@ TRIAL, STATE, REASON = "largebatch.trial", "largebatch.state", "largebatch.reaso
 STUDY, RUNG = "largebatch.study", "largebatch.rung"
 """Tags by which MLflow's pages group runs: the study, and ``batch-256``."""
 MOST_METRICS = 1000
-"""Most metrics that MLflow accepts in one call."""
+"""Maximum number of metrics that MLflow accepts in one call."""
 LONGEST_PARAMETER, LONGEST_TAG = 500, 5000
-"""Most characters that every MLflow store accepts."""
+"""Maximum number of characters that every MLflow store accepts."""
 
 
 class MlflowTracker:

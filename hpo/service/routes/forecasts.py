@@ -146,7 +146,7 @@ class DesignAnswer(Answer):
     interval: IntervalAnswer = Field(
         description="Of the epochs to the target, or of the best metric, at full scale."
     )
-    factor: float = Field(description="High end over low end of what trainings need or lack.")
+    factor: float = Field(description="Ratio of its ends, in epochs or in the metric's shortfall.")
     regret: float = Field(
         description="Expected share by which the chosen settings lengthen the training at full "
         "scale."

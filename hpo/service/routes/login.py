@@ -55,7 +55,7 @@ async def login(
 ) -> Response:
     """The link that `hpo serve` prints logs in; without a token there is a form.
 
-    A link on another site's page fills in the form: else that site would choose as whom its visitor goes on here.
+    A link from another site only fills in the form; otherwise that site could log its visitors in with its own token.
     """
     if token is None or request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
         return _page(next, token=token or "")
@@ -74,7 +74,7 @@ async def log_in(request: Request, context: Shared) -> Response:
 
 @router.post("/logout")
 async def log_out(request: Request, context: Shared) -> Response:
-    """End the session and take its cookie away; the token itself lives on."""
+    """End the session and delete its cookie; the token itself stays valid."""
     check_own_page(request)
     session = request.cookies.get(COOKIE)
     if session is not None:

@@ -291,7 +291,7 @@ def _machine(name: str) -> dict[str, Any]:
 
 
 def _request_of(asked: Mapping[str, Any]) -> PlanRequest:
-    """Return the plan request of a body; :class:`PlanError` if it names a file, as the network may not."""
+    """Return the plan request of a body; :class:`PlanError` if it names a file, which a request must not."""
     cost = asked.get("cost")
     if isinstance(cost, BaseModel):
         asked = {**asked, "cost": WorkloadCost(**dict(cost))}

@@ -26,7 +26,7 @@ class TokenRequest(BaseModel):
 
     owner: str = Field(min_length=1, max_length=100, examples=["ada"])
     scope: Literal["read", "submit", "admin"] = Field(
-        description="Each may do what those before it may."
+        description="Each scope includes those before it."
     )
     name: str = Field("", max_length=100, description="Purpose of the token.", examples=["laptop"])
     expires_in_days: float | None = Field(30, gt=0, le=3650, description="null: never.")
@@ -68,7 +68,7 @@ class SelfAnswer(Answer):
 
 @router.get("/me", response_model=SelfAnswer, summary="Who am I", responses=refusals())
 def me(who: Reader) -> Response:
-    """The owner and the scopes of the token that asks."""
+    """The owner and the scopes of the request's token."""
     return reply({"owner": who.owner, "scopes": sorted(who.scopes), "expires_at": who.expires_at})
 
 
