@@ -1,9 +1,9 @@
-"""Agents on one study of a server, with many agents killed and the server restarted: does every trial end once?
+"""Agents on one study of a server, with many agents killed and the server restarted: does every trial end exactly once?
 
 ``--agents`` processes of `hpo agent` train ``--trials`` trainings that sleep; a third of the agents is killed
 (SIGKILL) at moments drawn from ``--seed``, and the server is killed and started again ``--restarts`` times. At the end
-every trial must have exactly one end, none may have begun again after it, and every end acknowledged to an agent must
-be the stored one. Exits with 1 if one of these rules is broken, or an agent's overhead for a trial is above
+every trial must have exactly one result, none may have begun again after it, and every result acknowledged to an agent
+must be the stored one. Exits with 1 if one of these rules is broken, or an agent's overhead for a trial is above
 ``--limit``.
 
 The overhead is the agent's own time for a trial that is neither training nor waiting for others: asking, reporting,

@@ -1,16 +1,16 @@
-"""The saving by a batch that grows with the noise scale: python -m benchmarks.batch_ramp [quadratic | digits].
+"""Samples saved by a batch that grows with the noise scale: python -m benchmarks.batch_ramp [quadratic | digits].
 
 ``quadratic``: noisy gradient descent on a quadratic of 100 modes, computed exactly, at a constant rate. With T
 updates at the rate r the expected loss is the shrunk initial loss plus sum_t w_t / B_t, where an update's weight is
 w_t = sum_i h_i / 2 r^2 c_i (1 - r h_i)^(2 (T - 1 - t)). So of all batch schedules that reach a target in T updates the
 one with the fewest samples has B_t proportional to sqrt(w_t) and takes (sum_t sqrt(w_t))^2 / (target - shrunk); a
 constant batch takes T sum_t w_t / (target - shrunk). The output is the fewest updates for a number of samples, each at
-its best rate: for that optimum, for batches by the noise scale (at their best ratio and first batch, too), and for a
-constant batch.
+its best rate: for that optimum, for batches that follow the noise scale (also at their best ratio and first batch),
+and for a constant batch.
 
 ``digits``: real trainings of a small network to a top-1 of 94 %, first batch 32: a constant batch and one that follows
-its measured noise scale, each at the best of four rates by two other seeds, then with five seeds; compared with the
-saving predicted from the constant trainings alone.
+its measured noise scale, each at the best of four rates, chosen with two other seeds, then with five seeds; compared
+with the saving predicted from the constant trainings alone.
 """
 
 from __future__ import annotations

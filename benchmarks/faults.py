@@ -1,7 +1,7 @@
 """The cost of faults: workers killed, PostgreSQL restarted, a full disk, a Ray cluster that loses a machine.
 
 Faults occur at moments drawn from ``--seed``. A witness records every finished trial that it sees; at the end every
-study must be finished, and every trial must have exactly one end, the recorded one, and never have begun again after
+study must be finished, and every trial must have exactly one result, the recorded one, and never have begun again after
 it. Exits with 1 if one of these rules is broken.
 
     python -m benchmarks.faults --seed 1 --kills 50

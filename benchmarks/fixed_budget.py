@@ -9,8 +9,8 @@ FOLDER contains, in any subfolders, any of
 
 None of it is shipped. From all trainings at the smaller batches the best metric is forecast at 2 and 4 times the
 largest of them, and compared with the trainings there: for AlexNet the mean of the five best of random search, for the
-language models the best of the grid. ``regret`` is by how much the loss at the grid's rate nearest the recommended one
-is above the best.
+language models the best of the grid. ``regret`` is how much the loss at the grid's rate nearest the recommended
+one exceeds the best loss.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python -m benchmarks.gpu_check [--only losses,training,input,steps,workers] [--device cpu] [--small] [--seconds S]
 
 losses    losses and weights of short trainings on the device against the CPU in fp32: optimizers, lag, precisions
-training  samples/s of ResNet-50 and DeepLabv3+ by the trainer, beside a plain loop of common practice in the same run
+training  samples/s of ResNet-50 and DeepLabv3+ by the trainer, against a plain loop of common practice in the same run
 input     images/s that the CPU decodes, and that ResNet-50 trains on from a folder of JPEGs
-steps     ms of one step of each optimizer over ResNet-50's parameters, beside PyTorch's fused ones
+steps     ms of one step of each optimizer over ResNet-50's parameters, against PyTorch's fused ones
 workers   a training under torchrun with one worker, and with one more than there are GPUs, which must be refused
 
 Every check runs on any device; ``--small`` shrinks them to try the command on a CPU. Timings are the median of rounds

@@ -6,12 +6,12 @@ eighth and a half of the samples, and forecasts the loss of width 128 at batch 1
 digits with SGD. Each sweep trains widths 4 and 8 at batches 32 to 128, and forecasts the epochs of width 32 at batch
 256 to an accuracy of 0.96; mup has base width 4.
 
-The truth is a grid of rates at the full scale, each with several seeds, that no sweep sees; ``regret`` is by how much
-the loss or the epochs of a rate, on the curve through the grid's means, are above the minimum. The curve of losses is a
+The truth is a grid of rates at the full scale, each with several seeds, that no sweep sees; ``regret`` is how far
+the loss or the epochs of a rate, on the curve through the grid's means, exceed the minimum. The curve of losses is a
 cubic in the logarithms, that of epochs is piecewise linear, and a training that missed the target counts its whole
 budget. The forecast is compared with the unchanged rate of the best trial of the largest and longest models at the
 largest batch, that rate scaled by the square root of the batch and, for SGD, by linear scaling, for language models by
-Step Law (arXiv:2503.04715). ``cost`` is that of a sweep in trainings at the full scale with the best rate. FOLDER keeps
+Step Law (arXiv:2503.04715). ``cost`` is that of a sweep in full-scale trainings at the best rate. FOLDER keeps
 the trainings; a second call continues.
 """
 

@@ -1,4 +1,4 @@
-"""Forecasts of longer language model trainings by shorter ones: python -m benchmarks.lengths FOLDER [--only NAME ...].
+"""Forecasts of longer language model trainings from short ones: python -m benchmarks.lengths FOLDER [--only NAME ...].
 
 Each case trains small byte-level transformers at several batches, widths and lengths, at two rates near the best of
 the next cheaper ones, and forecasts the loss of a training 4 or 8 times as long, at the largest width seen or twice

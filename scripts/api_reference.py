@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("hpo", "search_spaces", "trainers")
 MODULES = ("storage.store", "storage.records", "storage.errors")
-"""The store has no ``__all__``: its interface are the public classes and functions of these modules."""
+"""The store's interface consists of the public classes and functions of these modules; they have no ``__all__``."""
 
 HEAD = """# Python interface
 

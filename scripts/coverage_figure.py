@@ -1,7 +1,7 @@
-"""The share of lines that tests run, kept in CONTRIBUTING.md: ``make coverage`` measures, ``make check`` tells it.
+"""The test coverage, kept in CONTRIBUTING.md: ``make coverage`` measures it, ``make check`` prints it.
 
     python -m scripts.coverage_figure --write coverage.json     writes the figures that coverage.py has measured
-    python -m scripts.coverage_figure                           says them, and how much code has changed since
+    python -m scripts.coverage_figure                           prints them, and how much code has changed since
 
 A measurement takes longer than all tests, so checks report the last one. Lines that only a child process runs count
 too: coverage.py follows subprocesses (``patch = subprocess`` in pyproject.toml), except those that are killed and those

@@ -359,7 +359,7 @@ class TrainingSettings:
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingSettings:
         """Settings from plain values; an unknown name raises :class:`SettingError` with the nearest.
 
-        Settings of one's own stand together under ``own``.
+        Custom settings are grouped under ``own``.
         """
         for name in values:
             if name != "own":
@@ -374,7 +374,7 @@ class TrainingSettings:
     def from_record(cls, values: Mapping[str, Any]) -> TrainingSettings:
         """Settings in the form of a stored trial: custom settings next to the known ones, each by its name.
 
-        They may stand under ``own``, too, as :meth:`to_dict` has them.
+        They may also be grouped under ``own``, as :meth:`to_dict` returns them.
         """
         flat = {**values, **values.get("own", {})}
         flat.pop("own", None)
@@ -383,7 +383,7 @@ class TrainingSettings:
         return cls.from_dict({**known, "own": own})
 
     def to_dict(self) -> dict[str, Any]:
-        """Every setting by name, as plain values that JSON holds; ``own`` only where there are some."""
+        """Every setting by name, as plain values for JSON; ``own`` only if there are custom settings."""
         known = {name: getattr(self, name) for name in names()}
         plain = {
             name: list(value) if isinstance(value, tuple) else value
@@ -401,7 +401,7 @@ class TrainingSettings:
     def value(self, name: str) -> Any:
         """The value of a known or custom setting; :class:`SettingError` for any other name.
 
-        One that a chosen technique reads and nothing names has its default.
+        A setting that a chosen technique reads has its default if none is given.
         """
         if name in self.own:
             return self.own[name]

@@ -1,8 +1,8 @@
 """The store of studies, trials, convergence, forecasts, plans and outcomes, in SQLite or PostgreSQL.
 
-:class:`Store` opens a database and says what it promises, ``storage.records`` holds what goes in and
-comes out, ``storage.errors`` the errors. The names in ``__all__``, with these two modules, are public; every other
-module is internal and may change. The names are loaded when they are first used, so that ``storage.records`` alone does
+:class:`Store` opens a database and documents its guarantees, ``storage.records`` defines the values that it takes and
+returns, ``storage.errors`` the errors. The names in ``__all__`` and these two modules are public; every other module is
+internal and may change. The names are loaded when they are first used, so that ``storage.records`` alone does
 not import SQLAlchemy.
 """
 

@@ -253,7 +253,7 @@ def _engine(url: URL, timeout_seconds: float) -> Engine:
 def _postgresql(url: URL, timeout_seconds: float) -> Engine:
     """Create an engine that reconnects after the server was lost; make the server end transactions of lost clients.
 
-    A machine that dies in mid-transaction would otherwise hold its locks until a network timeout, hours later.
+    A machine that dies during a transaction would otherwise hold its locks until a network timeout, hours later.
     """
     engine = create_engine(
         url,
@@ -288,7 +288,7 @@ def _postgresql(url: URL, timeout_seconds: float) -> Engine:
 
 
 def _has_ended(connection: Any) -> bool:
-    """Whether PostgreSQL has closed an idle connection: there is data to read, although nothing was asked.
+    """Whether PostgreSQL has closed an idle connection: there is data to read, although no query was sent.
 
     It costs one system call. A test statement (``pool_pre_ping``) costs a round trip each time.
     """

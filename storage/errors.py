@@ -6,8 +6,8 @@ StoreError
   x NotFound           no such study, trial, forecast or plan
   x Conflict           contradicts what is stored already
   x LeaseLost          another worker has taken the study over, or it was taken away
-  x InvalidRecord      a value that the tables do not hold; also a ValueError
-  x DamagedRow         a row that was changed below the store, so that it cannot be read
+  x InvalidRecord      a value that the tables do not accept; also a ValueError
+  x DamagedRow         a row that was changed outside the store, so that it cannot be read
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class DamagedRow(StoreError):  # noqa: N818
 
 
 def nearest(name: str, known: Iterable[str], kind: str) -> str:
-    """``did you mean ...?``, or all that is there, for the end of a message about an unknown name."""
+    """Return ``did you mean ...?``, or all known names, for the end of a message about an unknown name."""
     choices = sorted(known)
     near = difflib.get_close_matches(name, choices, n=1)
     if near:

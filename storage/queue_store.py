@@ -33,10 +33,10 @@ class QueueStore(Transactions):
     def claim_study(
         self, worker: str, *, lease_seconds: float, per_owner: int | None = None
     ) -> Lease | None:
-        """Take the next study: the highest priority, then the longest in the queue; None if there is none.
+        """Take the next study, by highest priority, then by longest wait in the queue; None if there is none.
 
-        A study whose worker let its lease expire is taken over. An owner who has ``per_owner`` studies under a
-        lease waits. ``worker`` is a unique name of one process.
+        A study whose worker let its lease expire is taken over. An owner with ``per_owner`` leased
+        studies has to wait. ``worker`` is the unique name of one process.
         """
         check_seconds(lease_seconds)
         with self._read() as connection:
@@ -66,10 +66,10 @@ class QueueStore(Transactions):
     def take_study(
         self, study_id: int, worker: str, *, lease_seconds: float, instead_of: str | None = None
     ) -> Lease | None:
-        """Take this study, in whatever state and whether or not it is in the queue. Raises :class:`NotFound`.
+        """Take this study, in any state, whether or not it is in the queue. Raises :class:`NotFound`.
 
-        Return None while a worker holds a lease on it, unless that is ``instead_of``, which is known to be gone, or
-        while a client holds a lease on one of its trials.
+        Return None while a client holds a lease on one of its trials, or a worker holds a lease on the study, unless
+        that worker is ``instead_of``, which is known to be gone.
         """
         check_seconds(lease_seconds)
         with self._write() as connection:

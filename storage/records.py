@@ -1,7 +1,7 @@
-"""The values that the store takes and returns: frozen, one class per noun.
+"""The values that the store takes and returns: frozen, one class per kind of record.
 
-``New...`` is what a caller hands in; the stored record adds the identity and the time. Times are
-timezone-aware UTC. Epochs are samples processed over data-set size; seconds are wall-clock time.
+A caller passes a ``New...``; the stored record adds the id and the time. Times are timezone-aware
+UTC. Epochs are samples processed over data-set size; seconds are wall-clock time.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class TrialState(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """Whether the trial has ended, in whatever way."""
+        """Whether the trial has ended, in any way."""
         return self not in (TrialState.QUEUED, TrialState.RUNNING)
 
 
@@ -109,9 +109,9 @@ class TrialPurpose(StrEnum):
     """The purpose of a trial."""
 
     SWEEP = "sweep"  # the study's budget of trials, on its ladder
-    RACE = "race"  # at the full-scale batch itself, to tell the best of a few settings apart
-    IMPORTED = "imported"  # trained elsewhere: evidence, and no part of the budget
-    OUTCOME = "outcome"  # the run of a plan, shown as a trial; no row of the table of trials
+    RACE = "race"  # at the full-scale batch itself, to compare the best few settings
+    IMPORTED = "imported"  # trained elsewhere: evidence, but not part of the budget
+    OUTCOME = "outcome"  # the run of a plan, shown as a trial; not a row of the table of trials
 
 
 TRAINED_BY_THE_STUDY = (TrialPurpose.SWEEP, TrialPurpose.RACE)
@@ -126,7 +126,7 @@ class Trust(StrEnum):
 
 
 class PlanKind(StrEnum):
-    """The source of a plan's settings: a forecast, a baseline to compare it with, or somebody else."""
+    """The source of a plan's settings: a forecast, a baseline to compare it with, or an imported run."""
 
     FORECAST = "forecast"
     LINEAR_SCALING = (
@@ -139,17 +139,17 @@ class PlanKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One sweep and all that follows from it; ``spec`` is the study file's YAML text as it was given.
+    """One sweep and all that follows from it; ``spec`` is the study file's YAML text, unchanged.
 
-    ``folder`` is the absolute path of the folder in which the study's own modules, and data with a relative path, are
-    looked for: that of its file, on the machine where it was entered. It is empty for a study that came over the
-    network, whose sender names no folder of the server.
+    ``folder`` is the absolute path of the study file's folder, on the machine where the study was created; the study's
+    own modules, and data with a relative path, are looked up there. It is empty for a study that was submitted over the
+    network, whose sender cannot name a folder of the server.
 
-    ``budget_trials`` is how many trials its file asks for, None if unknown.
+    ``budget_trials`` is the number of trials in its budget, None if unknown.
 
     ``queued_at`` is when it was last put in the queue, None for a study that its own process runs.
     ``attempts`` counts the claims since then. A study that is running without a lease is run by a process
-    outside the queue, or by those who ask for its trials: where it is ``for_agents``, no worker claims it.
+    outside the queue, or by clients that ask for its trials: no worker claims a study that is ``for_agents``.
     """
 
     id: int
@@ -189,8 +189,8 @@ class SubmittedStudy:
 class Lease:
     """A worker's claim on a study until ``expires_at``, to be renewed before; see ``storage.statements.queue``.
 
-    ``study`` is as it was when the lease was taken or last renewed; ``taken_over`` says that another worker had
-    it before and stopped responding.
+    ``study`` is as it was when the lease was taken or last renewed; ``taken_over`` says whether another worker
+    had it before and stopped responding.
     """
 
     study: Study
@@ -214,10 +214,10 @@ class StudySummary:
 class NewStudy:
     """A study to be created or submitted; the later fields describe the submission.
 
-    ``threshold`` is the target's value of ``metric``, ``spec`` the text of the study file, ``folder`` where that lies.
-    ``budget_trials`` is how many trials the spec asks for, ``max_samples`` and ``max_accelerator_hours`` what it may
-    use. A larger ``priority`` goes first among its owner's, one above 10 among all. No worker claims a study that is
-    ``for_agents``.
+    ``threshold`` is the target's value of ``metric``, ``spec`` the text of the study file, ``folder`` that file's
+    folder. ``budget_trials`` is the number of trials in its budget; ``max_samples`` and ``max_accelerator_hours`` limit
+    its usage. A study with a higher ``priority`` goes first among its owner's studies, one above 10 among all. No
+    worker claims a study that is ``for_agents``.
     """
 
     name: str
@@ -251,9 +251,9 @@ class NewTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialResult(TrialFigures):
-    """How a trial ended. ``epochs_to_target`` is given exactly where ``state`` is reached.
+    """How a trial ended. ``epochs_to_target`` is given if and only if ``state`` is reached.
 
-    ``measures`` holds the metrics of its last evaluation beside the target's, by name.
+    ``measures`` holds the other metrics of its last evaluation besides the target's, by name.
     """
 
     state: TrialState
@@ -270,7 +270,7 @@ class TrialResult(TrialFigures):
 class Trial(TrialFigures):
     """One training of one recipe at one global batch size with one seed; ``number`` counts from 0.
 
-    ``measures`` holds the metrics of its last evaluation beside the target's, None where they were not told.
+    ``measures`` holds the other metrics of its last evaluation besides the target's, None if they were not reported.
     """
 
     id: int
@@ -294,10 +294,10 @@ class Trial(TrialFigures):
 
 
 def settings_key(settings: Mapping[str, Any]) -> str:
-    """Settings as one text, the same for equal settings however they are written.
+    """Return the settings as one string that is the same for equal settings, however they are written.
 
-    Those of users' own stand under ``own``, as a new trial has them, or beside the others, as a stored one does; a
-    whole number is the same as an int and as a float, a list as a tuple, and null as a setting left out.
+    User-defined settings may be grouped under ``own``, as in a new trial, or stand next to the others, as in a stored
+    one. An int equals the float of the same value, a list equals a tuple, and null equals a missing setting.
     """
     flat = {**settings, **settings.get("own", {})}
     return repr(
@@ -310,9 +310,9 @@ def settings_key(settings: Mapping[str, Any]) -> str:
 
 
 def training_key(trial: Trial | NewTrial) -> tuple[int, int, str] | None:
-    """Batch size, seed and settings: what a study trains once, and what counts once.
+    """Return batch size, seed and settings: a study trains, and counts, each such combination only once.
 
-    None for what it did not train itself: imported runs and outcomes of plans are each evidence of their own.
+    None for a trial that the study did not train itself: every imported run and outcome of a plan counts separately.
     """
     if trial.purpose not in TRAINED_BY_THE_STUDY:
         return None
@@ -328,10 +328,10 @@ def _one_way(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialLease:
-    """A trial that was asked for, with the key under which its holder writes; see ``storage.statements.trial_leases``.
+    """A leased trial, with the key under which its holder writes; see ``storage.statements.trial_leases``.
 
-    It is the holder's until ``expires_at``, ``seconds`` after it was last renewed. ``vanished`` counts the holders that
-    stopped responding with it.
+    The lease lasts until ``expires_at``, ``seconds`` after its last renewal. ``vanished`` counts the holders that
+    stopped responding while they had the trial.
     """
 
     trial: Trial
@@ -390,8 +390,8 @@ class StoredForecast(NewForecast):
 class NewPlan:
     """Complete settings on a machine, with the expected results if there are any.
 
-    A plan of kind ``forecast`` names its forecast and predicts the epochs; a baseline need do neither.
-    ``directory`` holds the launch script. ``micro_batch_size`` is None where no gradients are accumulated.
+    A plan of kind ``forecast`` names its forecast and predicts the epochs; a baseline may lack both.
+    ``directory`` holds the launch script. ``micro_batch_size`` is None if no gradients are accumulated.
     ``ranks_per_node`` of 0 becomes workers over nodes, rounded up. ``slot_seconds`` is the time for which the machine
     is available, ``chance_in_slot`` the probability of finishing in it; ``limited_by`` says what limits the speed;
     ``details`` is JSON.
@@ -437,9 +437,9 @@ class StoredPlan(NewPlan):
 
 @dataclass(frozen=True, kw_only=True)
 class NewOutcome:
-    """The outcome of one launch of a plan; ``epochs_to_target`` is given exactly where ``state`` is reached.
+    """The outcome of one launch of a plan; ``epochs_to_target`` is given if and only if ``state`` is reached.
 
-    ``restarts`` counts how often it went on from a checkpoint; ``source`` says where an imported outcome is from.
+    ``restarts`` counts how often it resumed from a checkpoint; ``source`` says where an imported outcome is from.
     """
 
     plan_id: int
@@ -473,12 +473,12 @@ class Outcome(NewOutcome):
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationRow:
-    """A plan beside the mean of its outcomes.
+    """A plan's prediction and the means of its outcomes.
 
     ``runs`` counts the outcomes, ``reached`` those that reached the target; the observed means are over the
-    latter. ``inside`` says whether the runs' mean epochs to target lie in the predicted interval: None where
-    that is not known (nothing was predicted, every run crashed, or the budget ended too early to tell).
-    ``inside_seconds`` says it of the mean seconds of those that reached the target.
+    latter. ``inside`` says whether the runs' mean epochs to target lie in the predicted interval; it is None if
+    that is unknown (nothing was predicted, every run crashed, or the budget ended too early to tell).
+    ``inside_seconds`` says the same of the mean seconds of the runs that reached the target.
     """
 
     plan_id: int

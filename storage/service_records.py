@@ -83,8 +83,8 @@ class WorkloadCost:
     """The cost of one sample of a workload.
 
     ``flops_per_sample``: floating-point operations, forward and backward, two per multiply-add.
-    ``sample_bytes``: read from storage per sample. ``host_seconds_per_sample``: of a processor core, to decode and
-    augment it. ``evaluation_samples``: of one evaluation.
+    ``sample_bytes``: read from storage per sample. ``host_seconds_per_sample``: time of one processor core to decode
+    and augment it. ``evaluation_samples``: samples in one evaluation.
     """
 
     parameters: int
@@ -122,7 +122,7 @@ class Throughput(NewThroughput):
 class Totals:
     """Totals of the whole database: studies and trials by state, convergence points, the start of the longest wait.
 
-    ``oldest_queued`` is None where no study is in the queue.
+    ``oldest_queued`` is None if no study is in the queue.
     """
 
     studies: Mapping[str, int]

@@ -43,9 +43,9 @@ class ServiceStore(Transactions):
         after: int | None = None,
         limit: int = 100,
     ) -> list[StudySummary]:
-        """Studies, newest first, each with a summary of its trials.
+        """Return studies, newest first, each with a summary of its trials.
 
-        ``search`` is part of a name or workload; ``after`` the id of the last study of the page before.
+        ``search`` is part of a name or workload; ``after`` is the id of the last study of the previous page.
         """
         _check_limit(limit)
         with self._read(single_statement=True) as connection:
@@ -64,10 +64,10 @@ class ServiceStore(Transactions):
         order: str = "number",
         descending: bool = False,
     ) -> list[Trial]:
-        """Trials by any of their columns, those without a value last; none for an unknown study.
+        """Return trials ordered by any column, those without a value last; none for an unknown study.
 
-        ``after`` is the number of the last trial of the page before (:class:`NotFound` without it); an ``order`` that
-        is no column raises :class:`InvalidRecord`.
+        ``after`` is the number of the last trial of the previous page (:class:`NotFound` if it does not exist); an
+        ``order`` that is not a column raises :class:`InvalidRecord`.
         """
         _check_limit(limit)
         with self._read(single_statement=after is None) as connection:
@@ -119,7 +119,7 @@ class ServiceStore(Transactions):
     def events(
         self, *, after: int = 0, study_id: int | None = None, limit: int = 500
     ) -> list[Event]:
-        """Return events with an id above ``after``, oldest first; repeating with the last id misses none."""
+        """Return events with an id above ``after``, oldest first; calling again with the last id misses none."""
         _check_limit(limit)
         with self._read(single_statement=True) as connection:
             return events.after(connection, after, study_id, limit)
@@ -142,7 +142,7 @@ class ServiceStore(Transactions):
             return tokens.by_hashes(connection, digests)
 
     def tokens(self, owner: str | None = None) -> list[Token]:
-        """Tokens, oldest first."""
+        """Return tokens, oldest first."""
         with self._read(single_statement=True) as connection:
             return tokens.every(connection, owner)
 
@@ -201,7 +201,7 @@ class ServiceStore(Transactions):
     def throughputs(
         self, machine: str | None = None, workload: str | None = None
     ) -> list[Throughput]:
-        """Measured throughputs, oldest first."""
+        """Return measured throughputs, oldest first."""
         with self._read() as connection:
             return speeds.every(connection, machine, workload)
 

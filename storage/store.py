@@ -58,7 +58,7 @@ class Store(QueueStore, ServiceStore):
     process sees what another has written.
 
     **Transactions.** A writing method takes effect as a whole or not at all, and is committed once it has returned. A
-    reading method sees one state of the database.
+    reading method sees one consistent state of the database.
 
     **Access.** Every process that opens a database may read all of it. A study that a worker holds under a lease is
     written by that worker through :meth:`leased`, which checks the lease within each writing transaction, so that a
@@ -67,11 +67,11 @@ class Store(QueueStore, ServiceStore):
     a forecast, a plan and an outcome are never changed again, except that :meth:`retry_failed` queues trials that have
     failed; :meth:`delete_study` removes them with their study.
 
-    **Errors.** Every method may raise :class:`storage.errors.StoreUnavailable`, where the database is lost or locked
-    for longer than the time that the store was opened with, and every writing method
-    :class:`storage.errors.InvalidRecord`, for a value that the tables do not hold. A leased store's writing methods
-    raise :class:`storage.errors.LeaseLost`. Other errors are named with the method that raises them; all of them are a
-    :class:`storage.errors.StoreError`, and none comes from a database driver.
+    **Errors.** Every method may raise :class:`storage.errors.StoreUnavailable` if the database is lost, or locked for
+    longer than the store's time-out, and every writing method :class:`storage.errors.InvalidRecord` for a value that
+    the tables do not accept. A leased store's writing methods raise :class:`storage.errors.LeaseLost`. Other errors are
+    named with the method that raises them. All errors are subclasses of :class:`storage.errors.StoreError`; none comes
+    from a database driver.
     """
 
     # opening and closing
@@ -103,11 +103,11 @@ class Store(QueueStore, ServiceStore):
 
     @property
     def url(self) -> str:
-        """Where the database is, without the password."""
+        """The URL of the database, without the password."""
         return self._database.url
 
     def close(self) -> None:
-        """Give back every connection; any later call raises :class:`StoreUnavailable`. Leased stores keep theirs."""
+        """Close all connections; later calls raise :class:`StoreUnavailable`. On a leased store this does nothing."""
         if self._lease is None:
             self._database.close()
 
@@ -125,17 +125,17 @@ class Store(QueueStore, ServiceStore):
     # studies
 
     def create_study(self, new: NewStudy) -> Study:
-        """Create a queued study, or return the one of that name; :class:`Conflict` where its spec differs."""
+        """Create a queued study, or return the existing one of that name; :class:`Conflict` if its spec differs."""
         with self._write() as connection:
             return studies.create(connection, new)
 
     def study(self, name: str) -> Study:
-        """The study of that name; :class:`NotFound` names the nearest."""
+        """Return the study with that name; :class:`NotFound` suggests the nearest name."""
         with self._read(single_statement=True) as connection:
             return studies.by_name(connection, name)
 
     def study_by_id(self, study_id: int) -> Study:
-        """The study with that id, as trials and plans name it; :class:`NotFound`."""
+        """Return the study with that id, the ``study_id`` of trials and plans. Raises :class:`NotFound`."""
         with self._read(single_statement=True) as connection:
             return studies.by_id(connection, study_id)
 
@@ -151,11 +151,9 @@ class Store(QueueStore, ServiceStore):
         folder: str | None = None,
         budget_trials: int | None = None,
     ) -> None:
-        """Replace the spec of a study, such as by one with a larger budget, and its folder where one is given.
+        """Replace the spec of a study, for example by one with a larger budget, and its folder if one is given.
 
-        ``budget_trials`` is how many trials the new spec asks for.
-
-        :class:`NotFound`.
+        ``budget_trials`` is the number of trials in the new spec. Raises :class:`NotFound`.
         """
         with self._write() as connection:
             studies.change(
@@ -169,21 +167,21 @@ class Store(QueueStore, ServiceStore):
     # trials
 
     def add_trials(self, study_id: int, new: Sequence[NewTrial]) -> list[Trial]:
-        """Queue trials, numbered on from the study's last, also between processes; :class:`NotFound`.
+        """Queue trials; their numbers continue the study's, even with several processes. Raises :class:`NotFound`.
 
-        Raises :class:`Conflict` for a training that the study already has, with the same settings, batch size and seed
-        (:func:`storage.records.training_key`), whichever client asks for it and however that one ended.
+        Raises :class:`Conflict` if the study already has a trial with the same settings, batch size and seed
+        (:func:`storage.records.training_key`), whichever client requested that trial and however it ended.
         """
         with self._write() as connection:
             return trials.add(connection, study_id, new)
 
     def start_trials(self, ids: Collection[int]) -> None:
-        """Queued to running, all or none; :class:`NotFound`, or :class:`Conflict` where one is not queued."""
+        """Set queued trials to running, all or none; :class:`NotFound`, or :class:`Conflict` if one is not queued."""
         with self._write() as connection:
             trials.start(connection, ids)
 
     def record(self, points: Mapping[int, Sequence[ConvergencePoint]]) -> None:
-        """Write points by trial id, replacing those at the same step; :class:`NotFound`. All or none."""
+        """Write points by trial id, all or none, replacing those at the same step. Raises :class:`NotFound`."""
         with self._write() as connection:
             convergence.upsert(connection, points)
 
@@ -191,7 +189,7 @@ class Store(QueueStore, ServiceStore):
         """Like :meth:`record`, from columns: arrays of shape (points,) in any order, NaN for figures that were not
         measured.
 
-        This is the fastest way to write many points. Of two points at one step of a trial the later one counts.
+        This is the fastest way to write many points. If a trial has two points at one step, the later one is stored.
         """
         with self._write() as connection:
             convergence.upsert_columns(connection, points)
@@ -199,7 +197,7 @@ class Store(QueueStore, ServiceStore):
     def finish_trial(
         self, trial_id: int, result: TrialResult, points: Sequence[ConvergencePoint] = ()
     ) -> None:
-        """Write a result with the last points; :class:`NotFound`, or :class:`Conflict` where one is there."""
+        """Write a trial's result and last points. Raises :class:`NotFound`, or :class:`Conflict` if it has a result."""
         with self._write() as connection:
             trials.finish(connection, trial_id, result)
             convergence.upsert(connection, {trial_id: points})
@@ -211,7 +209,7 @@ class Store(QueueStore, ServiceStore):
         study_id: int,
         ended: Sequence[tuple[NewTrial, TrialResult, Sequence[ConvergencePoint]]],
     ) -> list[Trial]:
-        """Trials that were run elsewhere, each with its result and its points, all or none; :class:`NotFound`."""
+        """Add trials that were run elsewhere, each with its result and points, all or none; :class:`NotFound`."""
         with self._write() as connection:
             added = trials.add(connection, study_id, [new for new, _, _ in ended])
             for trial, (_, result, _) in zip(added, ended, strict=True):
@@ -229,9 +227,9 @@ class Store(QueueStore, ServiceStore):
             ]
 
     def requeue_running(self, study_id: int) -> list[Trial]:
-        """Running to queued, for a study whose process died; points stay. Returns them; :class:`NotFound`.
+        """Set running trials to queued, for a study whose process died, and return them; their points stay.
 
-        Leases on trials that have not ended are ended.
+        Ends the leases on unfinished trials. Raises :class:`NotFound`.
         """
         with self._write() as connection:
             requeued = trials.requeue(connection, study_id)
@@ -241,7 +239,8 @@ class Store(QueueStore, ServiceStore):
     def retry_failed(self, study_id: int) -> list[Trial]:
         """Queue the trials that the study trained and that failed, without their points, as if they were new.
 
-        Returns them. :class:`NotFound`, or :class:`Conflict` while the study is running, unless under its lease.
+        Returns them. Raises :class:`NotFound`, or :class:`Conflict` while the study is running, except on its leased
+        store.
         """
         with self._write() as connection:
             if self._lease is None:
@@ -257,26 +256,26 @@ class Store(QueueStore, ServiceStore):
         states: Collection[TrialState] | None = None,
         purpose: str | None = None,
     ) -> list[Trial]:
-        """Trials by number, of some states or one purpose where given; none for an unknown study."""
+        """Return trials by number, filtered by states or purpose if given; none for an unknown study."""
         with self._read(single_statement=True) as connection:
             return trials.select_all(connection, study_id, states, purpose)
 
     def trial(self, study_id: int, number: int) -> Trial:
-        """One trial by its number in the study; :class:`NotFound`."""
+        """Return a trial by its number in the study. Raises :class:`NotFound`."""
         with self._read(single_statement=True) as connection:
             return trials.by_number(connection, study_id, number)
 
     def counts(self, study_id: int, purpose: str | None = None) -> dict[int, dict[TrialState, int]]:
-        """Numbers of trials by global batch size, then by state; zeros are left out."""
+        """Count trials by global batch size, then by state; zero counts are left out."""
         with self._read(single_statement=True) as connection:
             return trials.count(connection, study_id, purpose)
 
     def own_settings(self, study_id: int) -> list[tuple[int, TrialState, Mapping[str, Any]]]:
-        """Global batch size, state, and settings of users' own of every trial, by number; none for an unknown study."""
+        """Return batch size, state and user-defined settings of each trial, by number; none for an unknown study."""
         with self._read(single_statement=True) as connection:
             return trials.own_settings(connection, study_id)
 
-    # trials under a lease each
+    # trials, each under its own lease
 
     def lease_trial(
         self,
@@ -288,11 +287,12 @@ class Store(QueueStore, ServiceStore):
         holder: str,
         lease_seconds: float,
     ) -> TrialLease | None:
-        """The queued trial of that number, or a new one, for a client with ``key``, a text that nobody else has.
+        """Lease the queued trial of that number, or a new one, to a client with a secret, unique ``key``.
 
         The same key gets the same trial. Returns None if the trial is no longer queued, or if the study's number of
-        trials of the new one's purpose differs from ``known``: read again. From then on the study is for agents, and
-        no worker claims it. Raises :class:`Conflict` if a worker runs the study or it has ended; :class:`NotFound`.
+        trials with the new trial's purpose differs from ``known``; the caller must then read again. Once a trial is
+        leased, the study is for agents, and no worker claims it. Raises :class:`Conflict` if a worker runs the study or
+        it has ended, and :class:`NotFound`.
         """
         check_seconds(lease_seconds)
         with self._write() as connection:
@@ -307,12 +307,12 @@ class Store(QueueStore, ServiceStore):
             )
 
     def leased_trial(self, study_id: int, key: str) -> TrialLease | None:
-        """The trial that ``key`` holds, or held when it ended; None where there is none, or another holds it now."""
+        """Return the trial that ``key`` holds, or held when it ended; None if there is none or another key has it."""
         with self._read() as connection:
             return trial_leases.of_key(connection, study_id, key)
 
     def leased_trials(self, study_id: int) -> list[TrialLease]:
-        """The running trials that somebody asked for, by number, also those whose leases have ended."""
+        """Return the running trials with a lease, by number, including those whose leases have expired."""
         with self._read() as connection:
             return trial_leases.running(connection, study_id)
 
@@ -325,9 +325,9 @@ class Store(QueueStore, ServiceStore):
         lease_seconds: float,
         points: Sequence[ConvergencePoint] = (),
     ) -> TrialLease:
-        """Hold a trial for longer, and write its points, replacing those at the same step.
+        """Renew the lease on a trial, and write its points, replacing those at the same step.
 
-        Raises :class:`LeaseLost` if another key has it, or it has ended; :class:`NotFound`.
+        Raises :class:`LeaseLost` if another key holds the trial or it has ended, and :class:`NotFound`.
         """
         check_seconds(lease_seconds)
         with self._write() as connection:
@@ -343,9 +343,9 @@ class Store(QueueStore, ServiceStore):
         result: TrialResult,
         points: Sequence[ConvergencePoint] = (),
     ) -> Trial:
-        """Write the result and the last points of a trial; one that ended under this key stays as it is.
+        """Write the result and the last points of a trial; a trial that ended under this key stays as it is.
 
-        :class:`LeaseLost` where another key has it; :class:`NotFound`.
+        Raises :class:`LeaseLost` if another key holds the trial, and :class:`NotFound`.
         """
         with self._write() as connection:
             trial, written = trial_leases.finish(connection, study_id, number, key, result)
@@ -357,12 +357,12 @@ class Store(QueueStore, ServiceStore):
             return trial
 
     def release_trial(self, study_id: int, number: int, key: str) -> Trial:
-        """Put a trial back into its study's queue; :class:`LeaseLost` where another key has it; :class:`NotFound`."""
+        """Put a trial back into the queue. Raises :class:`NotFound`, or :class:`LeaseLost` if another key holds it."""
         with self._write() as connection:
             return trial_leases.release(connection, study_id, number, key)
 
     def expire_trial_leases(self, study_id: int, most_vanished: int) -> list[Trial]:
-        """Queue trials whose holders stopped responding; one that lost more than ``most_vanished`` holders has failed.
+        """Queue trials whose holders stopped responding; a trial that lost more than ``most_vanished`` holders fails.
 
         Returns them in their new state. Raises :class:`NotFound`.
         """
@@ -372,64 +372,64 @@ class Store(QueueStore, ServiceStore):
     # convergence
 
     def convergence(self, trial_ids: Sequence[int]) -> Convergence:
-        """Points of many trials in columns, by trial and step; an unknown trial has none."""
+        """Return the points of many trials in columns, by trial and step; an unknown trial has none."""
         with self._read(single_statement=len(trial_ids) <= trials.CHUNK) as connection:
             return convergence.read(connection, trial_ids)
 
     def point_before(self, trial_id: int, step: int) -> ConvergencePoint | None:
-        """The last point of a trial before a step, None without any."""
+        """Return the last point of a trial before a step, or None."""
         with self._read() as connection:
             return convergence.read_before(connection, trial_id, step)
 
     def points(self, trial_id: int) -> list[ConvergencePoint]:
-        """Points of one trial, by step; :class:`NotFound`."""
+        """Return the points of one trial, by step. Raises :class:`NotFound`."""
         with self._read() as connection:
             return convergence.read_points(connection, trial_id)
 
     # forecasts, plans, outcomes
 
     def add_forecast(self, new: NewForecast) -> StoredForecast:
-        """Store a forecast with its settings and laws; :class:`NotFound` without its study."""
+        """Store a forecast with its settings and laws. Raises :class:`NotFound` if its study does not exist."""
         with self._write() as connection:
             return forecasts.add(connection, new)
 
     def forecasts(self, study_id: int) -> list[StoredForecast]:
-        """Forecasts of a study, oldest first; none for an unknown study."""
+        """Return the forecasts of a study, oldest first; none for an unknown study."""
         with self._read() as connection:
             return forecasts.of_study(connection, study_id)
 
     def add_plan(self, new: NewPlan) -> StoredPlan:
-        """Store a plan or a baseline; :class:`NotFound` without its study or forecast."""
+        """Store a plan or a baseline. Raises :class:`NotFound` if its study or forecast does not exist."""
         with self._write() as connection:
             return plans.add(connection, new)
 
     def plan(self, plan_id: int) -> StoredPlan:
-        """One plan; :class:`NotFound` names the newest."""
+        """Return the plan with that id; :class:`NotFound` names the newest ones."""
         with self._read() as connection:
             return plans.by_id(connection, plan_id)
 
     def plans(self, study_id: int) -> list[StoredPlan]:
-        """Plans of a study, oldest first; none for an unknown study."""
+        """Return the plans of a study, oldest first; none for an unknown study."""
         with self._read() as connection:
             return plans.of_study(connection, study_id)
 
     def add_outcome(self, new: NewOutcome) -> Outcome:
-        """Store what one launch of a plan did; :class:`NotFound` without its plan."""
+        """Store the outcome of one launch of a plan. Raises :class:`NotFound` if the plan does not exist."""
         with self._write() as connection:
             return plans.add_outcome(connection, new)
 
     def outcomes(self, plan_id: int) -> list[Outcome]:
-        """Outcomes of a plan, oldest first; :class:`NotFound` without the plan."""
+        """Return the outcomes of a plan, oldest first. Raises :class:`NotFound`."""
         with self._read() as connection:
             return plans.outcomes_of(connection, plan_id)
 
     def add_sample_images(self, outcome_id: int, images: Mapping[str, Any]) -> None:
-        """Store sample pictures of a model; :class:`NotFound` without its outcome, :class:`Conflict` for a second."""
+        """Store sample images of an outcome. Raises :class:`NotFound`, or :class:`Conflict` if it already has some."""
         with self._write() as connection:
             sample_images.add(connection, outcome_id, images)
 
     def sample_images(self, plan_id: int) -> dict[int, dict[str, Any]]:
-        """Sample images of a plan's outcomes, by the id of the outcome; :class:`NotFound` without the plan."""
+        """Return the sample images of a plan's outcomes, by the id of the outcome. Raises :class:`NotFound`."""
         with self._read() as connection:
             return sample_images.of_plan(connection, plan_id)
 
@@ -442,33 +442,33 @@ class Store(QueueStore, ServiceStore):
         seconds: float,
         instead_of: str | None = None,
     ) -> str | None:
-        """Take the run of a plan with a seed, or take it for longer; None where that is done, else who has it.
+        """Take or renew the run of a plan with a seed; return None on success, else the current holder.
 
-        It is free after ``seconds`` without another call, and for a process that knows that ``instead_of``, its holder,
-        is gone. :class:`NotFound`.
+        The run is free again after ``seconds`` without a renewal; a process that knows that the holder is gone takes
+        it by naming that holder as ``instead_of``. Raises :class:`NotFound`.
         """
         with self._write() as connection:
             return plan_runs.take(connection, plan_id, seed, holder, seconds, instead_of)
 
     def release_plan_run(self, plan_id: int, seed: int, holder: str) -> None:
-        """Give the run back; nothing where somebody else has it."""
+        """Release the run; do nothing if another process holds it."""
         with self._write() as connection:
             plan_runs.release(connection, plan_id, seed, holder)
 
     def keep_fit(self, study_id: int, fingerprint: str, content: str) -> None:
-        """Store laws that were fitted to the evidence of that fingerprint, or an answer made of them.
+        """Store laws fitted to the evidence with that fingerprint, or an answer computed from them.
 
-        The oldest go. :class:`NotFound`.
+        The oldest fits are deleted. Raises :class:`NotFound`.
         """
         with self._write() as connection:
             fits.keep(connection, study_id, fingerprint, content)
 
     def fit(self, study_id: int, fingerprint: str) -> str | None:
-        """The fit that :meth:`keep_fit` stored; None where there is none of that fingerprint."""
+        """Return the fit that :meth:`keep_fit` stored; None if there is none with that fingerprint."""
         with self._read() as connection:
             return fits.find(connection, study_id, fingerprint)
 
     def calibration(self, study_id: int | None = None) -> list[CalibrationRow]:
-        """Every plan that has outcomes beside them, oldest first; those of one study where given."""
+        """Return each plan that has outcomes, with their means, oldest first; only those of one study if given."""
         with self._read() as connection:
             return calibration.rows(connection, study_id)

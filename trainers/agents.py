@@ -81,7 +81,7 @@ class SignedBackend(C10dRendezvousBackend):
 
 
 def read_secret(path: Path) -> bytes:
-    """Return the job's secret; ValueError if others may read the file, or it is too short to be a secret."""
+    """Return the job's secret; ValueError if others may read the file or the secret is too short."""
     if path.stat().st_mode & 0o077:
         raise ValueError(f"{path} must be readable only by its owner: chmod 600 {path}")
     secret = path.read_bytes().strip()
@@ -100,7 +100,7 @@ def join(parameters: RendezvousParameters) -> RendezvousHandler:
     store = _store(host, port, parameters.get_as_bool("is_host"), own)
     parameters.local_addr = parameters.local_addr or own
     handler = create_handler(store, SignedBackend(store, parameters.run_id, secret), parameters)
-    # the store of the workers, too, would listen on every interface
+    # otherwise the workers' store would listen on every interface
     handler._create_tcp_store_server = _serve_workers  # type: ignore[method-assign]
     return handler
 
@@ -115,7 +115,7 @@ def _store(host: str, port: int, is_host: bool | None, own: str) -> Any:
     if here:
         try:
             return serve_store(host, port, STORE_SECONDS)
-        except OSError as error:  # another agent of this node holds it already
+        except OSError as error:  # another agent of this node already serves it
             if is_host:
                 raise RendezvousConnectionError(
                     f"cannot listen on {host}:{port}: {error}"

@@ -1,4 +1,4 @@
-"""Begin the training of a job, whatever its workload trains, and train to the end.
+"""Begin the training of a job with any kind of workload, and train to the end.
 
 Importing this does not import torch; beginning the training of a model does.
 """
@@ -35,7 +35,7 @@ def begin_training(
     workload: AnyWorkload | None = None,
     place: ProgramPlace | None = None,
 ) -> AnyTraining:
-    """Create a training of the job at its first update, whatever the workload trains.
+    """Create a training of the job at its first update, for any kind of workload.
 
     ``communicator`` joins the workers; None means a single process. ``workload`` is the job's, if already loaded;
     ``place`` is where a program is started. Raises :class:`~trainers.errors.TrainerError`.

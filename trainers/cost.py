@@ -87,7 +87,7 @@ def model_cost(
 ) -> WorkloadCost:
     """Count operations and bytes of the model that ``build`` makes, per sample of ``batch``, ``(n, ...)`` tensors.
 
-    The model runs on the meta device, or really computes if the model or its loss looks at values.
+    The model runs on the meta device, or on the CPU if the model or its loss depends on tensor values.
     """
     import torch
 
@@ -102,7 +102,7 @@ def _of_workload(workload: Workload, settings: TrainingSettings) -> WorkloadCost
 
     sample_bytes = _sample_bytes(
         workload
-    )  # first, before the libraries cache a sample that is read again
+    )  # measured first, because libraries cache a sample that is read again
     count = min(SAMPLES, workload.train_samples)
     settings = dataclasses.replace(settings, normalization_batch_size=count)
     batch = workload.prepare(some_samples(workload, count))

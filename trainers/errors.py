@@ -37,4 +37,4 @@ class CommunicationError(TrainerError):
 
 
 class DeviceError(TrainerError):
-    """A device that there is not, or more workers than there are devices."""
+    """A device that does not exist, or more workers than devices."""

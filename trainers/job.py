@@ -1,4 +1,4 @@
-"""TrainingJob: everything that decides a training, in one file that any worker can read.
+"""TrainingJob: everything that defines a training, in one file that any worker can read.
 
 Two runs of one job give the same weights, to float error, on any number of workers and with any micro batch.
 """
@@ -28,7 +28,7 @@ NEVER = 1e300
 """A threshold beyond every value: no training reaches it, so each trains to the end of its budget."""
 
 LEAST_SHORTFALL = 1e-4
-"""A metric closer to perfect is cut to this: no evaluation set can tell the difference, and logarithms need it."""
+"""The least shortfall from a perfect metric: no evaluation set can resolve less, and its logarithm must be finite."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Question:
     Compare trainings by :meth:`need`: a positive number, smaller is better, on which settings act multiplicatively. It
     is the epochs to the target, or the shortfall after the budget: the loss itself, or, for a metric that is better
     when higher, a share of at most 1, the odds against it, (1 - m) / m. These odds are about the error 1 - m when it
-    is small, and no value of them maps outside 0 to 1.
+    is small, and all their values correspond to metrics between 0 and 1.
 
     If trainings have several lengths, ``epochs`` and ``samples`` are those of the longest, and each states its own
     length among its settings. A training that breaks one of ``constraints`` has not answered.
@@ -164,8 +164,8 @@ class Question:
         return self.epochs is not None
 
     def need(self, ended: EndedTraining) -> float | None:
-        """Return the epochs that a training needed, or the gap that it left; None without an answer: lost, stopped, too
-        short, or outside the constraints.
+        """Return the epochs that a training needed, or its shortfall; None if it gives no answer because it was lost,
+        stopped, too short, or outside the constraints.
         """
         if self.constraints and self.broken(ended):
             return None
@@ -276,7 +276,7 @@ class TrainingJob:
         return cls(**plain)
 
     def to_dict(self) -> dict[str, Any]:
-        """The job as plain values that JSON holds."""
+        """The job as plain values that JSON can represent."""
         return {**dataclasses.asdict(self), "settings": self.settings.to_dict()}
 
     @classmethod

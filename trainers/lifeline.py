@@ -32,7 +32,7 @@ def name_of_this_process() -> str:
 
 
 def end_with_launcher(end: Callable[[], None] | None = None) -> None:
-    """Call ``end`` (or exit at once, if None) when the launcher named in the environment is gone, even already.
+    """Call ``end`` (or exit at once, if None) once the launcher named in the environment is gone.
 
     Does nothing if none is named, or one on another host. ``end`` is called from a separate thread.
     """

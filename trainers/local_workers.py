@@ -4,8 +4,8 @@
 
 The workers of torch meet through a file in a folder that only this user may enter, those of Horovod through a server on
 the loopback interface, and their connections stay on that interface: nobody on another machine can reach them, and no
-torch store that unpickles its contents is open to others. If one worker fails all end; they also end with this process,
-and this process ends with the launcher that ``HPO_LAUNCHER`` names (:mod:`trainers.lifeline`).
+torch store that unpickles its contents is open to others. If one worker fails, all end; they also end with this
+process, and this process ends with the launcher that ``HPO_LAUNCHER`` names (:mod:`trainers.lifeline`).
 
 Exit status: 0 if all workers succeeded, else that of the first that failed.
 """

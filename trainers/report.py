@@ -64,7 +64,7 @@ class ConvergencePoint:
 class TrainingOutcome:
     """How a training ended: ``reached`` the target, ``censored`` by its budget, or ``diverged``.
 
-    ``epochs_to_target`` is known only if the target was reached; ``epochs`` and ``steps`` are what was spent.
+    ``epochs_to_target`` is known only if the target was reached; ``epochs`` and ``steps`` are the totals trained.
     ``memory_bytes`` is the most that the first worker held at an evaluation, on its accelerator or else as a process,
     ``micro_batch_size`` the largest found to fit in memory; None if unknown. ``measures`` holds every other metric than
     the target's, at the last evaluation.

@@ -1,4 +1,4 @@
-"""The tables: each forecast beside the brute-force result, the results of every tried rate, and the costs."""
+"""The tables: each forecast next to the brute-force result, the results of every tried rate, and the costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forecasts at 4 and 8 times the ladder on real trainings, beside the rules of thumb and the optimum there.
+"""Forecasts at 4 and 8 times the ladder on real trainings, compared with rules of thumb and the optimum.
 
     python -m benchmarks.real_panel --data FOLDER       # CIFAR-10: FOLDER/train/CLASS/*.jpg and FOLDER/test/CLASS/*.jpg
 

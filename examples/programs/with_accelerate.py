@@ -69,7 +69,7 @@ def main() -> None:
         if accelerator.is_main_process:
             (saved / "epoch.txt").write_text(str(epoch + 1))
         hpo.report(epochs=epoch + 1, top1=accuracy, train_loss=loss.detach(), learning_rate=rate)
-        if broadcast(torch.tensor(hpo.should_stop())):  # as the first worker says
+        if broadcast(torch.tensor(hpo.should_stop())):  # the first worker decides
             break
     accelerator.end_training()
 

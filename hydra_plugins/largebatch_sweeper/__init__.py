@@ -1,1 +1,1 @@
-"""Hydra finds the sweeper ``largebatch`` here; its namespace package is ``hydra_plugins``."""
+"""Hydra's plug-in for the sweeper ``largebatch``, found in Hydra's namespace package ``hydra_plugins``."""

@@ -1,4 +1,4 @@
-"""From what a multirun was given to a study: Hydra's sweep overrides become a search, the application its program."""
+"""Convert a multirun to a study: Hydra's sweep overrides become its search, and the application becomes its program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from search_spaces.settings import names as setting_names
 
 ALWAYS_SCALED = ("learning_rate", "warmup_epochs")
-"""Settings that are tuned at every batch and carried by a law, where no tag says otherwise."""
+"""Settings that are tuned at every batch size and extrapolated by a law, unless a tag says otherwise."""
 
 
 def make_study(
@@ -32,12 +32,12 @@ def make_study(
     seed: str | None,
     names: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The study of a multirun as plain values; :class:`hydra.errors.HydraException` for what it cannot be.
+    """Return the study of a multirun as plain values; :class:`hydra.errors.HydraException` if it cannot be one.
 
-    ``study`` holds keys of a study file and ``train_samples`` and ``metrics`` of its program; ``params`` and
-    ``overrides`` what is varied and what is fixed, ``program`` the words that start the application. ``batch`` and
-    ``seed`` are the keys of its configuration that take the batch size and the seed, and ``names`` says which setting a
-    key is where its last part is not its name.
+    ``study`` holds keys of a study file, and ``train_samples`` and ``metrics`` of its program; ``params`` and
+    ``overrides`` give the varied and the fixed values, ``program`` the words that start the application. ``batch`` and
+    ``seed`` are the configuration keys that take the batch size and the seed; ``names`` maps a key to its setting if
+    the last part of the key is not the setting's name.
     """
     given = dict(study)
     for needed in ("name", "target", "ladder", "budget", "train_samples"):
@@ -85,7 +85,7 @@ def make_study(
 def best_overrides(
     settings: Mapping[str, Any], command: Sequence[str], global_batch_size: int
 ) -> list[str]:
-    """The overrides of the recommended run, as one would write them: the command's with their values."""
+    """Return the overrides of the recommended run, as for the command line: those of the command with their values."""
     values = {**settings, "global_batch_size": global_batch_size}
     found = []
     for word in command:
@@ -97,12 +97,12 @@ def best_overrides(
 
 
 def _last_of_each(overrides: Sequence[Override]) -> list[Override]:
-    """The overrides, of those of one key the last: the command line's over the configuration's."""
+    """Return the last override of each key, so that the command line takes precedence over the configuration."""
     return list({override.get_key_element(): override for override in overrides}.values())
 
 
 def _setting_of(key: str) -> str:
-    """The setting that a key is by its last part, else one of the application's own, named after the key."""
+    """Return the known setting with the name of the key's last part, else a custom setting named after the key."""
     last = key.rsplit(".", 1)[-1].lstrip("+")
     return last if last in setting_names() else re.sub(r"\W+", "_", key).strip("_")
 

@@ -1,10 +1,11 @@
 """``hydra/sweeper=largebatch``: a multirun of a Hydra application is a study.
 
-The application runs as the program of a study, each trial a run of its own with the overrides that the search chose. It
-tells its evaluations by ``hpo.report``; trials that fall behind are stopped, the ladder is forecast to the full scale,
-and the plan's script starts the same application. The same multirun again goes on where it was.
+The application runs as the program of a study, and each trial is a separate run with the overrides that the search
+chose. It reports its evaluations by ``hpo.report``; trials that fall behind are stopped, the ladder is extrapolated to
+the full scale, and the plan's script starts the same application. Repeating the multirun continues the study.
 
-Annotations are no texts in this file: Hydra runs it before it is a module, where dataclasses cannot look them up.
+Annotations in this file are not postponed: Hydra executes it before it is in ``sys.modules``, where dataclasses would
+look them up.
 """
 
 import logging
@@ -23,18 +24,18 @@ from omegaconf import DictConfig, OmegaConf
 log = logging.getLogger(__name__)
 
 RESULTS = "optimization_results.yaml"
-"""In the folder of the multirun, where Hydra's other sweepers write theirs."""
+"""The file of results in the multirun's folder, named as in Hydra's other sweepers."""
 
 
 @dataclass
 class SweeperConfig:
-    """What ``hydra.sweeper`` may hold.
+    """The options under ``hydra.sweeper``.
 
-    ``study`` has the keys of a study file but for ``workload``, ``program`` and what is swept: ``name``, ``target``,
-    ``ladder``, ``full_scale``, ``budget`` and others, with ``train_samples`` and ``metrics`` (true where higher is
-    better) of the application. ``params`` are sweeps that need not be given on the command line, ``batch`` and ``seed``
-    the keys that take the batch size and the seed, ``names`` the settings that keys are where their last parts are not
-    named so. ``plan`` writes the plan and its script for ``full_scale`` into the folder of the multirun.
+    ``study`` has the keys of a study file except ``workload``, ``program`` and swept settings: ``name``, ``target``,
+    ``ladder``, ``full_scale``, ``budget`` and others, with the application's ``train_samples`` and ``metrics`` (true if
+    higher is better). ``params`` are sweeps that need not be given on the command line, ``batch`` and ``seed`` the keys
+    that take the batch size and the seed; ``names`` maps keys to settings if their last parts differ. ``plan`` writes
+    the plan and its script for ``full_scale`` into the folder of the multirun.
     """
 
     _target_: str = "hydra_plugins.largebatch_sweeper.sweeper.LargebatchSweeper"
@@ -48,7 +49,7 @@ class SweeperConfig:
 
 
 class LargebatchSweeper(Sweeper):
-    """Sweeps by a study of its own; see :class:`SweeperConfig`."""
+    """Runs a multirun as a study; see :class:`SweeperConfig`."""
 
     def __init__(self, **options: Any) -> None:
         self._options = options
@@ -61,11 +62,11 @@ class LargebatchSweeper(Sweeper):
         task_function: TaskFunction,  # noqa: ARG002
         config: DictConfig,
     ) -> None:
-        """Remember the configuration; trials are processes of their own and need nothing of this one."""
+        """Store the configuration; trials are separate processes and need nothing else from this one."""
         self._config = config
 
     def sweep(self, arguments: list[str]) -> Any:
-        """Train, forecast and, where asked, plan; returns what stands in ``optimization_results.yaml``."""
+        """Train, forecast and, on request, plan; return the contents of ``optimization_results.yaml``."""
         import hpo
         from hpo.planning.launchers.launch import write_plan
         from hydra_plugins.largebatch_sweeper.study_file import best_overrides, make_study
@@ -106,7 +107,7 @@ class LargebatchSweeper(Sweeper):
 
 
 def _program() -> Sequence[str]:
-    """The words that start this application."""
+    """Return the words of the command that starts this application."""
     return sys.executable, str(Path(sys.argv[0]).absolute())
 
 

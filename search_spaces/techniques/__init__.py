@@ -105,7 +105,7 @@ def own_setting_named(name: str) -> OwnSetting | None:
 
 
 def uses_of(name: str, values_of: ValuesOf | None = None) -> tuple[Use, ...]:
-    """Return how the setting ``name`` takes effect; any one of the uses suffices, and without any it always does.
+    """Return how the setting ``name`` takes effect; any one of the uses suffices; if there are none, it always does.
 
     Covers the techniques of this project, and of plug-ins that may be chosen (``values_of``).
     """

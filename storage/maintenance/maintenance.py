@@ -164,7 +164,7 @@ def _copy_sqlite(database: Database, path: Path) -> Backup:
 
 
 def _restore_sqlite(database: Database, path: Path, *, replace: bool) -> Backup:
-    """Restore through a copy, as opening the backup would write to it, and an archive, so there is only one import."""
+    """Restore through a copy, as opening the backup would write to it, and an archive, so that one import suffices."""
     with TemporaryDirectory() as folder:
         copied, archive = Path(folder, "copy.db"), Path(folder, "archive.zip")
         try:

@@ -1,4 +1,4 @@
-"""Calibration: every launched plan beside the results of its runs."""
+"""Calibration: every launched plan with the results of its runs."""
 
 from __future__ import annotations
 

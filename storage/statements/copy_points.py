@@ -82,7 +82,7 @@ def upsert(connection: Connection, table: Any) -> None:
 def read(connection: Connection, trial_ids: Sequence[int]) -> dict[str, Any]:
     """Return the columns of some trials' points, each of shape (points,), by trial and step; integers are int64.
 
-    Each column is one value with the bytes of its numbers: the driver handles eleven values, whatever the number of
+    Each column is one value with the bytes of its numbers: the driver handles eleven values, for any number of
     points. PostgreSQL allows 1 GB per value, 134 million points.
     """
     driver: Any = connection.connection.cursor(binary=True)

@@ -12,7 +12,7 @@ from storage.schema.tables import fits
 from storage.statements import clock, studies
 
 MOST_OF_A_STUDY = 24
-"""Older ones are deleted. A study needs fits for each left-out outcome, a forecast, and figures for each setting."""
+"""The most fits kept per study: some for each left-out outcome, a forecast, and the figures of each setting."""
 
 
 def keep(connection: Connection, study_id: int, fingerprint: str, content: str) -> None:

@@ -66,7 +66,7 @@ def stored_bytes(connection: Connection, owner: str) -> int:
 
 
 def totals(connection: Connection) -> Totals:
-    """Return the studies and trials by state, the number of points, and since when the queue waits."""
+    """Return the studies and trials by state, the number of points, and since when the oldest queued study waits."""
     waiting = select(func.min(studies.c.queued_at)).where(studies.c.state == StudyState.QUEUED)
     points = connection.execute(select(func.count()).select_from(convergence)).scalar_one()
     return Totals(

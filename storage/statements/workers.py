@@ -17,7 +17,7 @@ _FORGOTTEN_AFTER = timedelta(days=7)
 
 
 def beat(connection: Connection, sign: WorkerBeat) -> None:
-    """Store a heartbeat; a meanwhile deleted study is left out, and long-gone workers are deleted."""
+    """Store a heartbeat, without its study if that was deleted meanwhile; delete workers that are long gone."""
     now, values = clock.now(connection), asdict(sign)
     if sign.study_id is not None:
         try:

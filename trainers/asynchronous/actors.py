@@ -1,4 +1,4 @@
-"""The parameter server and the replicas as Ray actors: started, watched, ended. The only module that uses Ray."""
+"""Start, watch and end the parameter server and the replicas as Ray actors."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SERVER = "the parameter server"
 
 
 class Actors:
-    """One server and its replicas; they end with :meth:`close`, with a failure, or when this is forgotten.
+    """One server and its replicas; they end with :meth:`close`, on a failure, or when this object is garbage-collected.
 
-    None of them reserves a CPU, so that a trial to which Ray Tune gave one does not wait for a second. A running Ray
-    is used if there is one; otherwise Ray is started, and stopped with the actors.
+    None of them reserves a CPU: a trial to which Ray Tune gave one CPU would otherwise wait for a second. A running
+    Ray is used if there is one; otherwise Ray is started, and stopped with the actors.
     """
 
     def __init__(self, setup: Setup, timeout_seconds: float) -> None:

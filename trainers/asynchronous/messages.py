@@ -38,7 +38,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Push:
-    """A gradient (None if it overflowed) of the mean loss over one global batch, and what came with it."""
+    """A gradient (None if it overflowed) of the mean loss over one global batch, with this loss and the statistics."""
 
     epoch: int
     worker: int

@@ -1,8 +1,8 @@
 """A private Ray on this machine, or a connection to a cluster: with token authentication and user-only files.
 
 Anybody who reaches the ports of a Ray without a token can run code as its user. From 2.59 on, a Ray started here
-requires a token by default; an earlier version, or a ``RAY_AUTH_MODE`` that turns the token off, is refused. A Ray of
-this machine alone listens on the loopback interface; Ray's own default is the network's.
+requires a token by default; an earlier version, or a ``RAY_AUTH_MODE`` that turns the token off, is refused. A local
+Ray listens only on the loopback interface; Ray's own default is the network interface.
 
 Its files are removed when it stops. Folders left by a killed process are removed by the next process that starts a Ray:
 each holds a lock, which is free once its process has ended.
@@ -27,9 +27,9 @@ from trainers.private_files import lock_file, umask
 LEAST_VERSION = (2, 59)
 MODE = "RAY_AUTH_MODE"
 LONGEST_FOLDER = 40
-"""In characters: a socket's path may have 107, and Ray's own names below its folder take about 65."""
+"""The longest path, in characters: a socket's path may have 107, and Ray's names below its folder take about 65."""
 CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Ray's switch (despite its name, on Linux too) between the network's address for its ports and the loopback's."""
+"""Ray's switch (on Linux too, despite its name) between the network address and the loopback address for its ports."""
 DEFAULT_TOKEN = Path("~/.ray/auth_token")
 NAME = "hpo-ray-"
 _folders: dict[Path, IO[str]] = {}
@@ -37,7 +37,7 @@ _folders: dict[Path, IO[str]] = {}
 
 
 def start_ray(address: str | None = None, **options: Any) -> None:
-    """Call ``ray.init`` with the token on; :class:`CommunicationError` if Ray cannot, or the cluster has none.
+    """Call ``ray.init`` with the token on; :class:`CommunicationError` if Ray cannot start or the cluster has none.
 
     Without an ``address`` a local Ray is started, whose files lie in a folder of mode 0700 until
     :func:`stop_ray`. ``options`` are those of ``ray.init``.
@@ -45,7 +45,7 @@ def start_ray(address: str | None = None, **options: Any) -> None:
     import ray
 
     check_ray_version(ray.__version__)
-    # the token is always on, so Ray's message about it is no news
+    # the token is always on, so Ray's message about it is of no use
     logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel("ERROR")
     check_mode(os.environ.get(MODE))  # unset, it turns the token on and sets it
     if address is not None:
@@ -149,11 +149,11 @@ def _private_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix=NAME, dir=parent))
     lock = (folder / "lock.new").open("w")
     lock_file(lock)
-    (folder / "lock.new").rename(folder / "lock")  # so that nobody sees an unlocked one
+    (folder / "lock.new").rename(folder / "lock")  # so that no process sees an unlocked one
     _folders[folder] = lock
     return (
         folder / "ray"
-    )  # Ray opens its own folder to everybody, but nobody can pass the parent folder
+    )  # Ray opens its own folder to everybody, but only this user can enter the parent
 
 
 def _remove_abandoned(parent: Path) -> None:
@@ -168,7 +168,7 @@ def _remove_abandoned(parent: Path) -> None:
                 if (folder / "ray").is_dir():
                     shutil.rmtree(
                         folder / "ray"
-                    )  # the lock last, so that a failed removal is tried again
+                    )  # the lock is removed last, so that a failed removal is tried again
                 shutil.rmtree(folder)
 
 

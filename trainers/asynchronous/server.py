@@ -21,7 +21,7 @@ from trainers.schedules.weight_decay import with_decay
 
 
 class ParameterServer:
-    """An actor whose calls take turns between updates; replicas call ``pull`` and ``push``, the training the rest."""
+    """An actor: replicas call ``pull`` and ``push``, the training calls the rest; calls interleave between updates."""
 
     def __init__(self, setup: Setup) -> None:
         self._built = build(setup, number=0)

@@ -56,7 +56,7 @@ class AsynchronousReplica:
             if weights is None:
                 return
             copy_into(self._replica.parameters, weights.parameters)
-            if done == 0:  # after that each replica updates its own, until the server averages them
+            if done == 0:  # later each replica updates its own, until the server averages them
                 copy_into(self._replica.statistics, weights.statistics)
             if not self._server.push(self._compute(epoch.number, step, weights.version)):
                 return

@@ -2,9 +2,9 @@
 
 Two gradients a and b become (1 - a.b / (2 |a|^2)) a + (1 - a.b / (2 |b|^2)) b, for each tensor of the model;
 more than two are combined in pairs of neighbours, then pairs of pairs (Maleki et al., arXiv:2006.02924).
-Horovod's own needs MPI ("No Adasum operation enabled" where it was built with gloo alone), so this
-one serves both backends. Each worker combines one slice of every worker's gradient and only the inner products
-are summed between the levels: the traffic is that of a ring all-reduce plus log2(workers) small sums.
+Horovod's own implementation needs MPI ("No Adasum operation enabled" if it was built with gloo alone), so this one
+serves both backends. Each worker combines one slice of every worker's gradient, and only the inner products are
+summed between the levels: the traffic is that of a ring all-reduce plus log2(workers) small sums.
 """
 
 from __future__ import annotations

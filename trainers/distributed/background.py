@@ -1,4 +1,4 @@
-"""Multi-step operations that run one after another beside the computation."""
+"""Multi-step operations that run one after another, concurrently with the computation."""
 
 from __future__ import annotations
 

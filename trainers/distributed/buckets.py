@@ -19,7 +19,7 @@ def in_buckets(
     bucket_bytes: int = BUCKET_BYTES,
 ) -> None:
     """Apply an in-place ``operation`` to copies of the tensors, joined to ``(numbers,)``; copy the results back."""
-    if not tensors:  # a model without batch norm has no statistics, which all workers see alike
+    if not tensors:  # such as the statistics of a model without batch norm, on every worker
         return
     groups = buckets(tensors, bucket_bytes)
     flat = [torch.cat([tensor.detach().reshape(-1) for tensor in group]) for group in groups]

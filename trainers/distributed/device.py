@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 DEVICES = ("auto", "cpu", "cuda")
-"""A GPU if PyTorch sees one, the CPU, or a GPU."""
+"""``auto`` is a GPU if PyTorch sees one, else the CPU."""
 
 DEVICE_VARIABLE = "HPO_DEVICE"
 """Environment variable that replaces ``--device``; workers inherit it from ``hpo launch``."""

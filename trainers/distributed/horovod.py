@@ -64,7 +64,7 @@ class HorovodCommunicator(BucketedCommunicator):
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", seconds)
         os.environ.setdefault(
             "HOROVOD_STALL_CHECK_TIME_SECONDS", str(min(60, int(seconds)))
-        )  # without it there is no shutdown
+        )  # without the check there is no shutdown
         os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", seconds)
         self._monitor: Monitor | None = None
         with self._peer_errors():
@@ -206,7 +206,7 @@ class _Names:
 
 
 class _HorovodExchange:
-    """Adasum and sums of bfloat16; called only from the background thread, so names are free again."""
+    """Adasum and sums of bfloat16; called only from the background thread, so names can be reused."""
 
     def __init__(self, hvd: Any, wait: Callable[[int], Any]) -> None:
         self._hvd, self._wait = hvd, wait
@@ -234,12 +234,12 @@ class _HorovodExchange:
         moved = self._wait(handle)
         received: Tensor = (
             moved[0] if isinstance(moved, tuple) else moved
-        )  # returned with the sizes of the parts
+        )  # some operations also return the sizes of the parts
         return received.view(flat.dtype)
 
 
 def _bits(flat: Tensor) -> Tensor:
-    """Return the tensor in a type that Horovod 0.28.1 can send: bfloat16, which it does not support from PyTorch, as
+    """Return the tensor in a type that Horovod 0.28.1 can send: bfloat16, which it does not support for PyTorch, as
     integers.
     """
     return flat.view(torch.int16) if flat.dtype == torch.bfloat16 else flat

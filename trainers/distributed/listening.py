@@ -21,7 +21,7 @@ _served: dict[tuple[str, int], TCPStore] = {}
 
 def serve_store(host: str, port: int, timeout_seconds: float) -> TCPStore:
     """Open a store at ``port`` (0 takes any free one) of the interface with the address of ``host``, a name of this
-    machine; OSError if it is not, or the port is taken.
+    machine; OSError if it is not one, or if the port is taken.
     """
     address = address_of(host)
     if (address, port) in _served:

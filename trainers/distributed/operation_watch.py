@@ -1,10 +1,10 @@
 """End a worker whose collective operations on a GPU never complete, naming the lost worker.
 
 Waiting for an NCCL operation only makes the GPU wait: the host goes on, and blocks where it next reads a number from
-the GPU, in a call that no exception can leave. So a thread checks whether the awaited operations complete; if one does
-not within the time-out, the thread finds the lost worker (:class:`~trainers.distributed.monitor.Monitor`), reports it
-on standard error as :mod:`trainers.command` would, and ends the process. NCCL's own watchdog, which does not name the
-worker, gets a longer time-out.
+the GPU, in a call that no exception can interrupt. So a thread checks whether the awaited operations complete; if one
+does not within the time-out, the thread finds the lost worker (:class:`~trainers.distributed.monitor.Monitor`),
+reports it on standard error as :mod:`trainers.command` would, and ends the process. NCCL's own watchdog, which does not
+name the worker, gets a longer time-out.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class OperationWatch:
 
 
 def end_process(error: CommunicationError) -> NoReturn:
-    """Report the error and end the process, whatever the main thread is blocked on."""
+    """Report the error and end the process, even if the main thread is blocked."""
     sys.stderr.write(f"error: {error}\n")
     sys.stderr.flush()
     os._exit(LOST_STATUS)

@@ -69,7 +69,7 @@ def largest_reduction(crop: Crop, size: int) -> int:
     A smaller crop would have to be enlarged again, and would be blurred; the rest is reduced with a filter.
     """
     shorter = min(crop.width, crop.height)
-    # rounding to whole pixels of the reduced image may take one of them
+    # rounding to whole pixels of the reduced image may lose one of them
     return next((each for each in REDUCTIONS if shorter >= each * (size + 1)), 1)
 
 

@@ -1,8 +1,8 @@
-"""Batches on their way to an accelerator, copied from pinned memory in a stream beside the computation's.
+"""Batches on their way to an accelerator, copied from pinned memory in a separate stream.
 
-The thread that has prepared a batch begins its copy at once, while the accelerator still computes with the one before;
-the computation waits, on the accelerator and not on the host, only for the copy that it needs next. With two or more
-batches ahead (``prefetched_batches``) one is copied while another is used.
+The thread that has prepared a batch begins its copy at once, while the accelerator still computes with the previous
+one; the computation waits, on the accelerator and not on the host, only for the copy that it needs next. With two or
+more batches ahead (``prefetched_batches``) one is copied while another is used.
 """
 
 from __future__ import annotations

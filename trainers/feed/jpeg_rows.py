@@ -17,9 +17,11 @@ _STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 def first_rows(content: bytes, rows: int) -> bytearray | None:
     """Return the JPEG cut to the height ``rows``, or None if all of it has to be decoded.
 
-    That is so if it has no more rows, if it has several scans (as progressive ones do, whose data depend on the
-    height), or if the file is truncated, so that the decoder reports it. A decoder will meet more data than rows,
-    of which libjpeg warns. Interpolated colours need one row more than is used.
+    All of it has to be decoded if it has no more rows, if it has several scans (as progressive JPEGs do, whose data
+    depend on the height), or if the file is truncated, so that the decoder reports it.
+
+    A decoder will meet more data than rows, of which libjpeg warns. Interpolated colours need one row more than is
+    used.
     """
     if not content.startswith(_START) or not content.endswith(_END):
         return None

@@ -55,7 +55,7 @@ VARYING = frozenset(
 ALONE: dict[str, tuple[Any, str]] = {
     "adascale_batch_size": (None, "its rate depends on the gradients of every update"),
     "batch_control": ("constant", "trainings are fused at one constant batch size"),
-    "gradient_lag": (0, "the gradient of the update before is not kept for fused trainings"),
+    "gradient_lag": (0, "the gradient of the previous update is not kept for fused trainings"),
     "loss_scaling": ("none", "one training's overflow must not hold up the others"),
     "reduced_weights": (False, "fused weights must have one data type"),
     "update_mode": ("synchronous", "fused trainings have no workers of their own"),

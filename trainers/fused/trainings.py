@@ -1,8 +1,8 @@
 """FusedTrainings: trainings of one model that are computed together, from evaluation to evaluation.
 
-A training joins at its start, or from a checkpoint at any of its evaluations, and leaves at any. Its report equals that
-of a training alone, up to rounding: a batched matrix product sums in a different order. Its ``seconds`` are its share
-of the time that all took together.
+A training joins at its start, or from a checkpoint at any of its evaluations, and may leave at any. Its report
+equals that of a training alone, up to rounding: a batched matrix product sums in a different order. Its ``seconds`` are
+its share of the time that all took together.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Member:
 class FusedTrainings:
     """Any number of trainings with one :func:`~trainers.fused.fusable.fusion_key`, on one device, in one process.
 
-    Use :meth:`add`, then :meth:`advance` and :meth:`remove` until there are none.
+    Use :meth:`add`, then :meth:`advance` and :meth:`remove` until none are left.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class FusedTrainings:
         self._members = [each for each in self._members if each.training is not training]
 
     def advance(self) -> list[tuple[Training, ConvergencePoint]]:
-        """Train all to the next evaluation of any, and decide which go on; return those that were evaluated.
+        """Train all until one of them is due for evaluation, and decide which go on; return those that were evaluated.
 
         Finished trainings stay until they are removed, which must be done before the next call.
         """
@@ -134,7 +134,7 @@ class FusedTrainings:
                 return fused.evaluate()
             except torch.OutOfMemoryError:
                 raise
-            except RuntimeError:  # an operation that vmap does not have
+            except RuntimeError:  # an operation that vmap does not support
                 self._vmaps_counts = False
         return [
             evaluate(

@@ -40,7 +40,7 @@ def compiled(model: nn.Module, device: torch.device, compiler: str) -> nn.Module
     """
     if compiler == "inductor" and (lacking := _lacking(device)):
         raise JobError(f"torch.compile needs {lacking}; install it, or {_WITHOUT}")
-    try:  # shapes are constants: there are few, and the groups of ghost batch norm are a loop
+    try:  # static shapes: there are few, and ghost batch norm loops over its groups
         return torch.compile(model, backend=compiler, dynamic=False)  # type: ignore[return-value]
     except RuntimeError as error:
         raise JobError(f"torch.compile cannot be used here ({error}); {_WITHOUT}") from error

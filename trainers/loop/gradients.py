@@ -1,6 +1,6 @@
 """From micro batches to the optimizer's gradient: accumulated, reduced over the workers, lagged, scaled.
 
-With ``gradient_lag`` 1 (Kurth et al., arXiv:1810.01993) an update uses the gradient of the one before, so that its
+With ``gradient_lag`` 1 (Kurth et al., arXiv:1810.01993) an update uses the gradient of the previous one, so that its
 reduction has a whole step's time; the first update uses zeros. The mean is linear, so the lagging gradient here is the
 reduced one, the same on every worker and stored once in the checkpoint.
 """
@@ -30,7 +30,7 @@ from trainers.schedules.noise_scale import SquaredNorms, squared_norm
 class Origin:
     """The statistics needed when a gradient arrives; ``of_chunks`` as in SquaredNorms, but not unscaled.
 
-    Tensors are still on the device, and nothing waits for it here.
+    The tensors are still on the device, so that the host does not wait for it.
     """
 
     loss_scale: float | Tensor = 1.0
@@ -186,7 +186,7 @@ class Gradients:
         return origin
 
     def _finish(self, origin: Origin) -> Arrived:
-        """Unscale and clip, once per update, and check that the gradient is finite if it may not be."""
+        """Unscale and clip, once per update, and check whether the gradient is finite if it may overflow."""
         scale = origin.loss_scale
         if isinstance(scale, Tensor):
             scale = scale.double()  # its square may be too large for float32

@@ -92,5 +92,5 @@ def _fits(replica: Replica, samples: int) -> bool:
     finally:
         replica.set_gradients(None)
         for norm in replica.norms:
-            norm.begin_update()  # the next group's statistics replace those of the trial
+            norm.begin_update()  # the next group's statistics replace those of this attempt
         replica.model.train(training)

@@ -154,7 +154,7 @@ def evaluate(
         if batch is None:
             break
         for name, count in replica.counts(replica.copies.receive(batch.sent)).items():
-            added = count.to(replica.device, torch.float64)  # a score may lie on any device
+            added = count.to(replica.device, torch.float64)  # a score may be on any device
             totals[name] = totals[name] + added if name in totals else added
         counted += batch.samples
     if not counted:  # a worker without a share counts another's sample for names and shapes

@@ -110,7 +110,7 @@ def finish_or_stop(
                 checkpoints.save(checkpoint, training.state_dict())
             saved = time.monotonic()
         if stopped and not training.finished:
-            communicator.barrier()  # nobody leaves, and so ends the launcher, before the checkpoint is there
+            communicator.barrier()  # no worker exits, which would end all, before the checkpoint is saved
             return None
     return training.outcome
 

@@ -3,7 +3,7 @@
 A workload that defines ``sample_images(model)`` returns plain values::
 
     {"title": "Climate segmentation",
-     "references": {"majority class": 0.33, "linear classifier": 0.41},      the target's metric, by who reaches it
+     "references": {"majority class": 0.33, "linear classifier": 0.41},      the target's metric of each baseline
      "classes": ["background", "cyclone", "river"],                          the name of each label
      "panels": [{"name": "sample 7",
                  "fields": {"TMQ": [[0, 17, ...], ...]},                     rows from the top, numbers 0 to 255

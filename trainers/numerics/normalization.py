@@ -66,7 +66,7 @@ class GhostBatchNorm(nn.Module):
         self.may_fuse = True
 
     def count_on_device(self) -> None:
-        """Count the groups of an update in a tensor: a Python number would be recompiled for each value."""
+        """Count the groups of an update in a tensor: a Python number would cause a recompilation for each value."""
         self.update_groups = torch.zeros_like(self.update_weight)
 
     def begin_update(self) -> None:

@@ -6,21 +6,21 @@ the form of its table 8. At its base width it equals the standard one; beyond, w
                                     vector      matrix
     initial standard deviation      1           1 / sqrt(fan_in)    of the standard one at the base width
     rate of SGD                     size        fan_out / fan_in    its update is proportional to the gradient
-    rate of Adam and its kin        1           1 / fan_in          every entry's update has the rate's size
-    epsilon of Adam and its kin     1 / size    1 / fan_out         it stays as small beside the gradient
+    rate of Adam-like rules         1           1 / fan_in          every entry's update has the rate's size
+    epsilon of Adam-like rules      1 / size    1 / fan_out         it shrinks with the gradient's entries
     rate of LARS and LAMB           1           1 / sqrt(fan_in)    the update's norm is that of the weights
-    what the last layer reads       1 / fan_in                      a layer whose output does not grow
+    input of the last layer         1 / fan_in                      a layer whose output does not grow
     products in attention           sqrt(base d) / d                d, the size of a head (:func:`attention_scale`)
 
 ``completep`` extends this to the depth (Dey et al., arXiv:2505.01618, table 1 with alpha = 1), with the number of
 residual blocks as a multiple of the base's:
 
                                     outside of blocks   in a block
-    what a branch adds              -                   1 / depth           to the residual stream
-    initial standard deviation      as in mup           as in mup           whatever the depth
-    rate of Adam and its kin        as in mup           as in mup
-    epsilon of Adam and its kin     as in mup           1 / depth times it
-    rate of SGD                     as in mup           depth times it
+    output of a branch              -                   1 / depth           to the residual stream
+    initial standard deviation      as in mup           as in mup           at any depth
+    rate of Adam-like rules         as in mup           as in mup
+    epsilon of Adam-like rules      as in mup           1 / depth times that
+    rate of SGD                     as in mup           depth times that
     rate of LARS and LAMB           as in mup           as in mup
 
 A matrix has two dimensions that grow with the width, a vector one: biases, normalization gains, embeddings, weights of
@@ -35,8 +35,8 @@ sqrt(fan_out) for a matrix. Parameters that these rules do not adapt follow the 
 
 CompleteP is published for AdamW. Its requirement for every optimizer is that the weights of a block move as far in a
 deep network as at the base depth. The rest follows from the gradient, which the multiplier of the branch divides by the
-depth: a rule that normalizes it (Adam's kin, LARS, LAMB) moves as far, whereas one that is proportional to it (SGD, and
-parameters that LARS does not adapt) needs a rate that is larger by the depth.
+depth: a rule that normalizes it (Adam-like rules, LARS, LAMB) moves as far, whereas one that is proportional to it
+(SGD, and parameters that LARS does not adapt) needs a rate that is larger by the depth.
 
 The coefficient of weight decay is divided by the multiplier of SGD's or Adam's rate, so that weights shrink as fast at
 any size (section B.3 of muP: decoupled decay; microsoft/mup does the same, as does CompleteP's table). Adam's epsilon

@@ -1,9 +1,9 @@
 """Reduced precision: which operations run in bf16 or fp16, and the loss scaling that keeps fp16 gradients above zero.
 
 Micikevicius et al. (arXiv:1710.03740): matrix products in the reduced type, normalization, loss and updates in
-fp32, and the loss multiplied by a scale, which gradients are divided by before anything reads them. A dynamic
-scale halves if a gradient overflowed, whose update is skipped, and doubles after
-``loss_scale_growth_updates`` updates without an overflow.
+fp32, and the loss multiplied by a scale, by which the gradients are divided before they are used. After a gradient
+overflowed, its update is skipped and a dynamic scale is halved; it doubles after ``loss_scale_growth_updates``
+updates without an overflow.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def sample_uniforms(seed: int, epochs: Tensor, indices: Tensor, count: int) -> T
     any worker and in any micro batch. ``epochs`` and ``indices`` are int64 on the CPU, of shape
     ``(samples,)``.
     """
-    # in NumPy: its words are unsigned, and a batched operation takes a third of PyTorch's time
+    # in NumPy: it has unsigned words, and a batched operation takes a third of PyTorch's time
     base = np.uint64(mixed_seed(seed, 1))
     state = _mix_words(epochs.numpy().view(np.uint64) + base)
     state = _mix_words(state + indices.numpy().view(np.uint64))

@@ -52,7 +52,7 @@ class NAdamWRule(GroupOptimizer):
         first.lerp_(update.gradients, part)
         second.mul_(update.elements("beta2"))
         second.addcmul_(update.elements("second_part") * update.gradients, update.gradients)
-        # 1 - beta1^(t+1) = (1 - beta1) + beta1 * (1 - beta1^t), and 1 as that is
+        # 1 - beta1^(t+1) = (1 - beta1) + beta1 * (1 - beta1^t), and 1 if the correction is 1
         following = torch.where(correction == 1, 1.0, part + (1 - part) * correction)
         moves = (1 - part) * first / following + part * update.gradients / correction
         roots = (second / update.elements("second_correction")).sqrt_()

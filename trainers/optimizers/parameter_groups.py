@@ -167,7 +167,7 @@ def parameter_groups(
 
     ``kinds`` are those of the parameters, in order (:mod:`trainers.optimizers.parameter_kinds`). Without them the rank
     decides, the only information in a bare tensor: one of at most one dimension counts as a normalization parameter.
-    ``growths`` say how far each is from its base shape (:mod:`trainers.numerics.parametrization`); none: not at all.
+    ``growths`` say how far each is from its base shape (:mod:`trainers.numerics.parametrization`).
 
     The standard exclusions: normalization parameters and biases neither decay nor take part in layer-wise adaptation,
     unless ``decay_norm_and_bias``, ``decay_bias`` and ``adapt_norm_and_bias`` say so. Parameters that are treated alike

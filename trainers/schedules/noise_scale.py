@@ -32,7 +32,7 @@ from torch import Tensor
 from trainers.distributed.sampling import BatchLayout
 
 MEASURED_EVERY = 24
-"""Updates between measurements: cutting a measured batch costs up to 0.6 of an update, so 2.5 % of all."""
+"""Updates between measurements: cutting a measured batch costs up to 0.6 of an update, or 2.5 % overall."""
 
 SMOOTHING = 0.8
 """Decay of the averages per measurement."""

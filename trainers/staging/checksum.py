@@ -1,6 +1,6 @@
 """CRC-32 of files and streams.
 
-It finds every burst of up to 32 damaged bits and all but one in 4e9 of other damages, at several GB/s; a copy needs
+It detects every burst of up to 32 damaged bits and all but one in 4e9 of other errors, at several GB/s; a copy needs
 protection from accidents, not from forgery.
 """
 

@@ -169,8 +169,9 @@ class AnyTraining(ABC):
 class TrainingRun(AnyTraining):
     """A training that does its updates here, by a schedule of batches and evaluations.
 
-    ``scheduled`` are the settings that determine rate and batch: those of the job, or, for a batch by the noise scale,
-    the ones decided so far, with ``batch_growth``: factors of the first batch, each from a number of epochs on.
+    ``scheduled`` are the settings that determine rate and batch: those of the job, or, if the batch follows the
+    noise scale, the ones decided so far, with ``batch_growth``: factors of the first batch, each from a number of
+    epochs on.
     """
 
     def __init__(self, job: TrainingJob, metrics: Mapping[str, bool], train_samples: int) -> None:

@@ -113,16 +113,17 @@ class Workload(AnyWorkload):
     def build_model(self, settings: TrainingSettings) -> nn.Module:
         """Build a new model; PyTorch's default generator has been seeded with the job's seed.
 
-        For a training that does not depend on the number of workers, use as batch norm
+        For a training that does not depend on the number of workers, use the batch norm
         :class:`~trainers.numerics.normalization.GhostBatchNorm` over ``settings.normalization_batch_size`` samples.
         """
 
     def base_model(self, settings: TrainingSettings) -> nn.Module | None:  # noqa: ARG002 - for subclasses
         """Build the same model at the size at which its settings were chosen; only its shapes are read.
 
-        With one, the training uses the maximal update parametrization (:mod:`trainers.numerics.parametrization`),
-        so that settings that are good at the base width are good at this one. If it has another number of blocks, it
-        uses CompleteP, which transfers them over the depth too. None: the standard parametrization.
+        With a base model, the training uses the maximal update parametrization
+        (:mod:`trainers.numerics.parametrization`), so that settings that are good at the base width are good at this
+        one. If the base has another number of blocks, it uses CompleteP, which transfers them over the depth too.
+        Return None for the standard parametrization.
         """
         return None
 

@@ -20,7 +20,7 @@ def scheduler(run: Run) -> Scheduler:
             f"#PBS -N {run.name}",
             f"#PBS -l nodes={run.nodes}:ppn={run.ranks}{gpus}",
             f"#PBS -l walltime={clock(run.slot_seconds)}",
-            "#PBS -n",  # nobody else on these nodes
+            "#PBS -n",  # no other jobs on these nodes
             "#PBS -j oe",
             "#PBS -r y",
         ),

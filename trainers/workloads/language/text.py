@@ -1,6 +1,6 @@
 """Texts as bytes, and the windows for training and evaluation.
 
-The last tenth of every file is held out, whatever the sequence length, so that models of any size and context length
+The last tenth of every file is held out, for any sequence length, so that models of any size and context length
 are scored on the same bytes.
 """
 

@@ -83,14 +83,14 @@ def steps_to_target(
     """Return the fewest updates (at least 1) after which the expected loss is at most the target; inf if never.
 
     Settings are numbers or arrays that broadcast to ``(settings,)``, the shape of the result. Exact where the loss
-    falls: while momentum may still ring (10 / (1 - m) updates) every update is checked; later, when oscillations
+    falls: while the loss may still oscillate (10 / (1 - m) updates) every update is checked; later, when oscillations
     have decayed to e^-10, at least eight points within each doubling, with bisection between them.
     """
     rates, batches, momenta = np.broadcast_arrays(
         *(np.asarray(each, dtype=float) for each in (learning_rate, global_batch_size, momentum))
     )
     steps = np.full(rates.size, np.inf)
-    order = np.argsort(momenta.ravel(), kind="stable")  # equal momenta ring equally long
+    order = np.argsort(momenta.ravel(), kind="stable")  # equal momenta oscillate equally long
     for chunk in np.array_split(order, math.ceil(order.size * problem.modes / _ELEMENTS)):
         with np.errstate(over="ignore", invalid="ignore"):
             _search(

@@ -76,7 +76,7 @@ def fill_placeholders(words: Sequence[str], values: Mapping[str, Any]) -> list[s
 
 
 def whole(value: Any) -> Any:
-    """Convert a float to the integer that it equals, if the two can be told apart from neighbours; else return it."""
+    """Convert a float to the integer that it equals, if its size allows exact integers; else return it unchanged."""
     return (
         int(value)
         if isinstance(value, float) and value.is_integer() and abs(value) < 2**53

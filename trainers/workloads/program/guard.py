@@ -2,9 +2,9 @@
 
     python -I -S guard.py START.json STATUS_FD
 
-It runs apart from the process that started it, tied to it only by its standard input: when that is closed, even
-because its owner was killed, the command is ended. It is first asked to stop if it supports that (a file appears), then
-gets SIGTERM, then SIGKILL, and so do all its descendants, in whatever session they are (on Linux, where they become
+It runs apart from the process that started it, tied to it only by its standard input: when that is closed, also
+when its owner was killed, the command is ended. It is first asked to stop if it supports that (a file appears), then
+gets SIGTERM, then SIGKILL, and so do all its descendants, in any session (on Linux, where they become
 children of this process when their parents die; elsewhere its process group). If this process itself is killed,
 Linux kills the command.
 
@@ -43,7 +43,7 @@ MATCH_SECONDS = 1.0
 LAST_MATCHES_SECONDS = 10.0
 """How long the last lines may be matched after a command has ended."""
 MOST_LINE_BYTES = 1 << 13
-"""Bytes at the end of a line that are matched: a pattern may take the square of it, in steps."""
+"""Bytes at the end of a line that are matched: a pattern may take time quadratic in them."""
 _TOO_SLOW = (
     f"report.pattern took more than {MATCH_SECONDS:g} s of CPU time on one line of output, as "
     f"a pattern with nested repetitions, such as (a+)+, or with several .* can do; start each "

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainers.workloads.program.process import ProgramProcess
 
 SEARCH_SECONDS = 10.0
-"""How long a pattern may be searched for in the end of a log."""
+"""How long a pattern may be searched for at the end of a log."""
 SEARCHED_BYTES = 1 << 20
 _SEARCH = (
     "import re, sys; found = re.compile(sys.argv[1]).search; "

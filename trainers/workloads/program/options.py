@@ -64,9 +64,9 @@ class ProgramOptions:
     ``largest_micro_batch`` the most samples per forward pass of a worker, ``out_of_memory`` how it says that fewer
     fit in its memory, ``stop_seconds`` how long it may take to exit once asked, and again after SIGTERM.
     ``reads_trial``: it reads its settings with ``hpo.trial()``, and not only from its command. ``cost`` is what a plan
-    must know of it (:class:`trainers.cost.WorkloadCost`), figures by name, or if the model grows formulas of its
-    sizes (:mod:`trainers.workloads.program.formula`); or a single formula of a sample's cost in any unit, or, with
-    ``{samples}``, of a training's.
+    must know about it (:class:`trainers.cost.WorkloadCost`): figures by name or, if the model grows, formulas of its
+    sizes (:mod:`trainers.workloads.program.formula`). It may also be a single formula for the cost of a sample, in any
+    unit, or, with ``{samples}``, of a training.
     """
 
     command: tuple[str, ...]

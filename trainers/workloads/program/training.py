@@ -1,4 +1,4 @@
-"""The training of a program: started, followed by its reports, and ended when it reaches its target or cannot."""
+"""The training of a program: started, followed by its reports, and ended at its target or once that is out of reach."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ TRIAL = "HPO_TRIAL"
 class ProgramPlace:
     """Where a program is started: a ``folder`` for its files, which all nodes see, and the nodes and workers.
 
-    ``ask_seconds`` is how long it may take to exit once asked, if other than in its options; ``threads`` the value of
-    OMP_NUM_THREADS, unless its options set it.
+    ``ask_seconds`` replaces the ``stop_seconds`` of its options, the time to exit once asked; ``threads`` is the value
+    of OMP_NUM_THREADS, unless its options set it.
     """
 
     folder: Path
@@ -196,7 +196,7 @@ class ProgramTraining(AnyTraining):
                 process = self._begin_smaller(process)
             elif stop():
                 self._stopped = True
-                self.close()  # what it reports while it leaves is read above
+                self.close()  # what it reports while it exits is read above
             elif time.monotonic() - self._heard_at > timeout:
                 raise self.files.failure(
                     f"it has reported nothing for {timeout:g} s (program.report.timeout_seconds), {self._how_far()}"
@@ -368,7 +368,7 @@ def start_program(
         word.replace("{folder}", str(files.folder))
         for word in shlex.split(os.environ.get(WRAPPER, ""))
     ]
-    if wrapper:  # it may have rights that the program has not: what the study sets is set behind it
+    if wrapper:  # it may have more rights than the program: the study's variables are set behind it
         wrapper += ["/usr/bin/env", *(f"{name}={value}" for name, value in given.items())]
         given = {}
     return ProgramProcess(

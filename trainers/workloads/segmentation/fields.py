@@ -1,7 +1,7 @@
 """Physically plausible fields of one instant: 16 coupled channels with planted cyclones and rivers.
 
 The wind is that of a random stream function whose kinetic energy falls as the wave number to the power -3, as
-observed between about 500 and 3,000 km, where that of temperature does too (Nastrom and Gage, 1985,
+observed between about 500 and 3,000 km, for temperature as well (Nastrom and Gage, 1985,
 doi:10.1175/1520-0469(1985)042<0950:ACOAWS>2.0.CO;2). Pressure and heights follow from it geostrophically (power -5),
 temperatures from the heights hydrostatically, with noise of power -3, moisture from temperature by the
 Clausius-Clapeyron relation. Moisture and rain vary on smaller scales (powers -2 and -1.2), and the eddies have stirred

@@ -114,7 +114,7 @@ class GeneratedOptions:
 
 
 def generated_folder(options: GeneratedOptions) -> Path:
-    """Return the folder with the generated files; written on first use, once however many processes ask."""
+    """Return the folder with the generated files; written on first use, only once for any number of processes."""
     folder = options.place()
     if not _holds(folder, options):
         try:
@@ -191,7 +191,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _is_written(part: Path) -> bool:
-    """Return whether a process is working on it, as far as this machine can tell."""
+    """Return whether a process is writing this part, as far as this machine can tell."""
     quiet_seconds = time.time() - part.stat().st_mtime
     try:
         host, _, number = (part / _WRITER).read_text("utf-8").rpartition(":")

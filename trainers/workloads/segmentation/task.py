@@ -1,6 +1,6 @@
 """Climate segmentation: which pixels belong to a tropical cyclone, which to an atmospheric river?
 
-Data options: those of :mod:`~trainers.workloads.segmentation.data` (``source`` and what it takes), and ``model``,
+Data options: those of :mod:`~trainers.workloads.segmentation.data` (``source`` and its options), and ``model``,
 ``model_width``, ``dropout`` and ``prior_bias``.
 """
 
