@@ -332,8 +332,8 @@ PAGE = """# {title}
 python -m benchmarks.model_size {option}--write docs/concepts
 ```
 
-Transformers of {what} on the bytes of Python's own sources; parametrization `{parametrization}` begins at
-{name} {base}. Change: of the root mean square of what a part gives, over the first 4 updates. Best rate: AdamW,
+Transformers of {what} on the bytes of Python's own sources; parametrization `{parametrization}` has its
+base at {name} {base}. Change: of the root mean square of a part's output, over the first 4 updates. Best rate: AdamW,
 {updates} updates of 32 sequences of 32 bytes, held-out loss in nats a byte, {seeds} seed; the rate of {name} {base} is
 the best one there. Machine: 2 cores of a shared x86-64 virtual machine. What it means:
 [model size](../docs/concepts/model_size.md).

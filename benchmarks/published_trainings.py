@@ -428,8 +428,8 @@ def picture(found: Sequence[HiddenBatch]) -> Picture:
 
 PAGE = """# Published trainings, the larger batches hidden
 
-What would `hpo extrapolate` have said of trainings that others have published, from their smaller batches alone? This
-page is written by one command from files that you fetch yourself:
+What would `hpo extrapolate` have said about trainings that others have published, from their smaller batches alone?
+This page is written by one command from files that you fetch yourself:
 
 ```
 python -m benchmarks.published_trainings FOLDER --write docs/validation
@@ -441,22 +441,22 @@ python -m benchmarks.published_trainings FOLDER --write docs/validation
 
 ## What is compared
 
-The forecast is that of the settings which it recommends. Nobody trained exactly those, so it is held against the
+The forecast is that of the settings which it recommends. Nobody trained exactly those, so it is compared with the
 geometric mean of the {few} quickest trainings at the hidden batch, of which random search made {counts}; the column
 "best" has the quickest one, which is also luck. "As below" takes the {few} quickest at the largest batch that was seen;
-"straight line" draws one through log epochs of the {few} quickest over log batch. Rates are held against the geometric
+"straight line" draws one through log epochs of the {few} quickest over log batch. Rates are compared with the geometric
 mean of those of the {few} quickest, which vary with the other settings that they were drawn with; the rules of thumb
 start from the same mean at the largest batch seen.
 
 **AlexNet on ImageNet**, SGD: epochs (20 to 100, the rate decays linearly to their end), rate, warmup, momentum, weight
 decay and label smoothing were drawn at random. **DeBERTa on MultiNLI**, AdamW: epochs (1 to 4), rate, warmup and
 dropout; batches are any from 16 to 64, accuracy is known every thousand updates and interpolated between. Targets are
-read off the curves. A training that ended before its target is censored, one whose loss was no number diverged.
+read off the curves. A training that ended before its target is censored, one whose loss was not a number diverged.
 
 **Language models**: one training at each batch, with the settings of that batch at which most were tried; the budget of
-tokens is fixed, and the final loss becomes tokens by the best losses of the same optimizer and model size over the
-budgets. The forecast is how many times the tokens of the best training the batch of 1,024 sequences takes. No setting
-was tuned between batches, which a forecast takes for granted: a large batch does worse here than it might. All batches
+tokens is fixed, and the final loss is converted to tokens by the best losses of the same optimizer and model size over
+the budgets. The forecast says how many times the tokens of the best training the batch of 1,024 sequences needs. No
+setting was tuned between batches, which a forecast assumes: a large batch does worse here than it might. All batches
 have one learning rate, so the trust is low.
 
 ## Sources and licences
