@@ -1,13 +1,13 @@
-# Each target installs what is missing first; `make dist` only what builds, in an environment of its own.
-# make run        the main job: a sweep on real images, a forecast, a plan, the proof
-# make quick      about a minute: the tests of what a change breaks most often
-# make test       the tests: every law, rule, contract and interface; what takes long beside them is in test-slow
-# make test-slow  those marked slow: kills, installations, strangers' programs, many workers, whole documents
+# Each target first installs what is missing; `make dist` installs only the build tools, in a separate environment.
+# make run        the main job: a sweep on real images, a forecast, a plan, and its validation
+# make quick      about a minute: the tests that a change breaks most often
+# make test       the tests of every law, rule, contract and interface, except the slow ones
+# make test-slow  the tests marked slow: kills, installations, other people's programs, many workers, whole documents
 # make test-all   both
-# make check      format, linter, types, and the coverage that was measured last
-# make format     puts the code into the format, and repairs what the linter can
-# make coverage   the tests, and the share of lines that they run, kept in CONTRIBUTING.md
-# make docs       the pages that are written from the code, and the documentation as a site in site/
+# make check      format, linter, types, and the last measured coverage
+# make format     formats the code, and applies the linter's automatic fixes
+# make coverage   runs the tests, and writes the share of lines that they run to CONTRIBUTING.md
+# make docs       the pages that are generated from the code, and the documentation as a site in site/
 # make dist       the wheel and the source distribution, in dist/
 .PHONY: run test test-slow test-all quick check format coverage docs dist bench screenshots setup clean
 
@@ -16,16 +16,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 BUILD_VENV := .venv-build
 export OMP_NUM_THREADS ?= 1
-# images of Python turn bytecode off; then every process of a test compiles this project again
+# container images of Python disable bytecode files; every process of a test would then compile this project again
 export PYTHONDONTWRITEBYTECODE :=
 
 run: setup
 	$(BIN)/hpo run examples/digits.yaml
 	$(BIN)/hpo report digits -o report.html
 
-# half of the time of the tests is waiting (for processes, leases, time-outs): more of them than cores, at 1 to 2 GB each.
-# A process that has nothing left takes tests from another: files differ in length by a factor of a hundred, and
-# tests/conftest.py deals those with the longest to the processes first
+# Tests spend half of their time waiting for processes, leases and time-outs, so there are more test processes than
+# cores; each takes 1 to 2 GB. A process that has finished takes over tests from another: test files differ in duration
+# by a factor of a hundred, and tests/conftest.py assigns the longest ones first
 TEST_PROCESSES ?= 3
 test: setup
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal -m "not slow"
@@ -57,7 +57,7 @@ docs: setup
 	$(BIN)/python -m scripts.api_reference > docs/reference/api.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-# without what other builds left behind; the wheel is built from the source distribution, which shows that it is complete
+# removes the remains of earlier builds; building the wheel from the source distribution shows that the latter is complete
 dist: $(BUILD_VENV)/.installed
 	rm -rf build dist *.egg-info
 	$(BUILD_VENV)/bin/python -m build --no-isolation --outdir dist .
@@ -74,11 +74,11 @@ bench: setup
 	$(BIN)/python -m benchmarks.noisy_quadratic
 	$(BIN)/python -m benchmarks.extrapolation
 
-# docs/screenshots: every page of the dashboard, of studies that are run for it; needs Debian's chromium
+# docs/screenshots: every page of the dashboard, with studies that are run for this; needs Debian's chromium
 screenshots: setup
 	$(BIN)/python -m scripts.screenshots
 
-# one stamp for Python packages, one for Horovod: a failed Horovod build is said once, and everything runs without it
+# one stamp for Python packages, one for Horovod: a failed Horovod build is reported once; everything runs without it
 setup: $(VENV)/.installed $(VENV)/.horovod
 
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the examples of the checkout travel inside the package, for `hpo example`."""
+"""What pyproject.toml cannot express: the package includes the examples of the checkout, for `hpo example`."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).parent / "examples"
 
 
 class BuildWithExamples(build_py):
-    """The packages, and the examples as data of the command line."""
+    """Build the packages, with the examples as data of the command line."""
 
     def run(self) -> None:
         """Copy them, except into an editable installation, which finds them in the checkout."""

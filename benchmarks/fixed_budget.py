@@ -186,7 +186,7 @@ def _alexnet_trial(training: dict[str, Any], question: Question) -> Observation:
 def tables(found: Sequence[HiddenBest]) -> Iterator[str]:
     """A summary by source and distance, then every forecast, in Markdown."""
     yield (
-        "| trainings | times the largest batch | forecasts | intervals that held | median miss of what is lacking "
+        "| trainings | times the largest batch | forecasts | intervals that held | median error of the shortfall "
         "| median width | mean regret in loss |"
     )
     yield "|---|---|--:|--:|--:|--:|--:|"
@@ -198,7 +198,7 @@ def tables(found: Sequence[HiddenBest]) -> Iterator[str]:
     held = sum(each.held for each in found)
     yield f"| all | | {len(found)} | {held / len(found):.0%} | | | |"
     yield ""
-    yield "| trainings | case | at | told (90 %) | trained | held |"
+    yield "| trainings | case | at | forecast (90 %) | trained | held |"
     yield "|---|---|--:|---|--:|---|"
     for each in found:
         ends = each.told

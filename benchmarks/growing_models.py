@@ -288,7 +288,8 @@ def tables(
     names = list(found[0].regrets)
     lines += [
         "",
-        f"| | told (90 %) | trained at that rate | held | rate | holds the best | cost | {' | '.join(names)} |",
+        "| | predicted (90 %) | trained at that rate | held | rate | its interval holds the best | cost "
+        f"| {' | '.join(names)} |",
         "|---|---|--:|---|--:|---|--:|" + "--:|" * len(names),
     ]
     lines += [

@@ -224,7 +224,9 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     trainings = Trainings(arguments.folder / "trainings.json")
-    print("| case | trainings | told (90 %) | trained | held |\n|---|--:|---|--:|---|", flush=True)
+    print(
+        "| case | trainings | forecast (90 %) | trained | held |\n|---|--:|---|--:|---|", flush=True
+    )
     for case in cases():
         if arguments.only and case.name not in arguments.only:
             continue

@@ -301,7 +301,7 @@ def tables(
     parts = ("queries, keys, values", "hidden layer", "stream", "scores")
     largest = over.checked[-1]
     yield (
-        f"| change at {over.name} {largest} over that at {over.base} | parametrization | "
+        f"| change at {over.name} {largest}, relative to {over.name} {over.base} | parametrization | "
         f"{' | '.join(parts)} |"
     )
     yield "|---|---|" + "--:|" * len(parts)
@@ -311,8 +311,8 @@ def tables(
         yield f"| {optimizer} | {parametrization} | {shown} |"
     yield ""
     yield (
-        f"| {over.name} | parametrization | best rate | loss there | rate of {over.name} {over.base} | loss with it | "
-        "cost of the small model's rate |"
+        f"| {over.name} | parametrization | best rate | loss with it | rate of {over.name} {over.base} "
+        "| loss with that | cost of the small model's rate |"
     )
     yield "|--:|---|--:|--:|--:|--:|--:|"
     taken = best_rate(by_size["standard", over.base])
@@ -333,10 +333,10 @@ python -m benchmarks.model_size {option}--write docs/concepts
 ```
 
 Transformers of {what} on the bytes of Python's own sources; parametrization `{parametrization}` has its
-base at {name} {base}. Change: of the root mean square of a part's output, over the first 4 updates. Best rate: AdamW,
-{updates} updates of 32 sequences of 32 bytes, held-out loss in nats a byte, {seeds} seed; the rate of {name} {base} is
-the best one there. Machine: 2 cores of a shared x86-64 virtual machine. What it means:
-[model size](../docs/concepts/model_size.md).
+base at {name} {base}. The change is that of the root mean square of a part's output over the first 4 updates. The best
+rate is for AdamW and {updates} updates of 32 sequences of 32 bytes; losses are held-out losses in nats per byte, with
+{seeds} seed; the rate of {name} {base} is the best one there. Machine: 2 cores of a shared x86-64 virtual machine.
+What it means: [model size](../docs/concepts/model_size.md).
 
 {tables}
 """

@@ -322,9 +322,9 @@ def _mean(values: Sequence[float]) -> float:
 def tables(found: Sequence[HiddenBatch]) -> Iterator[str]:
     """A summary by source, then every forecast, in Markdown."""
     yield (
-        "| trainings | forecasts | median miss of the epochs | ... as below | ... straight line "
-        "| forecasts within 15 % / 30 % | 90 % intervals that held | their width | rate within 1.5 / 2 "
-        "| none, sqrt, linear within 1.5 |"
+        "| trainings | forecasts | median error of the epochs | ... unchanged | ... straight line "
+        "| forecasts within 15 % / 30 % | 90 % intervals that held | their width "
+        "| rate within a factor of 1.5 / 2 | none, sqrt, linear within a factor of 1.5 |"
     )
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for source in dict.fromkeys(each.source for each in found):
@@ -334,10 +334,10 @@ def tables(found: Sequence[HiddenBatch]) -> Iterator[str]:
         rated = own[0].rate is not None
         yield ""
         yield (
-            f"| {source} | seen | at | epochs told (90 %) | trained: mean of the best {FEW} | best | "
-            "as below | straight line | trust | rate told | of the best | none / sqrt / linear |"
+            f"| {source} | seen | at | forecast epochs (90 %) | trained: mean of the best {FEW} | best | "
+            "unchanged | straight line | trust | forecast rate | rate of the best | none / sqrt / linear |"
             if rated
-            else f"| {source} | seen | at | tokens told (90 %) | trained | as below | straight line | trust |"
+            else f"| {source} | seen | at | forecast tokens (90 %) | trained | unchanged | straight line | trust |"
         )
         yield f"|---|---|---|---|---|---|---|---|{'---|---|---|---|' if rated else ''}"
         for each in own:
@@ -410,8 +410,8 @@ def picture(found: Sequence[HiddenBatch]) -> Picture:
         for end in (each.found.epochs_to_target.low, each.found.epochs_to_target.high)
     ]
     ends = (0.8 * min(values), 1.25 * max(values))
-    shown = Picture("told, with the 90 % interval", "trained at the hidden batch", ends, ends)
-    shown.line(ends, ends, "#888888", "as told")
+    shown = Picture("forecast, with the 90 % interval", "trained at the hidden batch", ends, ends)
+    shown.line(ends, ends, "#888888", "as forecast")
     for source in dict.fromkeys(each.source for each in found):
         own = [each for each in found if each.source == source]
         for each in own:
@@ -428,41 +428,41 @@ def picture(found: Sequence[HiddenBatch]) -> Picture:
 
 PAGE = """# Published trainings, the larger batches hidden
 
-What would `hpo extrapolate` have said about trainings that others have published, from their smaller batches alone?
-This page is written by one command from files that you fetch yourself:
+What would `hpo extrapolate` have forecast for trainings that others have published, from their smaller batches alone?
+This page is written by one command from files that you download yourself:
 
 ```
 python -m benchmarks.published_trainings FOLDER --write docs/validation
 ```
 
-![Epochs told and trained](published_trainings.svg)
+![Forecast and trained epochs](published_trainings.svg)
 
 {tables}
 
 ## What is compared
 
-The forecast is that of the settings which it recommends. Nobody trained exactly those, so it is compared with the
-geometric mean of the {few} quickest trainings at the hidden batch, of which random search made {counts}; the column
-"best" has the quickest one, which is also luck. "As below" takes the {few} quickest at the largest batch that was seen;
-"straight line" draws one through log epochs of the {few} quickest over log batch. Rates are compared with the geometric
+The forecast is for the settings that it recommends. Nobody trained exactly those, so it is compared with the geometric
+mean of the {few} quickest trainings at the hidden batch, of which random search made {counts}; the column "best" has
+the quickest one, which is partly luck. "Unchanged" takes the {few} quickest at the largest batch that was seen;
+"straight line" is a line through log epochs of the {few} quickest over log batch. Rates are compared with the geometric
 mean of those of the {few} quickest, which vary with the other settings that they were drawn with; the rules of thumb
 start from the same mean at the largest batch seen.
 
 **AlexNet on ImageNet**, SGD: epochs (20 to 100, the rate decays linearly to their end), rate, warmup, momentum, weight
 decay and label smoothing were drawn at random. **DeBERTa on MultiNLI**, AdamW: epochs (1 to 4), rate, warmup and
-dropout; batches are any from 16 to 64, accuracy is known every thousand updates and interpolated between. Targets are
-read off the curves. A training that ended before its target is censored, one whose loss was not a number diverged.
+dropout; batches are any from 16 to 64, accuracy is known every thousand updates and interpolated in between. Targets
+are read off the curves. A training that ended before its target is censored, one whose loss was not a number diverged.
 
-**Language models**: one training at each batch, with the settings of that batch at which most were tried; the budget of
-tokens is fixed, and the final loss is converted to tokens by the best losses of the same optimizer and model size over
+**Language models**: one training at each batch, all with the settings of the batch at which most were tried; the token
+budget is fixed, and the final loss is converted to tokens by the best losses of the same optimizer and model size over
 the budgets. The forecast says how many times the tokens of the best training the batch of 1,024 sequences needs. No
-setting was tuned between batches, which a forecast assumes: a large batch does worse here than it might. All batches
-have one learning rate, so the trust is low.
+setting was tuned for each batch, although a forecast assumes that, so a large batch does worse here than it could. All
+batches have the same learning rate, so the trust is low.
 
 ## Sources and licences
 
-AlexNet and DeBERTa: Nicholas Lourie, opda, <https://github.com/nicholaslourie/opda>, folder `data`, CC BY-SA 4.0; the
-tables of them on this page are shared under the same licence. Language models: *Fantastic Pretraining Optimizers and
+AlexNet and DeBERTa: Nicholas Lourie, opda, <https://github.com/nicholaslourie/opda>, folder `data`, CC BY-SA 4.0; their
+tables on this page are shared under the same licence. Language models: *Fantastic Pretraining Optimizers and
 Where to Find Them* (arXiv:2509.02046), <https://github.com/WhenWen/marin>, branch `kaiyue/shampoo`, Apache-2.0. None of
 the data is part of this project's packages.
 """

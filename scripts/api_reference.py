@@ -24,7 +24,7 @@ HEAD = """# Python interface
 
 <!-- written by: python -m scripts.api_reference > docs/reference/api.md -->
 
-What may be relied on: the names of this page. What is not here may change without notice.
+The names on this page are the public interface. Everything else may change without notice.
 """
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 

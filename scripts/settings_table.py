@@ -19,10 +19,11 @@ _HEAD = """# Settings
 
 <!-- written by: python -m scripts.settings_table > docs/reference/settings.md -->
 
-What `search` in a study file and `settings` in a training's job may name. A plain value fixes a setting, a domain
-tunes it (`search_spaces/space.py`); what is not named has its default. Epochs are samples processed over the size of
-the data set. A setting that is named must be used: a study whose values never make use of it is refused. Settings of
-one's own are named in `search` beside these ([programs](../guides/programs.md#settings-of-your-own)).
+These settings may appear in `search` of a study file and in `settings` of a training's job. A plain value fixes a
+setting, a domain tunes it (`search_spaces/space.py`), and a setting that is not named has its default. Epochs are
+samples processed divided by the size of the training set. A setting that is named must be used: a study in which no
+training would use it is refused. Your own settings are named in `search` too
+([programs](../guides/programs.md#settings-of-your-own)).
 
 | setting | default | values | meaning | used with |
 |---|---|---|---|---|
@@ -31,8 +32,8 @@ one's own are named in `search` beside these ([programs](../guides/programs.md#s
 _OWN = """
 ## Settings of one optimizer or schedule
 
-Named in `search` and in a job as the others are, and stored with settings of one's own. Packages of others add
-optimizers and schedules with more of them.
+These are named in `search` and in a job like the others, and are stored with your own settings. Plug-ins add
+optimizers and schedules with further settings.
 
 | setting | default | values | meaning | used with |
 |---|---|---|---|---|

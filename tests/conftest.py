@@ -1,15 +1,15 @@
-"""The order of tests, what a test may cost, and what tests share: a private PostgreSQL, a Ray.
+"""The order of tests, the cost limit of a test, and what tests share: a private PostgreSQL and a Ray.
 
-Each test says by its marks what it costs; ``postgres`` and ``browser`` follow from its fixtures. A run ends with the
-names of the tests without a mark that take more than :data:`DEAR_SECONDS` of processor time; beyond
-:data:`MOST_SECONDS`, which no busy machine makes of a short test, they fail.
+Marks state the cost of a test; ``postgres`` and ``browser`` follow from its fixtures. A run ends with the names of the
+tests without a mark that take more than :data:`DEAR_SECONDS` of processor time; beyond :data:`MOST_SECONDS`, which a
+short test does not reach even on a busy machine, they fail.
 """
 
 from __future__ import annotations
 
 import os
 
-# the processes of a run share the cores; and what tests start is not to compile the project anew each time
+# the processes of a run share the cores, and processes started by tests should not compile the project again each time
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -28,16 +28,16 @@ from benchmarks.private_postgres import PrivatePostgres, private_postgres
 from search_spaces.plugins import TAKEN
 from storage.store import Store
 
-# also in the processes that tests start: they compare numbers with those of the processor
+# also in the processes that tests start, as tests compare with numbers computed on the CPU
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
-# how long an example takes depends on the machine, and on whether its lines are counted
+# how long an example takes depends on the machine, and on whether coverage is measured
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
 MARKS = ("slow", "medium", "fit", "postgres", "processes", "browser")
 DEAR_SECONDS, MOST_SECONDS = 2.0, 30.0
-"""Processor time of a test without a mark, that of its child processes included; most take a tenth of a second."""
+"""Limits on the processor time of a test without a mark, with its child processes; most take a tenth of a second."""
 
 
 ONE_RAY_PROGRAMS = (
@@ -156,24 +156,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let the collector of garbage pass over what collection has made: libraries and tests, which stay to the end."""
+    """Exempt the libraries and tests loaded so far from garbage collection, as they stay until the end."""
     gc.collect()
     gc.freeze()
 
 
 def place_of(test: str) -> str:
-    """The file of a test below this folder, from its id."""
+    """Return the path of a test's file below this folder, from its id."""
     return test.partition("::")[0].removeprefix("tests/")
 
 
 def dealt(
     tests: Sequence[str], processes: int, costs: Mapping[tuple[str, ...], float] = COSTLY
 ) -> list[int]:
-    """In which order tests are run best: the costly files first, dealt to the processes by what they take.
+    """Return the best order of tests, as positions in ``tests``: costly files first, spread evenly over the processes.
 
-    xdist gives every process an equal part of the list, one after the other, and lets a process that has nothing left
-    take tests from the end of another's part (``--dist worksteal``). So each part begins with its share of the costly
-    files, the longest first, and what can be taken away are the many short tests. Positions in ``tests``.
+    xdist gives every process an equal contiguous part of the list, and lets a process that has finished take tests from
+    the end of another's part (``--dist worksteal``). So each part begins with its share of the costly files, longest
+    first, and the many short tests are left for others to take.
     """
     places = [place_of(test) for test in tests]
     costly = {place for files in costs for place in files}
@@ -196,7 +196,7 @@ def dealt(
 
 
 def fault_of_cost(seconds: float, marks: Collection[str]) -> str:
-    """What is wrong with a test that took ``seconds`` of processor time; "" where nothing is."""
+    """Return what is wrong with a test that took ``seconds`` of processor time; "" if nothing is."""
     if seconds <= MOST_SECONDS or set(marks) & (set(MARKS) - {"medium"}):
         return ""
     return (
@@ -206,14 +206,14 @@ def fault_of_cost(seconds: float, marks: Collection[str]) -> str:
 
 
 def processor_seconds() -> float:
-    """Processor time of this process and of its children that have ended."""
+    """Return the processor time of this process and of its finished children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Measure every test, and fail one that needs a mark; not where lines are counted, which costs as much again."""
+    """Measure every test, and fail one that lacks a mark; not with coverage, which doubles the time."""
     before = processor_seconds()
     yield
     spent = processor_seconds() - before
@@ -240,7 +240,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def certificates_read_once() -> Iterator[None]:
-    """Every client of httpx reads the authorities' certificates, for plain HTTP too: longer than most tests take."""
+    """Cache the CA certificates, which every httpx client reads: that takes longer than most tests."""
     make, kept = ssl.create_default_context, functools.cache(ssl.create_default_context)
 
     def context(*values: Any, **named: Any) -> ssl.SSLContext:
@@ -253,7 +253,7 @@ def certificates_read_once() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def plugins_as_before() -> Iterator[None]:
-    """A server or worker in this process says by its environment whose plug-ins are taken: not to later modules."""
+    """Restore the variable by which a server or worker in this process says which plug-ins it accepts."""
     before = os.environ.get(TAKEN)
     yield
     if before is None:

@@ -19,7 +19,7 @@ def install_package(
 ) -> Path:
     """Put a package on the path as pip would: ``entry_points`` by group and name, ``modules`` by file name.
 
-    What a service of an earlier test has let in is forgotten. Returns the folder that is on the path; the same folder
+    Packages accepted by a service of an earlier test are forgotten. Returns the folder that is on the path; that folder
     may hold several packages.
     """
     site = folder / f"site_{name}"

@@ -162,7 +162,7 @@ def test_the_house_has_no_more_rooms_and_arrows() -> None:
 
 @pytest.mark.slow
 def test_a_specification_takes_a_short_way_through_the_house() -> None:
-    """From `hpo run` to the sweep: through few rooms, downwards but for once, and seldom back."""
+    """From `hpo run` to the sweep: through few rooms, upwards at most once, and rarely back."""
     modules, imports = house(ROOT)
     rooms = rooms_of("hpo", module_graph(imports, modules), modules)
     assert max(floors(rooms).values()) <= 7

@@ -1,4 +1,4 @@
-"""The coverage figure: read from coverage.py's report, kept in the page, and old where the code has changed."""
+"""The coverage figure: read from coverage.py's report, kept in the page, and outdated once the code has changed."""
 
 import json
 

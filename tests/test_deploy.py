@@ -1,4 +1,4 @@
-"""Containers, compose, Kubernetes, Apptainer: their calls are commands of ours, their ports and paths agree."""
+"""Containers, compose, Kubernetes, Apptainer: they call existing commands, and their ports and paths agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel and the source distribution: complete, described, and at work outside the source tree.
+"""The wheel and the source distribution: complete, described, and usable outside the source tree.
 
 The dependencies of the installed wheel are those of this environment, so that trainings run without a download; a plain
 installation from an index, on every Python, is tests/service/test_plain_install.py.

@@ -1,4 +1,4 @@
-"""What the documents say is so: paths and names exist, pages are current, commands and examples run.
+"""The documents are correct: paths and names exist, pages are current, commands and examples run.
 
 A block of a document is run as it stands, in a folder that has what the document assumes; ``ELSEWHERE`` names, for each
 command that is not, the test that runs it, and ``ON_A_CLUSTER`` those that need one.

@@ -1,4 +1,4 @@
-"""What has a registry is named in one place: a second list of the names would be forgotten by who adds one."""
+"""Everything with a registry is listed only there: a second list would be forgotten when one is added."""
 
 import ast
 import functools

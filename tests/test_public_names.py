@@ -1,4 +1,4 @@
-"""What is public of each package is named in its ``__all__``, described, and changed only on purpose."""
+"""The public names of each package are listed in its ``__all__``, documented, and changed only on purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation site: built strictly, whole, and without anything from elsewhere."""
+"""The documentation site: built strictly, complete, and without anything from other sites."""
 
 from __future__ import annotations
 

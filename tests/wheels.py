@@ -1,4 +1,4 @@
-"""The distribution, built from a copy of this checkout, and virtual environments to install it into."""
+"""The distribution, built from a copy of this checkout, and virtual environments to install it in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_COPIED = shutil.ignore_patterns(
 def run(
     *command: object, folder: Path, given: str | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """A program outside the source tree, without what this process set for its own Python; ``given`` is its input."""
+    """Run a program outside the source tree, without this process's Python settings; ``given`` is its input."""
     own = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if name not in own}
     return subprocess.run(
@@ -82,21 +82,21 @@ def interpreters() -> dict[str, Path]:
 
 
 def _is(python: Path | str, version: str) -> bool:
-    """Whether it really is that Python: pyenv has programs that only say that they are none."""
+    """Whether it really is that Python: some programs of pyenv only report that the version is not installed."""
     program = "import sys, venv, ensurepip; print('{}.{}'.format(*sys.version_info[:2]))"
     done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
     return done.stdout.strip() == version
 
 
 def environment(python: Path, folder: Path) -> Path:
-    """A new virtual environment without a pip of its own; the folder of its programs."""
+    """Create a virtual environment without its own pip; return the folder of its programs."""
     made = run(python, "-m", "venv", "--without-pip", folder, folder=folder.parent)
     assert made.returncode == 0, made.stderr
     return folder / "bin"
 
 
 def pip(programs: Path) -> tuple[object, ...]:
-    """The `pip install` into an environment, by the pip of this one, held to the versions of the project."""
+    """Run `pip install` into an environment with the pip of this one, at the project's pinned versions."""
     options = ("--quiet", "--disable-pip-version-check", "--no-compile", "--retries", "0")
     return (
         sys.executable,

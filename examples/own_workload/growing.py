@@ -1,4 +1,4 @@
-"""A workload of one's own that grows: the network of cells.py with two hidden layers, as wide as a study asks for."""
+"""A custom workload whose model grows: the network of cells.py with two hidden layers, whose width a study sets."""
 
 from cells import Cells
 from torch import nn
@@ -20,5 +20,5 @@ class Growing(Cells):
     def build_model(self, settings):
         return network(settings.scale["width"])
 
-    def base_model(self, settings):  # muP: settings that are good at this width are good at any
+    def base_model(self, settings):  # muP: settings good at this width are good at any
         return network(8)

@@ -1,4 +1,4 @@
-"""A workload whose samples come from a DataLoader: handwritten digits, for each worker its part, in each epoch anew."""
+"""A workload whose samples come from a DataLoader: handwritten digits, split over the workers anew in each epoch."""
 
 import torch
 from sklearn.datasets import load_digits

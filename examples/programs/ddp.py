@@ -1,4 +1,4 @@
-"""Handwritten digits with DistributedDataParallel: a training program as its author has it, and six lines of `hpo`."""
+"""Handwritten digits with DistributedDataParallel: an existing training program plus six lines of `hpo`."""
 
 import argparse
 import os
@@ -29,7 +29,7 @@ def arguments() -> argparse.Namespace:
 
 
 def shifted(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """The author's own augmentation: each batch moved by up to a pixel."""
+    """The program's own augmentation: each batch is shifted by up to a pixel."""
     across, down = torch.randint(-1, 2, (2,), generator=generator).tolist()
     return images.roll((down, across), (2, 3))
 
@@ -92,7 +92,7 @@ def main() -> None:
             epochs=epoch + 1, top1=accuracy, train_loss=loss.detach(), learning_rate=options.lr * warmth  # 3
         )  # fmt: skip
         stop = torch.tensor(hpo.should_stop() and rank == 0)  # 4
-        dist.broadcast(stop, 0)  # 5: all workers leave together
+        dist.broadcast(stop, 0)  # 5: all workers stop together
         if stop:  # 6
             break
     dist.destroy_process_group()

@@ -32,7 +32,7 @@ def arguments() -> argparse.Namespace:
 
 
 def sharded_model() -> nn.Module:
-    """Each layer with parameters is gathered when it is needed, and freed behind it."""
+    """Shard each layer with parameters: it is gathered when it is needed, and freed afterwards."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     model = nn.Sequential(
         nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
@@ -77,7 +77,7 @@ def main() -> None:
             optimizer.param_groups[0]["lr"] = rate
             mine = batch[rank::size]
             optimizer.zero_grad()
-            parts = -(-len(batch) // size // options.micro_batch) or 1  # as many on every worker
+            parts = -(-len(batch) // size // options.micro_batch) or 1  # the same on every worker
             for number, part in enumerate(mine.tensor_split(parts)):
                 model.set_requires_gradient_sync(number == parts - 1)
                 scores = model(images[train][part])
@@ -97,7 +97,7 @@ def main() -> None:
             learning_rate=rate,
         )
         stop = torch.tensor(hpo.should_stop() and rank == 0)
-        dist.broadcast(stop, 0)  # all workers leave together
+        dist.broadcast(stop, 0)  # all workers stop together
         if stop:
             break
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Logistic regression in NumPy, by a program that knows nothing of `hpo` and only prints."""
+"""Logistic regression in NumPy, by a program that does not use `hpo` and only prints."""
 
 import sys
 

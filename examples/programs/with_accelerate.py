@@ -1,4 +1,4 @@
-"""Handwritten digits with Accelerate, on any number of workers: its own launcher, loop and gradient accumulation."""
+"""Handwritten digits with Accelerate on any number of workers: its own launcher, loop and gradient accumulation."""
 
 import argparse
 import os

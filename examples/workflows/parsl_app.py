@@ -4,8 +4,8 @@
     export HPO_SERVER=http://127.0.0.1:8642 HPO_TOKEN=lb_...
     python parsl_app.py bowl.yaml 512 sgd lars
 
-The apps only wait for the server, so threads of this process carry them. Where an app is to run on a cluster's nodes,
-give Parsl a HighThroughputExecutor in place of these; the apps stay as they are.
+The apps only wait for the server, so threads of this process suffice. To run them on a cluster's nodes, give Parsl a
+HighThroughputExecutor instead; the apps stay the same.
 """
 
 import sys
@@ -18,7 +18,7 @@ from parsl.executors import ThreadPoolExecutor
 
 @python_app
 def sweep(study_file, optimizer):
-    """Sweep the study with this optimizer; the name of the study, once it has ended in whatever way."""
+    """Sweep the study with this optimizer; return the name of the study once it has ended, in whatever state."""
     import hpo
 
     plain = hpo.load_study(study_file).to_dict()
@@ -32,7 +32,7 @@ def sweep(study_file, optimizer):
 
 @python_app
 def forecast(name, global_batch_size):
-    """What is expected of the study's optimizer at this batch size, in a line; or why nothing is."""
+    """Return the forecast for the study's optimizer at this batch size in one line, or why there is none."""
     import hpo
 
     with hpo.Client() as client:

@@ -1,10 +1,10 @@
-"""The same as plain.py as a Prefect flow: each step is seen, retried and logged by Prefect.
+"""The steps of plain.py as a Prefect flow: each step is shown, retried and logged by Prefect.
 
     pip install largebatch prefect
     export HPO_SERVER=http://127.0.0.1:8642 HPO_TOKEN=lb_...
     python prefect_flow.py bowl.yaml 512 2048
 
-A task may be retried as it is: a study that is submitted twice is one study, and waiting for it again goes on waiting.
+Any task may be retried: a study that is submitted twice is one study, and waiting for it can be repeated.
 """
 
 import sys
@@ -23,7 +23,7 @@ def submit(study_file: str) -> str:
 
 
 def server_was_away(task, run, state) -> bool:
-    """A study that failed fails again; a server that was away comes back."""
+    """Retry only if the server was unreachable: a study that failed would fail again."""
     return isinstance(state.result(raise_on_failure=False), UnreachableError)
 
 
@@ -57,7 +57,7 @@ def plan(name: str, global_batch_size: int, folder: str) -> list[str]:
 def large_batch_settings(
     study_file: str, batches: list[int], folder: str = "plan"
 ) -> dict[int, dict[str, object]]:
-    """Sweep a study on the server, forecast every batch size, plan the first; the forecasts by batch size."""
+    """Sweep a study on the server, forecast every batch size, plan the first; return the forecasts by batch size."""
     name = submit(study_file)
     ended = wait.submit(name)
     found = [forecast.submit(name, batch, wait_for=[ended]) for batch in batches]

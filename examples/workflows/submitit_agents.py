@@ -5,8 +5,8 @@
     python submitit_agents.py study.yaml --jobs 8 --minutes 55 --at 2048 --partition gpu --gpus 1
     python submitit_agents.py bowl.yaml --jobs 2 --cluster local --at 512
 
-Each job is `hpo agent`: it asks the server for a trial, trains it, and asks again until the study has ended or its slot
-does; what it had in hand goes to the next. The same command again submits further jobs for what is left.
+Each job is `hpo agent`: it asks the server for a trial, trains it, and asks again until the study or its slot ends; an
+unfinished trial goes to the next agent. Run the same command again to submit further jobs for the remaining trials.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from submitit.helpers import CommandFunction
 import hpo
 
 LEAVING_SECONDS = 60.0
-"""So long before the end of its slot a job takes no other trial and gives back the one in hand."""
+"""This long before the end of its slot a job takes no further trial and gives back the current one."""
 
 
 def executor(given: argparse.Namespace) -> submitit.AutoExecutor:
-    """Where the jobs run; without a cluster that is named, Slurm where it is, else this machine."""
+    """Return the executor of the jobs; if no cluster is named, Slurm if it is available, else this machine."""
     made = submitit.AutoExecutor(folder=given.folder, cluster=given.cluster)
     made.update_parameters(
         name="largebatch",

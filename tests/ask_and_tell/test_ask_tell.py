@@ -1,4 +1,4 @@
-"""Ask and tell on a storage of one's own: the trials of a sweep, each ended once, whoever vanishes."""
+"""Ask and tell on a local storage: the trials of a sweep, each ended once, whichever client vanishes."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-"""Prometheus' alerts and Grafana's dashboard: expressions are of metrics, labels and values that a server has."""
+"""Prometheus' alerts and Grafana's dashboard use only metrics, labels and values that a server has."""
 
 from __future__ import annotations
 

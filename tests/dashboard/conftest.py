@@ -1,4 +1,4 @@
-"""One server with a worker and one browser for all tests of the pages; a skip where there is no browser."""
+"""One server with a worker and one browser for all tests of the pages; skipped if there is no browser."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Watched:
 
 @pytest.fixture
 def fresh_page(chromium: Any) -> Iterator[Any]:
-    """A page of a browser that knows nothing, 1280 x 900; every error on it fails the test."""
+    """A page in a browser without any stored state, 1280 x 900; every error on it fails the test."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
     try:
         watched = Watched(context.new_page())
@@ -73,6 +73,6 @@ def fresh_page(chromium: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def page(fresh_page: Any, server: Server) -> Any:
-    """A page that is logged in by the link."""
+    """A page that is logged in through the link."""
     fresh_page.goto(server.link)
     return fresh_page

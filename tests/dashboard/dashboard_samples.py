@@ -1,4 +1,4 @@
-"""A small study of a known law, written through the store, for the tests of the dashboard."""
+"""A small study with a known law, written through the store, for the tests of the dashboard."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OUTCOMES = {
 
 
 def epochs_at(batch: int, rate: float, seed: int) -> float:
-    """5 (1 + B / 100) epochs at the best rate, B / 320; dearer elsewhere; a little scatter between seeds."""
+    """Return 5 (1 + B / 100) epochs at the best rate, B / 320; more at other rates; a little scatter between seeds."""
     miss = abs(TrainingSettings(learning_rate=rate).learning_rate / (batch / 320) - 1)
     return 5 * (1 + batch / 100) * (1 + 0.3 * miss) * (1.0 + 0.04 * seed)
 
@@ -132,7 +132,7 @@ def ended(state: TrialState, epochs: float | None, reason: str = "") -> TrialRes
 
 
 def fill(store: Store, study_id: int) -> None:
-    """Reached trials on the known law, and one each of all other endings."""
+    """Add trials that reached the target by the known law, and one trial for each other way to end."""
     for batch in LADDER:
         for rate in RATES:
             for seed in (0, 1):

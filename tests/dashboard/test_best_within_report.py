@@ -1,4 +1,4 @@
-"""The report of a study that asks for the best within a fixed budget speaks of the metric, and of no target."""
+"""The report of a study of the best within a fixed budget shows the metric, and mentions no target."""
 
 from __future__ import annotations
 

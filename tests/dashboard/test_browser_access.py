@@ -1,4 +1,4 @@
-"""The pages for everyone: by keyboard alone, for screen readers by axe-core's rules, in both themes, on a phone."""
+"""Accessibility of the pages: keyboard only, screen readers by axe-core's rules, both themes, a phone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page that stays open: points come as they are stored, and a restart of the server is survived."""
+"""A page that stays open: points appear as they are stored, and it survives a restart of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person does on the pages, done in a real browser on a real server with a worker."""
+"""What a user does on the pages, in a real browser on a real server with a worker."""
 
 from __future__ import annotations
 

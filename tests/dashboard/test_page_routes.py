@@ -1,4 +1,4 @@
-"""The pages and the data behind them, asked for in this process."""
+"""The pages and the data behind them, requested in this process."""
 
 from __future__ import annotations
 

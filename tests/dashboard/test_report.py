@@ -1,4 +1,4 @@
-"""The report is one file that needs nothing else, and says what is known and what to do next."""
+"""The report is one self-contained file, and says what is known and what to do next."""
 
 import dataclasses
 import html

@@ -1,4 +1,4 @@
-"""The picture of a model: every field, labels and prediction in place, with a legend of the classes."""
+"""The figure of a model's sample images: every field, labels and prediction, with a legend of the classes."""
 
 from __future__ import annotations
 

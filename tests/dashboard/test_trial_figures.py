@@ -1,4 +1,4 @@
-"""Parallel coordinates, noise scales and times against their forecasts, held to the trials they show."""
+"""Parallel coordinates, noise scales and times against their forecasts, compared with the trials they show."""
 
 from __future__ import annotations
 

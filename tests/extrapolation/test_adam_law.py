@@ -1,4 +1,4 @@
-"""The law of Adam: its limits, the candidates that it holds, and a known answer."""
+"""The law of Adam: its limits, the candidates that it contains, and a known answer."""
 
 from dataclasses import replace
 

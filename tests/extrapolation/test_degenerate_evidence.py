@@ -1,4 +1,4 @@
-"""Evidence from which little can be learned: an answer, low trust, its reason, no narrow interval."""
+"""Evidence from which little can be learned: an answer with low trust, a reason, and no narrow interval."""
 
 import numpy as np
 import pytest

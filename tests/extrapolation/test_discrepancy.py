@@ -1,4 +1,4 @@
-"""What trials at one batch say beyond the laws: against the Gaussian process by hand, its limits and its seeds."""
+"""What trials at one batch add to the laws: against a Gaussian process by hand, limits, and seeds."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Reading tables: what is taken, what each broken table is told, and that odd ones get a sober forecast."""
+"""Reading tables: what is accepted, the error for each broken table, and cautious forecasts from odd ones."""
 
 import numpy as np
 import pytest

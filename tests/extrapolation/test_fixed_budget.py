@@ -1,4 +1,4 @@
-"""The best within a fixed budget: known laws are found again, and a metric stays what a metric can be."""
+"""The best within a fixed budget: known laws are recovered, and a metric stays in its range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trainings tell: exact where the model is linear and normal, monotone, and near to what fits really come to."""
+"""The information of trainings: exact in the linear normal case, monotone, and close to that of real fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is expected of a constraint at a batch, against known laws and an independent computation."""
+"""The forecast of a constrained figure at a batch, against known laws and an independent computation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that reads exponents of the best rate from published sweeps, on sweeps that were made up."""
+"""The command that reads exponents of the best rate from published sweeps, on made-up sweeps."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What a forecast says besides its interval: chances, sensitivity, calibration; and the rate's and momentum's laws."""
+"""What a forecast has besides its interval: chances, sensitivity, calibration; and the rate's and momentum's laws."""
 
 import numpy as np
 import pytest

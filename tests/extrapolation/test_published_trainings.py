@@ -1,4 +1,4 @@
-"""Published trainings: curves become trials, losses become tokens, and the page says what was computed."""
+"""Published trainings: curves become trials, losses become tokens, and the page has what was computed."""
 
 import gzip
 import json

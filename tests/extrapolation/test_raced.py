@@ -1,4 +1,4 @@
-"""After a race: one lucky run does not win, what was lost is never used, and risks fall by what stood."""
+"""After a race: one lucky run does not win, lost settings are never used, and successes lower the risk."""
 
 import dataclasses
 from statistics import NormalDist

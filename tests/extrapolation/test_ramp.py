@@ -1,4 +1,4 @@
-"""What a growing batch saves: against updates that are counted one by one, by the published law."""
+"""The savings of a growing batch, compared with updates counted one by one by the published law."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The panel of real trainings: its cases are valid studies, its surface and scores recover what is known."""
+"""The panel of real trainings: its cases are valid studies, and its surface and scores recover known answers."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Model size and length beside the batch: published forms at their limits, known laws found again, clear errors."""
+"""Model size and length beside the batch: published forms at their limits, known laws recovered, clear errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trials of a study are as evidence."""
+"""The trials of a study as evidence."""
 
 from dataclasses import replace
 

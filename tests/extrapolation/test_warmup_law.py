@@ -1,4 +1,4 @@
-"""The law of the warmup: its limits, that it is continuous and monotone, and that a sweep of a known truth finds it."""
+"""The law of the warmup: its limits, continuity and monotonicity, and its recovery from a sweep with a known truth."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A study whose trials are written straight into the database: interfaces are tested without waiting for a sweep."""
+"""A study whose trials are written directly to the database, so that interfaces are tested without a sweep."""
 
 import dataclasses
 import math

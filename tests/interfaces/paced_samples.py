@@ -1,4 +1,4 @@
-"""A workload whose samples take a known time, for what times trainings."""
+"""A workload whose samples take a known time, for code that times trainings."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""`hpo mcp`, driven by the client of the package mcp over standard input and output, as an assistant drives it."""
+"""`hpo mcp`, called by the client of the package mcp over standard input and output, as an assistant does."""
 
 import json
 import sys

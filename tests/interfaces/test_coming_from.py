@@ -1,4 +1,4 @@
-"""The page for who comes from Optuna, W&B, Hydra or Lightning: the real package runs every block of both sides."""
+"""The page for users of Optuna, W&B, Hydra or Lightning: the real packages run every block of both sides."""
 
 from __future__ import annotations
 

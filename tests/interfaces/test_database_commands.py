@@ -1,4 +1,4 @@
-"""`hpo db`, `hpo export` and `hpo doctor`: what a person sees, JSON, exit codes."""
+"""`hpo db`, `hpo export` and `hpo doctor`: their output, JSON and exit codes."""
 
 import json
 import socket

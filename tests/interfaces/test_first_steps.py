@@ -1,4 +1,4 @@
-"""What a new user types first: `hpo example`, `hpo init`, `hpo study check`, and the price that `hpo run` says."""
+"""The first commands of a new user: `hpo example`, `hpo init`, `hpo study check`, and the price shown by `hpo run`."""
 
 import json
 import re

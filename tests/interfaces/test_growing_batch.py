@@ -1,4 +1,4 @@
-"""A study whose trainings grow their batch: what is counted by samples stays right."""
+"""A study whose trainings grow their batch: everything counted in samples stays right."""
 
 import dataclasses
 

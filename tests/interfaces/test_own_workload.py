@@ -1,4 +1,4 @@
-"""A workload of the user's own, outside the project, through the whole of `hpo run`."""
+"""A user's own workload, outside the project, through the whole of `hpo run`."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""`hpo plan`: what it prints, what it keeps, and what it says of plans that cannot be."""
+"""`hpo plan`: what it prints, what it stores, and its messages for impossible plans."""
 
 import dataclasses
 import json

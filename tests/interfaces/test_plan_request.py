@@ -1,4 +1,4 @@
-"""What can be asked of a plan is the same from Python, from the command line and over the network."""
+"""The options of a plan are the same in Python, on the command line and over the network."""
 
 import dataclasses
 import inspect

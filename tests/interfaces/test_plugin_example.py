@@ -1,4 +1,4 @@
-"""The package of examples/plugins, installed by pip: in a study from its file to its plan, and refused on a service."""
+"""The package of examples/plugins, installed by pip: in a study from file to plan, and refused by a service."""
 
 import json
 import os

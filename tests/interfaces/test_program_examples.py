@@ -1,4 +1,4 @@
-"""The example programs, tuned, forecast, planned, launched and scored as docs/guides/programs.md has it."""
+"""The example programs, tuned, forecast, planned, launched and scored as docs/guides/programs.md says."""
 
 import dataclasses
 import importlib.util

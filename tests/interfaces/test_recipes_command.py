@@ -1,4 +1,4 @@
-"""`hpo recipes`: the list, one in full, as JSON, and without anything heavy."""
+"""`hpo recipes`: the list, one recipe in full, JSON, and no heavy imports."""
 
 import json
 import subprocess

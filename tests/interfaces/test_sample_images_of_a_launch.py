@@ -1,4 +1,4 @@
-"""Sample images of a launched plan: they are kept with the outcome, and refused where faulty."""
+"""Sample images of a launched plan: stored with the outcome, and refused if faulty."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Programs of strangers, by docs/guides/programs.md alone: swept, raced, forecast, planned, launched and scored.
+"""Programs of other authors, by docs/guides/programs.md alone: swept, raced, forecast, planned, launched and scored.
 
 None of them was written for `hpo`: one for torchrun with option names, a setting and an optimizer of its own, one in
 bash and awk that prints sentences, one with click that writes a table.

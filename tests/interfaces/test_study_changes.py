@@ -1,4 +1,4 @@
-"""`hpo delete`, `hpo rename` and `hpo resume`: local databases and servers, what goes and what is said."""
+"""`hpo delete`, `hpo rename` and `hpo resume`, on databases and servers: what is removed, and the messages."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A study in another folder than the current one: its own modules and its data are found beside its file, always."""
+"""A study in another folder than the current one: its modules and data are always found beside its file."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Forecast against rules of thumb: by the scatter of their runs, and no verdict where that does not bear one."""
+"""Forecast against rules of thumb: judged by the scatter of their runs, with no verdict if that is too large."""
 
 import math
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Studies and stores that the tests of the import share."""
+"""Studies and stores shared by the tests of the import."""
 
 from __future__ import annotations
 

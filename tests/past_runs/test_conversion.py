@@ -1,4 +1,4 @@
-"""Past runs become trials by the study's own target; what does not compare is left out, with its reason."""
+"""Past runs become trials by the study's own target; incomparable ones are left out, with the reason."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Every importer passes the contract tests of authors; a plug-in's is a command of `hpo import`, or one line."""
+"""Every importer passes the contract tests; a plug-in is a command of `hpo import`, or one line if it is broken."""
 
 import json
 from pathlib import Path

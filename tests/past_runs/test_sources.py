@@ -1,4 +1,4 @@
-"""Each source, as its own library or service writes it, gives the runs that were put into it."""
+"""Each source, written by its own library or service, gives the runs that were put into it."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A study in TensorBoard and MLflow, read back by what imports past runs from there."""
+"""A study exported to TensorBoard and MLflow, and read back by the importers."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Trackers that a study names: written beside its run by processes that it never waits for."""
+"""Trackers named by a study: written by processes for which its run never waits."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Runs of a project of Weights & Biases, by an object that answers as its API does."""
+"""Runs of a Weights & Biases project, from an object that answers like its API."""
 
 import math
 import sys

@@ -1,4 +1,4 @@
-"""Plans of a training of seconds, and a folder of fake programs for the path."""
+"""Plans of trainings that take seconds, and a folder of fake programs for the path."""
 
 import importlib
 import os
@@ -65,7 +65,7 @@ def small_plan(job, *, machine="summit", launcher="slurm", nodes=2, ranks=2, **c
 
 
 def fake_path(folder, scheduler, **programs):
-    """An environment in which the scheduler's programs, and more by name and text, go before all others."""
+    """Return an environment whose path begins with the scheduler's fake programs, and with others by name and text."""
     programs = {
         **{
             name: f'exec "{sys.executable}" -m tests.planning.fakes.{scheduler} {name} "$@"'

@@ -1,7 +1,7 @@
-"""A classifier of points that is trained in a second or two, and of which one worker may die at a given batch, once.
+"""A classifier of points that trains in a second or two; one worker may die at a given batch, once.
 
-Data: ``folder`` where the dead worker leaves its mark, ``deaths`` how many there may be, ``dies_at`` the batch of
-a worker's own count at which one dies, ``delay`` seconds per batch.
+Data: ``folder`` is where the dying worker leaves a file, ``deaths`` how many workers may die, ``dies_at`` the batch, by
+a worker's own count, at which one dies, ``delay`` the seconds per batch.
 """
 
 import contextlib

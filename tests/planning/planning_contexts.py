@@ -1,4 +1,4 @@
-"""Planning contexts in which the best plan can be worked out by hand: a small machine, a known law, a simple rate."""
+"""Planning contexts whose best plan can be worked out by hand: a small machine, a known law, a simple rate."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class KnownLaw:
 
 @dataclass(frozen=True)
 class KnownRates:
-    """Seconds of a step: what a sample takes, each pass, and a wait that grows with the logarithm of the ranks."""
+    """Seconds of a step: per sample, per pass, and a wait that grows with the logarithm of the number of ranks."""
 
     sample: float = 0.01
     each_pass: float = 0.02
@@ -109,7 +109,7 @@ def a_context(
 
 
 def memory_of(samples: int) -> Memory:
-    """Memory that holds exactly so many samples of a micro batch."""
+    """Return the memory that holds exactly this many samples of a micro batch."""
     from hpo.planning.placement.placements import RESERVED_BYTES
 
     return Memory(capacity=RESERVED_BYTES + 1e9 + samples * 1e6, state=1e9, per_sample=1e6)

@@ -1,4 +1,4 @@
-"""The processes of a run that was launched from a folder, and the ports they listen at."""
+"""The processes of a run that was launched from a folder, and the ports on which they listen."""
 
 import os
 import time
@@ -14,7 +14,7 @@ def wait_for(condition, seconds=60.0, what="it"):
 
 
 def processes_of(folder):
-    """Numbers of the processes whose command or environment names the folder, but this one."""
+    """Return the ids of the processes, except this one, whose command or environment names the folder."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -28,12 +28,12 @@ def processes_of(folder):
 
 
 def ranks_of(folder):
-    """Those of them that train."""
+    """Return those of the processes that train."""
     return [pid for pid in processes_of(folder) if b"trainers\0" in _command(pid)]
 
 
 def listening_addresses(pids):
-    """The addresses at which processes listen, as /proc/net tells them: in hexadecimal, with the port."""
+    """Return the addresses on which processes listen, as in /proc/net: in hexadecimal, with the port."""
     sockets = set()
     for pid in pids:
         for entry in Path(f"/proc/{pid}/fd").glob("*"):

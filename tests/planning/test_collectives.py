@@ -1,4 +1,4 @@
-"""Formulas against algorithms that are really run: every message moves numbers, and is counted."""
+"""Formulas against algorithms that are actually run: every message moves numbers, and is counted."""
 
 import dataclasses
 import math

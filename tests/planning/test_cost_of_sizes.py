@@ -1,4 +1,4 @@
-"""What the plan knows of a large model, memory and time and cost, against counts that owe nothing to its code."""
+"""The memory, time and cost of a large model in a plan, against independent counts."""
 
 from __future__ import annotations
 

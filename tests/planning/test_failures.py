@@ -1,4 +1,4 @@
-"""Failures of nodes: the published formulas, their limits, and a simulation written another way."""
+"""Failures of nodes: the published formulas, their limits, and an independent simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules, a container and a prefix around the ranks, in strict fakes of schedulers, Apptainer and modules."""
+"""Modules, a container and a prefix around the ranks, with strict fakes of schedulers, Apptainer and modules."""
 
 import dataclasses
 import json

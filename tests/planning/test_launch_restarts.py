@@ -1,4 +1,4 @@
-"""Plans that are launched for real, with several processes: to the target, and through workers that are killed."""
+"""Plans that are really launched, with several processes: to the target, even if workers are killed."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Who may reach a run that was launched: nobody from another machine, and nobody's code."""
+"""Who can reach a launched run: no one on another machine, and no foreign code."""
 
 import base64
 import contextlib

@@ -1,4 +1,4 @@
-"""`hpo launch` for a plan of another machine: handed to its scheduler, or told how."""
+"""`hpo launch` of a plan for another machine: submitted to its scheduler, or explained."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a script does as its slot ends, as ranks and nodes are lost, and when it gives up: with a trainer that acts."""
+"""What a script does when its slot ends, when ranks and nodes are lost, and when it gives up: with a fake trainer."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The scripts of every launcher for every machine: bash takes them, schedulers their directives, people read them."""
+"""The scripts of every launcher for every machine: valid for bash, valid directives, readable."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""Scripts that train for real: submitted to fakes of the schedulers, on two hosts that are both this machine."""
+"""Scripts that really train: submitted to fakes of the schedulers, on two hosts that are both this machine."""
 
 import json
 import subprocess

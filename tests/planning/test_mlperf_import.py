@@ -1,4 +1,4 @@
-"""MLPerf results into a storage: what real logs look like, with figures that were published."""
+"""Importing MLPerf results into a storage, from logs like the real ones, with published figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optimiser against a search through everything, and the placements against the rules that they must keep."""
+"""The optimiser against an exhaustive search, and the placements against their rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pilot runs check what is least certain, on fewer nodes, and say what would overturn the plan."""
+"""Pilot runs check the least certain assumption, on fewer nodes, and say what would overturn the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a candidate costs, against sums done by hand and against drawn numbers."""
+"""The cost of a candidate, against sums by hand and against random draws."""
 
 from __future__ import annotations
 

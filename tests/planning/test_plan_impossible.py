@@ -1,4 +1,4 @@
-"""Plans that cannot be: the message names the rule and the value, and the plan that it offers can be made."""
+"""Impossible plans: the message names the rule and the value, and the plan that it suggests is possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated runs against what is known of them: extreme values, sums, and Daly's expected time."""
+"""Simulated runs against known results: extreme values, sums, and Daly's expected time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps on schedulers: a script that goes on from slot to slot, and arrays of agents, under the strict fakes."""
+"""Sweeps on schedulers: a script that continues from slot to slot, and arrays of agents, with the strict fakes."""
 
 import json
 import shutil

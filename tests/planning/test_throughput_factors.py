@@ -1,4 +1,4 @@
-"""The log-linear factor model: recovery of known effects, pairs left out, levels never seen, bad rows."""
+"""The log-linear factor model: recovery of known effects, missing pairs, unknown levels, bad rows."""
 
 import numpy as np
 import pytest

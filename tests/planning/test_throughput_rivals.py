@@ -1,4 +1,4 @@
-"""Linear scaling as a rival, the odd system among the rows, trust, and the parts of a run's time."""
+"""Linear scaling as a rival model, the outlier among the rows, trust, and the parts of a run's time."""
 
 from collections.abc import Sequence
 from itertools import pairwise

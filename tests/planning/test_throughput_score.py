@@ -1,4 +1,4 @@
-"""The score on published runs, their rounds left out of the beliefs; the shipped beliefs; the scoring itself."""
+"""The score on published runs with their rounds left out of the priors; the shipped priors; the scoring itself."""
 
 from dataclasses import fields
 from pathlib import Path

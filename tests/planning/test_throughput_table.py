@@ -1,4 +1,4 @@
-"""`hpo throughput`: what a table may hold, what each broken one is told, and what is printed."""
+"""`hpo throughput`: what a table may contain, the error for each broken one, and the output."""
 
 import json
 from collections.abc import Callable

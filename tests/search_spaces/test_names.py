@@ -1,4 +1,4 @@
-"""The nearest name, offered at the end of an error."""
+"""The nearest name, suggested at the end of an error message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plug-ins: found without an import, imported when used, and refused by one line that names package and reason."""
+"""Plug-ins: found without an import, imported when used, and refused with one line that names package and reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/reference/recipes.md, which says where every number stands, against the recipes."""
+"""The table of docs/reference/recipes.md, which gives the source of every number, against the recipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes against the figures that were published, written here once more."""
+"""Recipes against the published figures, which are repeated here."""
 
 from __future__ import annotations
 

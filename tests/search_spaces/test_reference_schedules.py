@@ -1,4 +1,4 @@
-"""The recipes' rate and batch size beside the published schedules: at 20 points, and around every sudden change."""
+"""The recipes' rate and batch size against the published schedules: at 20 points, and around every sudden change."""
 
 from __future__ import annotations
 

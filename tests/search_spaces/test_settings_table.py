@@ -1,4 +1,4 @@
-"""The page of all settings is what the settings say now."""
+"""The page of all settings is up to date."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Fields whose labels follow a known rule, where the tests of the model side need no generator."""
+"""Fields whose labels follow a known rule, for tests of the model that need no generator."""
 
 import torch
 import torch.nn.functional as F

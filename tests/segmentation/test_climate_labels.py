@@ -1,4 +1,4 @@
-"""The label heuristics: on shapes that are known, and against what the generator planted.
+"""The label heuristics: on known shapes, and against the events that the generator planted.
 
 The bounds on detection were set after measuring 180 samples from other seeds (1 and 11 to 14) at 96x144: 97 to 100 %
 of the cyclones found, at most 4 % false; 89 to 95 % of the rivers, 86 to 94 % of the river pixels near a planted one;

@@ -1,4 +1,4 @@
-"""A server of its own for each test, on a real socket of this machine."""
+"""A separate server for each test, on a real socket of this machine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def spec_of(name: str = "bowl", **more: Any) -> str:
 
 @dataclass
 class Api:
-    """A client of one server, with tokens of several people."""
+    """A client of one server, with tokens of several users."""
 
     app: FastAPI
     client: httpx.Client
@@ -68,7 +68,7 @@ class Api:
         return self.secrets[key]
 
     def ended_token(self, *, revoked: bool) -> str:
-        """A secret that counts no more."""
+        """A secret that is no longer valid."""
         secret = new_secret()
         token = self.store.add_token(
             NewToken(
@@ -112,7 +112,7 @@ class Api:
 
 
 class KeptCheck(checking._Process):
-    """A process that checks submissions, kept for later servers: to start one takes longer than most tests do."""
+    """A process that checks submissions, reused by later servers, as starting one takes longer than most tests."""
 
     def __init__(self, config: ServerConfig, idle: list[KeptCheck]) -> None:
         self._idle, self._asking = idle, True
@@ -136,7 +136,7 @@ _IDLE: dict[str, list[KeptCheck]] = {}
 
 
 def kept_check(config: ServerConfig) -> KeptCheck:
-    """One that nobody asks now, or a new one; what a check says depends on neither the database nor the folder."""
+    """Return an idle check process, or a new one; a check depends on neither the database nor the folder."""
     idle = _IDLE.setdefault(config.model_dump_json(exclude={"storage", "folder"}), [])
     with contextlib.suppress(IndexError):
         while True:

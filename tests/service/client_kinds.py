@@ -1,4 +1,4 @@
-"""Both kinds of client behind one interface, so that one test holds both to the same behaviour."""
+"""Both kinds of client behind one interface, so that one test checks the same behaviour of both."""
 
 import contextlib
 import inspect
@@ -10,7 +10,7 @@ from hpo.client.async_client import AsyncRemoteStudy
 
 
 class Awaited:
-    """An AsyncClient or one of its studies, each call waited for."""
+    """An AsyncClient or one of its studies, with each call awaited."""
 
     def __init__(self, inner, portal):
         self._inner, self._portal = inner, portal

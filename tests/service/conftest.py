@@ -1,4 +1,4 @@
-"""A database in a folder where workers run."""
+"""A database in a folder in which workers run."""
 
 import pytest
 

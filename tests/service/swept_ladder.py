@@ -8,7 +8,7 @@ from storage.store import Store
 
 
 def write_trials(store: Store, study_id: int, *, train_samples: int, best_metric: float) -> None:
-    """Trials that follow 2 (1 + batch / 64) epochs at the learning rate batch / 160, and more beside it."""
+    """Write trials that need 2 (1 + batch / 64) epochs at the learning rate batch / 160, and more at other rates."""
     for batch in (16, 32, 64):
         for seed, factor in enumerate((0.5, 0.7, 1.0, 1.0, 1.4, 2.0)):
             settings = TrainingSettings(

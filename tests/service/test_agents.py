@@ -1,4 +1,4 @@
-"""Agents that are killed, and a server that is: every trial ends once. The benchmark's own run, made small."""
+"""Killed agents and a killed server: every trial ends once. A small version of the benchmark's run."""
 
 import pytest
 

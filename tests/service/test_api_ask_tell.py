@@ -1,4 +1,4 @@
-"""Ask and tell over REST and with the client: leases, verdicts, repeated calls, and who may."""
+"""Ask and tell over REST and with the client: leases, verdicts, repeated calls, and permissions."""
 
 import dataclasses
 import math

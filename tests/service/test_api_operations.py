@@ -1,4 +1,4 @@
-"""Health, readiness, metrics, logs; a database that goes away and comes back."""
+"""Health, readiness, metrics, logs; a database that becomes unavailable and comes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stranger, or a user who means harm, may try; each attempt is refused with its status, none with a 5xx."""
+"""What a stranger or a malicious user may try; each attempt is refused with its status, none with a 5xx."""
 
 from __future__ import annotations
 

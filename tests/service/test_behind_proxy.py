@@ -1,4 +1,4 @@
-"""Behind a proxy: what the server says of one that hands on the wrong things, and the configurations of the guide.
+"""Behind a proxy: the server's message about wrongly forwarded headers, and the configurations of the guide.
 
 nginx and Caddy are run where they are installed.
 """

@@ -1,4 +1,4 @@
-"""What a client lives through: a server that dies at the worst moment, or again and again, and is started anew."""
+"""What a client survives: a server that dies at the worst moment, or repeatedly, and is restarted."""
 
 import contextlib
 import random

@@ -1,4 +1,4 @@
-"""The client without a network: what is sent again and when, which error an answer is, what a stream of events says."""
+"""The client without a network: which requests are repeated and when, errors of responses, streams of events."""
 
 import itertools
 import json

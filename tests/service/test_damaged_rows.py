@@ -1,4 +1,4 @@
-"""A value changed below the store, in any column of any table: no page fails, no other owner notices."""
+"""A value changed behind the store, in any column of any table: no page fails, and no other owner is affected."""
 
 import contextlib
 import sqlite3

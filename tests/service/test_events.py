@@ -1,4 +1,4 @@
-"""Server-sent events: what is stored arrives within a second, and whoever comes back misses nothing."""
+"""Server-sent events: what is stored arrives within a second, and a client that reconnects misses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who fills the own share of the server's threads keeps nobody else waiting."""
+"""An owner who uses all of their share of the server's threads delays nobody else."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The database goes away while a study runs: everything is kept in memory, written once, and told of."""
+"""The database becomes unavailable while a study runs: results are kept in memory, written once, and reported."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Leases that are lost while a study runs: the run that lost its lease writes nothing more, and nothing is lost."""
+"""Leases that are lost while a study runs: the run that lost its lease writes nothing more, and no result is lost."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Fits and forecasts in processes of their own, and fits that were stored, give what is fitted here; refusals too."""
+"""Fits and forecasts in separate processes, and stored fits, give the same results as here; refusals too."""
 
 from __future__ import annotations
 

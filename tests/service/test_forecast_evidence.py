@@ -1,4 +1,4 @@
-"""What a database holds besides trials' ends changes a forecast as its rule says, the same through every interface."""
+"""What a database holds besides finished trials changes a forecast by its rule, the same in every interface."""
 
 from __future__ import annotations
 

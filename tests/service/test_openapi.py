@@ -1,4 +1,4 @@
-"""The document of the API: requests made up from it get no 5xx, and answers that it describes."""
+"""The OpenAPI document: requests generated from it get no 5xx, and only responses that it describes."""
 
 from __future__ import annotations
 

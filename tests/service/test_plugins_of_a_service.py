@@ -1,4 +1,4 @@
-"""A service takes the plug-ins of packages that its operator names, and imports no other's."""
+"""A service accepts the plug-ins of packages that its operator names, and imports no others."""
 
 from pathlib import Path
 

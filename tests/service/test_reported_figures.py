@@ -1,4 +1,4 @@
-"""Figures that can enter over the network, at and beyond every bound and in every order: no one else feels them."""
+"""Figures that can enter over the network, at and beyond every bound and in every order, affect nobody else."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""`hpo serve` and `hpo token` as a person meets them."""
+"""`hpo serve` and `hpo token` as a user meets them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stop is heard within five seconds, whatever a worker is at."""
+"""A request to stop takes effect within five seconds, whatever a worker is doing."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""What a study may take of a worker's machine: memory and disk."""
+"""Limits on what a study may use of a worker's machine: memory and disk."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Workers and the queue: who runs what, how often, and in which state a study is left."""
+"""Workers and the queue: who runs which study, how often, and in which state the study ends up."""
 
 import os
 import textwrap

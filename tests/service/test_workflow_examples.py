@@ -1,4 +1,4 @@
-"""The examples of workflows run as they are, against a server whose studies are swept already."""
+"""The workflow examples run unchanged, against a server whose studies are already swept."""
 
 import importlib.util
 import os

@@ -17,7 +17,7 @@ COUNTS = pytest.mark.parametrize("count", [3, 700])  # as rows, and by COPY wher
 
 
 def columns_of(points: dict[int, list]) -> Convergence:
-    """The points in columns, by an own way."""
+    """Return the points in columns, converted independently of the store."""
     rows = [
         (trial_id, *dataclasses.astuple(point))
         for trial_id, of_trial in points.items()
@@ -57,7 +57,7 @@ class ColumnsContract:
 
     @COUNTS
     def test_the_later_point_at_a_step_counts(self, store, study, count):
-        """In any order, also of the points that were there."""
+        """In any order, also relative to points that were already stored."""
         (trial,) = make_trials(store, study, 16)
         store.record({trial.id: make_points(count + 5)})
         columns = columns_of({trial.id: make_points(count)})

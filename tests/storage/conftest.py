@@ -27,7 +27,7 @@ def new_postgres_url(postgres: PrivatePostgres) -> Iterator[Callable[[], str]]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
-    """Each call returns the URL of a database that holds nothing: the test runs on SQLite, and on PostgreSQL."""
+    """Each call returns the URL of an empty database; the test runs on SQLite and on PostgreSQL."""
     if request.param == "postgresql":
         make: Callable[[], str] = request.getfixturevalue("new_postgres_url")
         return make

@@ -1,4 +1,4 @@
-"""A process that fills the disk it is on with points, makes room, and goes on; prints what happened as JSON.
+"""A process that fills its disk with points, makes room, and continues; prints what happened as JSON.
 
 Usage: full_disk_program.py FOLDER [spare | none]; with the second, the study is deleted on the full disk.
 """

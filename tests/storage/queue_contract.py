@@ -458,7 +458,7 @@ class QueueContract:
         assert store.request_cancel(done.id) == done
 
     def test_what_a_dead_worker_ran_is_cancelled_without_it(self, queue, clock):
-        """Asked before or after its lease expired."""
+        """Whether the cancellation is requested before or after its lease has expired."""
         before, after = (submit(queue, name).study for name in ("before", "after"))
         for _ in range(2):
             lease = queue.claim_study("dies", lease_seconds=60)

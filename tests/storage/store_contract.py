@@ -451,7 +451,7 @@ class StoreContract(
             store.plan(99)
 
     def test_what_a_terminal_would_obey_is_stored_as_its_escape(self, store, study):
-        """Whoever trains tells why, and others read it in their terminals."""
+        """The client that trains gives the reason, and others read it in their terminals."""
         (trial,) = make_trials(store, study, 16)
         store.start_trials([trial.id])
         said, kept = "a\x1b]0;b\x07\r\n\tc\u202e\x00é", "a\\x1b]0;b\\x07\\r\n\tc\\u202e\\x00é"

@@ -1,4 +1,4 @@
-"""Backups: what was stored is there again, in either database, whichever of the two it came from."""
+"""Backups: everything stored is restored, into either database, from either of the two."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Bounds of figures in both databases, sums beyond them, damage below the store, and databases of earlier releases."""
+"""Bounds of figures in both databases, sums beyond them, damage behind the store, and databases of earlier releases."""
 
 import dataclasses
 import logging

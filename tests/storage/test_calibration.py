@@ -1,4 +1,4 @@
-"""Whether a forecast held: by known answers."""
+"""Whether a forecast held, on known answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each public method of the Store says what it promises."""
+"""Each public method of the Store documents what it promises."""
 
 from __future__ import annotations
 

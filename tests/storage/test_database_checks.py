@@ -1,4 +1,4 @@
-"""What `hpo db check` finds is what was planted, and nothing in a sound database."""
+"""`hpo db check` finds the planted damage, and nothing in an intact database."""
 
 import contextlib
 import random

@@ -1,4 +1,4 @@
-"""The schema: what the revisions make is what the tables say."""
+"""The schema made by the revisions equals that of the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet: the columns are what the store holds, each with its type and its unit."""
+"""Parquet: the columns are those of the store, each with its type and unit."""
 
 import dataclasses
 import sys

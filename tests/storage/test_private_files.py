@@ -1,4 +1,4 @@
-"""A database and its backups are their user's alone."""
+"""A database and its backups are readable only by their user."""
 
 import pytest
 

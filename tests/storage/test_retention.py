@@ -1,4 +1,4 @@
-"""What is pruned: old curves and what has run out; what stays: every result, and what is young or still going on."""
+"""Pruning removes old curves and expired records, and keeps every result and all recent or running work."""
 
 from datetime import UTC, datetime, timedelta
 

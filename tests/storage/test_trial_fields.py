@@ -1,4 +1,4 @@
-"""A figure of a trial that is added in one place is in the database, REST, the client, the page, tables and exports."""
+"""A figure of a trial added in one place appears in the database, REST, client, page, tables and exports."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What every database must do with trials that are trained by whoever asks for them; part of the store's contract.
+"""What every database must do with trials trained by any client that asks; part of the store's contract.
 
 A subclass gives a ``url`` fixture: a new, empty database; ``queue`` and ``clock`` are those of the queue's contract.
 """

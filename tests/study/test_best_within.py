@@ -1,4 +1,4 @@
-"""target: {best_within: ...}: the other question that a study may ask, read from its file and checked."""
+"""target: {best_within: ...}: the other question of a study, read from its file and checked."""
 
 from __future__ import annotations
 

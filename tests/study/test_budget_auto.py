@@ -1,4 +1,4 @@
-"""``budget: auto``: the search ends by itself, and what the study file must say for that."""
+"""``budget: auto``: the search ends by itself, and what the study file needs for that."""
 
 import pytest
 

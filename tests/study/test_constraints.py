@@ -1,4 +1,4 @@
-"""The section ``constraints``: what it may say, and what a trial that breaks one counts for."""
+"""The section ``constraints``: its syntax, and how a trial that breaks one counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An optimizer that only a program knows: ``own:NAME``, of which nothing is believed."""
+"""An optimizer known only to a program: ``own:NAME``, about which there is no prior knowledge."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""When a program has to read its seed: where something trains one configuration with several, and what that is."""
+"""When a program must read its seed: if a configuration is trained with several seeds, and where that happens."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A study that starts from a recipe: what it takes over, what its own search keeps, and what it must say itself."""
+"""A study that starts from a recipe: what it inherits, what its own search overrides, and what it must give itself."""
 
 from __future__ import annotations
 

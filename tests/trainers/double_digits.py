@@ -1,4 +1,4 @@
-"""The digits in double precision, for comparing trainings that add up in another order.
+"""The digits in double precision, for comparing trainings that sum in a different order.
 
 In single precision a rounding error that moves one activation across zero changes a gradient at once: of twelve seeds,
 a change of the initial weights by 4e-7 of their size moved the weights of seven trainings by 1e-4 to 0.2 within a

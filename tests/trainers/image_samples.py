@@ -1,4 +1,4 @@
-"""Generated photographs: noise whose power falls with the frequency, as that of real scenes does."""
+"""Generated photographs: noise whose power falls with the frequency, as in real scenes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One of several workers: reduces known gradients in every way a backend has, and saves what came out.
+"""One of several workers: reduces known gradients in every way that a backend has, and saves the results.
 
 Under torch it starts the workers itself (``python reducer_program.py FOLDER torch WORKERS``).
 """

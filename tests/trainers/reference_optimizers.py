@@ -1,4 +1,4 @@
-"""The arithmetic of the optimizers' reference codes, in float64, tensor by tensor: what 50 steps are compared with.
+"""The arithmetic of the optimizers' reference codes, in float64, tensor by tensor, to compare 50 steps with.
 
 Written after the codes named with each, which are not this project's; each takes the tensors, the gradients of every
 step and its rate, and returns the tensors at the end. ``excluded`` says of each tensor whether the code's own skip list

@@ -1,4 +1,4 @@
-"""One of several workers: advances each job of a folder twice, with the optimizer's work shared and done by each.
+"""One of several workers: advances each job of a folder twice, with the optimizer's work shared, and not shared.
 
     sharing_program.py FOLDER LABEL BACKEND ADVANCES [START]
 

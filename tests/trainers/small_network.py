@@ -1,4 +1,4 @@
-"""A small network on the digits in double precision, for comparing trainings that add up in another order."""
+"""A small network on the digits in double precision, for comparing trainings that sum in a different order."""
 
 import torch
 from torch import nn
@@ -8,7 +8,7 @@ from trainers.numerics.normalization import GhostBatchNorm
 
 
 class Small(DoubleDigits):
-    """A network with what is treated in ways of its own: convolutions, ghost batch norms, biases, a constant."""
+    """A network with all parameters that are treated specially: convolutions, ghost batch norms, biases, a constant."""
 
     def build_model(self, settings):
         size, momentum = settings.normalization_batch_size, settings.normalization_momentum

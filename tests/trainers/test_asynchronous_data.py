@@ -1,4 +1,4 @@
-"""Where the replicas of an asynchronous training read: the folder that was staged to the node, not the job's own."""
+"""Where replicas of an asynchronous training read data: the folder staged to the node, not the job's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asynchronous training on real actors, all on one Ray: equality, races, a slow, a dead and a silent replica."""
+"""Asynchronous training on real actors, all on one Ray: equality, races, and a slow, a dead and a silent replica."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""Trainings that torch.compile computes: the weights and checkpoints of uncompiled ones, and refusals that say why."""
+"""Trainings compiled by torch.compile: weights and checkpoints equal those of uncompiled ones, and clear refusals."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Metrics that are no mean over samples: from counts that are added over the evaluation set and the workers."""
+"""Metrics that are not a mean over samples: from counts summed over the evaluation set and the workers."""
 
 import math
 import sys

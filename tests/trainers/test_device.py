@@ -1,4 +1,4 @@
-"""Which device a worker takes, and what it sets there; CUDA is a fake, as most machines of tests have none."""
+"""Which device a worker takes, and what it sets there; CUDA is a fake, as most test machines have no GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches on a stream beside the computation: begun by the thread that prepares, awaited on the device."""
+"""Copies on a stream beside the computation: started by the thread that prepares batches, awaited on the device."""
 
 from __future__ import annotations
 

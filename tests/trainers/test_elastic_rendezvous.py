@@ -1,4 +1,4 @@
-"""Workers find each other in a store that keeps what earlier starts of the same run wrote."""
+"""Workers find each other in a store that still holds what earlier starts of the same run wrote."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""Asked to stop, a training saves at its next evaluation and leaves; started again, it goes on as if it never had."""
+"""A training that is asked to stop saves at its next evaluation and exits; restarted, it continues seamlessly."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Lightning, Hugging Face's Trainer and Keras as programs: their callbacks report and hear of the end."""
+"""Lightning, Hugging Face's Trainer and Keras as programs: their callbacks report, and stop when asked to."""
 
 import importlib.util
 import sys

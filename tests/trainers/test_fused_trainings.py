@@ -1,4 +1,4 @@
-"""Fused trainings equal the same trainings one by one, whatever the rule, and whoever leaves or joins."""
+"""Fused trainings equal the same trainings run separately, for every rule, and when trainings leave or join."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Images on their way to the device: the crop that is published, exact pixels, the same with any number of threads."""
+"""Images on their way to the device: the published crop, exact pixels, the same with any number of threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON without NaN, from one writer."""
+"""JSON without NaN, from a single writer."""
 
 import dataclasses
 import json

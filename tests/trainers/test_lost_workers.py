@@ -1,4 +1,4 @@
-"""A worker that dies, hangs or never comes: every survivor ends with an error that names it, and none waits on."""
+"""A worker that dies, hangs or never joins: every other worker ends with an error that names it, and none hangs."""
 
 import importlib.util
 import signal

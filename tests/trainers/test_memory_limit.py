@@ -1,4 +1,4 @@
-"""The micro batch that the memory holds, with an allocator that holds so many samples."""
+"""The micro batch that fits in memory, with an allocator that holds a given number of samples."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The estimators against a known covariance, and what a training measures against the same sums by hand."""
+"""The estimators against a known covariance, and the measurement in a training against the same sums by hand."""
 
 import itertools
 from pathlib import Path

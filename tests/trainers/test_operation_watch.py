@@ -1,4 +1,4 @@
-"""The watch over operations of a GPU, with fakes for them, and with real ones of gloo that a lost worker holds."""
+"""The watch over GPU operations, with fake operations, and with real ones of gloo that a lost worker blocks."""
 
 from __future__ import annotations
 

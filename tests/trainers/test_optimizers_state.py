@@ -1,4 +1,4 @@
-"""What optimizers keep: resuming bit for bit, fp32 masters, and states of another training."""
+"""Optimizer state: resuming bit for bit, fp32 masters, and states of another training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exclusions from decay and adaptation by what a parameter is, and a workload's own word on it."""
+"""Exclusions from decay and adaptation by the kind of a parameter, and by a workload's own choice."""
 
 from __future__ import annotations
 

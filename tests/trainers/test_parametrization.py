@@ -1,4 +1,4 @@
-"""Parametrizations: the published tables, and what they are for, that nothing grows with the width."""
+"""Parametrizations: the published tables, and their purpose, that nothing grows with the width."""
 
 import math
 from collections.abc import Callable, Mapping

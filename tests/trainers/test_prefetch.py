@@ -1,4 +1,4 @@
-"""What is prepared ahead comes in its order, no more of it than asked for, with its errors in their places."""
+"""Prefetched items come in order, no more than requested, and errors are raised at their positions."""
 
 from __future__ import annotations
 

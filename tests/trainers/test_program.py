@@ -1,4 +1,4 @@
-"""A program as workload: its command, its reports, its end, and every way in which it can go wrong."""
+"""A program as workload: its command, its reports, its end, and every way in which it can fail."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""A program whose memory does not hold its micro batch: halved, kept for the rung, and told where nothing fits."""
+"""A program whose micro batch exceeds its memory: halved, kept for the rung, and an error if nothing fits."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A workload that shows its model: one line behind the outcome, and never at the outcome's expense."""
+"""A workload that shows sample images: one line after the outcome, and never at the expense of the outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedule-Free in the loop: evaluated at its average, trained on from where it was, in full and reduced weights."""
+"""Schedule-Free in the loop: evaluated at its average, trained on from its own point, in full and reduced weights."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Which settings each optimizer and schedule uses, against what happens when their values change."""
+"""Which settings each optimizer and schedule uses, compared with what changes when their values change."""
 
 import dataclasses
 

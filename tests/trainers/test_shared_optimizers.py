@@ -1,4 +1,4 @@
-"""Muon and SOAP, whose dear work on each matrix is done by one of several workers."""
+"""Muon and SOAP, whose expensive work on each matrix is done by one of several workers."""
 
 import importlib.util
 import threading

@@ -1,4 +1,4 @@
-"""What one update asks of the device: operations dispatched, and waits of the host for a value."""
+"""The operations that one update dispatches to the device, and how often the host waits for a value."""
 
 from collections import Counter
 

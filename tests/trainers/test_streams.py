@@ -1,4 +1,4 @@
-"""Samples that come as a stream: each once an epoch, in an order that can be repeated, on any number of workers."""
+"""Samples from a stream: each once per epoch, in a reproducible order, on any number of workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optimizers as PyTorch's: the updates of those inside, with groups, schedulers and state dicts."""
+"""The optimizers as PyTorch optimizers: the project's own updates, with groups, schedulers and state dicts."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""Weight decay by its time scale: what it shrinks weights by, in the loop and in a fused training, at any batch."""
+"""Weight decay by its time scale: how far it shrinks weights, in the loop and in a fused training, at any batch."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Optimizers against well-kept libraries that have the same rule: fifty updates of two matrices and a vector."""
+"""Optimizers against established libraries with the same rule: fifty updates of two matrices and a vector."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The same training on one, two and four workers, on both backends: the weights agree to float64's error."""
+"""The same training on one, two and four workers, on both backends: weights agree within float64's rounding error."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Starts the workers of a test: plain processes for torch.distributed, horovodrun for Horovod."""
+"""Start the workers of a test: plain processes for torch.distributed, horovodrun for Horovod."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""A small training that takes its time and writes down every batch that it trains, on Ray or in the sweep's process."""
+"""A small training that takes some time and logs every batch that it trains, on Ray or in the sweep's process."""
 
 import os
 import time
@@ -58,7 +58,7 @@ class Here(Slow):
 
 
 def _die_when_reused(died):
-    """Have the actor that trains this die, as with its machine, when it is given its next trial; the first only."""
+    """Let the actor that trains this die, as if its machine had, when it gets its next trial; only the first one."""
     from hpo.tuning.trainable import TrialTrainable
 
     reset = TrialTrainable.reset_config

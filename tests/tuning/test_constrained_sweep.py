@@ -1,4 +1,4 @@
-"""A sweep, a race and a search of a study with constraints: what breaks one counts for nothing that is tried next."""
+"""A sweep, a race and a search of a study with constraints: trials that break one do not guide what is tried next."""
 
 from __future__ import annotations
 

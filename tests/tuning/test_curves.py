@@ -1,4 +1,4 @@
-"""A curve that will not cross its target in time ends its trial; others, and repetitions, go on."""
+"""A trial whose curve will not reach its target in time is stopped; others, and repetitions, continue."""
 
 import math
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""A sweep over sizes that ends by itself: what it trains, why it goes on, and when nothing is worth its cost."""
+"""A sweep over sizes that ends by itself: what it trains, why it continues, and when nothing is worth its cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Importances by Optuna, against functions whose shares of the variance are known, and hpo.to_optuna."""
+"""Importances by Optuna, against functions with known shares of the variance, and hpo.to_optuna."""
 
 import io
 import json

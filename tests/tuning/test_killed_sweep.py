@@ -1,4 +1,4 @@
-"""A sweep that is killed loses no finished trial, repeats none, and goes on from the checkpoints."""
+"""A killed sweep loses no finished trial, repeats none, and continues from the checkpoints."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A trial is not started again on a machine that is gone and that Ray has not missed yet."""
+"""A trial is not restarted on a machine that is gone but that Ray still lists."""
 
 import socket
 from types import SimpleNamespace

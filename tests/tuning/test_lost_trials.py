@@ -1,4 +1,4 @@
-"""What a study says and does about trials that failed or diverged, and how one that they ended goes on."""
+"""What a study says and does about failed or diverged trials, and how a study that they ended is continued."""
 
 import sys
 from types import SimpleNamespace

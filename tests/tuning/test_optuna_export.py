@@ -1,4 +1,4 @@
-"""The Optuna database: read back with Optuna, every trial is there with its state, its value, its curve."""
+"""The Optuna database, read back with Optuna: every trial has its state, value and curve."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""A sweep over a program: some of its trainings fail, in every way, and the sweep goes on."""
+"""A sweep over a program: some of its trainings fail, in every way, and the sweep continues."""
 
 import json
 import sys

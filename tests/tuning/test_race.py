@@ -1,4 +1,4 @@
-"""A race at the full-scale batch: which settings, in which order, within its budget, and through any interruption."""
+"""A race at the full-scale batch: which settings, in which order, within its budget, and after any interruption."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""A Ray that is started here asks for a token, keeps its files to its user, and is refused where it cannot."""
+"""A Ray started here requires a token, keeps its files private to its user, and is refused if it cannot."""
 
 import os
 import subprocess

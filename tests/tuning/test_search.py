@@ -1,4 +1,4 @@
-"""What to train next: gains against a model whose answer is known, curves with a known crossing, the search's rules."""
+"""What to train next: gains in a model with a known answer, curves with a known crossing, the search's rules."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""The benchmark of the search's economy: what is counted, what is looked up, and direct searches on a known case."""
+"""The benchmark of search economy: what is counted, what is looked up, and direct searches on a known case."""
 
 import dataclasses
 import gzip

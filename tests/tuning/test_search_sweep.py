@@ -1,4 +1,4 @@
-"""A whole study with ``sampler: forecast``: it goes over the ladder, stops early, and goes on when rerun."""
+"""A whole study with ``sampler: forecast``: it covers the ladder, stops early, and continues when rerun."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A race over sizes trains the model of the full scale, and what it may cost is counted in its samples."""
+"""A race over sizes trains the full-scale model, and its budget is counted in that model's samples."""
 
 from __future__ import annotations
 

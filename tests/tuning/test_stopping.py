@@ -1,4 +1,4 @@
-"""Successive halving stops within a rung only, never a repetition, and counts those that reached the target."""
+"""Successive halving stops only within a rung, never a repetition, and counts those that reached the target."""
 
 from types import SimpleNamespace
 

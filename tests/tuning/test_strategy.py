@@ -1,4 +1,4 @@
-"""The strategy spends exactly the budget, rung by rung, and repeats what is worth repeating."""
+"""The strategy spends exactly the budget, rung by rung, and repeats the best settings."""
 
 import dataclasses
 from collections import Counter

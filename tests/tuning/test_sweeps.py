@@ -1,4 +1,4 @@
-"""Sweeps: what ends a trial, what stops a sweep, and what happens when it is run again; on Ray where it can differ."""
+"""Sweeps: what ends a trial, what stops a sweep, and what happens on a rerun; on Ray where it can differ."""
 
 import functools
 import subprocess

@@ -1,4 +1,4 @@
-"""Trials of several processes: the weights that one process gives, on one node and on two, through a killed worker."""
+"""Trials of several processes: the same weights as with one process, on one node and two, and with a killed worker."""
 
 import os
 import signal

@@ -1,10 +1,10 @@
-"""A simulated model of several widths: a noisy quadratic with as many modes as it is wide."""
+"""A simulated model of several widths: a noisy quadratic whose number of modes grows with its width."""
 
 from trainers.workloads.noisy_quadratic.task import NoisyQuadratic, SimulatedTraining
 
 
 class Wide(NoisyQuadratic):
-    """The quadratic of `width` modes times 10; a study says the width."""
+    """A quadratic with 10 times `width` modes; the study sets the width."""
 
     own_settings = ("width",)
 

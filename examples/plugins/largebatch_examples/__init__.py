@@ -1,4 +1,4 @@
-"""What this package adds, described; the rules are imported when something is trained."""
+"""Descriptions of the plug-ins in this package; their rules are imported only for a training."""
 
 from hpo.past_runs.importers import ImporterDescription, ImporterOption
 from hpo.planning.schedulers import SchedulerDescription
@@ -15,7 +15,7 @@ SIGNUM = OptimizerDescription(
     source="arXiv:1802.04434, algorithm 2",
     settings={
         "signum_momentum": OwnSetting(
-            what="what the momentum keeps with each update",
+            what="decay of the momentum per update",
             default=0.9,
             range=Range(0, 1, high_open=True),
         )
@@ -27,12 +27,12 @@ SIGNUM = OptimizerDescription(
 
 RESTARTS = DecayDescription(
     rule="largebatch_examples.restarts:restarts",
-    about="a cosine that begins anew every restart_epochs",
+    about="a cosine that restarts every restart_epochs",
     source="arXiv:1608.03983, equation 5",
     uses=("end_learning_rate_factor",),
     settings={
         "restart_epochs": OwnSetting(
-            what="from one restart to the next",
+            what="time from one restart to the next",
             default=10.0,
             range=Range(0, low_open=True),
             unit="epochs",
@@ -75,6 +75,8 @@ JSONL = ImporterDescription(
     about="a file with one JSON object per run",
     source="jsonlines.org",
     options={
-        "name": ImporterOption(what="The key whose value names a run; its line if not given.")
+        "name": ImporterOption(
+            what="The key whose value names a run; default: the number of its line."
+        )
     },
 )

@@ -4,5 +4,5 @@ from optuna.samplers import BaseSampler, NSGAIISampler
 
 
 def genetic(seed: int) -> BaseSampler:
-    """A rung's sampler: each of its generations has as many trainings as a small sweep can afford."""
+    """The sampler of one rung, with generations small enough for a small sweep."""
     return NSGAIISampler(seed=seed, population_size=4)

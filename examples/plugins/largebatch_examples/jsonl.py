@@ -1,4 +1,4 @@
-"""Runs from a file with one JSON object a line: a number or a text is a value, a list of numbers a curve by epochs."""
+"""Runs from a file with one JSON object per line: a number or text is a value, a list of numbers a curve by epochs."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from hpo.past_runs.past_run import PastRun, Reading
 
 
 def read_jsonl(path: Path, name: str | None = None) -> list[PastRun]:
-    """One run per line; ``name`` is the key whose value names it."""
+    """Read one run per line; ``name`` is the key whose value names it."""
     if not path.is_file():
         raise EvidenceError(f"there is no file {path}")
     runs = []

@@ -16,7 +16,7 @@ POINTS = 1024
 
 
 class Rings(Workload):
-    """Half of the points are trained on; ``noise`` is their standard deviation from a ring of radius 1 or 0.5."""
+    """Half of the points are for training; ``noise`` is their standard deviation from a ring of radius 1 or 0.5."""
 
     metrics: ClassVar[Mapping[str, bool]] = {"accuracy": True, "loss": False}
     train_samples = evaluation_samples = POINTS // 2
@@ -30,11 +30,11 @@ class Rings(Workload):
         self.points, self.rings = torch.tensor(points, dtype=torch.float32), torch.tensor(rings)
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:
-        """A hidden layer of 32."""
+        """A network with one hidden layer of 32 units."""
         return nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2))
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Points of the first half, as they are."""
+        """Points of the first half, without augmentation."""
         return self.points[indices], self.rings[indices]
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:

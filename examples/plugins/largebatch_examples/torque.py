@@ -11,7 +11,7 @@ from hpo.planning.launchers.script import Scheduler
 
 
 def scheduler(run: Run) -> Scheduler:
-    """Directives for Torque; the script keeps the time itself."""
+    """Directives for Torque; the script itself watches the time."""
     gpus = f":gpus={run.accelerators}" if run.accelerators else ""
     return dataclasses.replace(
         pbs.scheduler(run),

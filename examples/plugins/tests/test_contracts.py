@@ -1,4 +1,4 @@
-"""What largebatch asks of plug-ins: pytest examples/plugins/tests, with the package installed."""
+"""The contract tests that largebatch has for plug-ins: pytest examples/plugins/tests, with the package installed."""
 
 from pathlib import Path
 

@@ -72,8 +72,8 @@ function tiles({ forecast, plan }) {
   return [tile("Epochs to target", number(forecast.epochs_to_target.median), `${number(forecast.epochs_to_target.low)} to ${number(forecast.epochs_to_target.high)}`),
     ...(plan ? [tile("Time to target", duration(plan.seconds_to_target?.median), plan.seconds_to_target ? `${duration(plan.seconds_to_target.low)} to ${duration(plan.seconds_to_target.high)}` : ""),
       tile("Accelerator hours", number(ends?.median), ends ? `${number(ends.low)} to ${number(ends.high)}` : ""),
-      tile("Chance within the slot", percent(plan.chance_in_slot), plan.chance_in_slot === null ? "give a slot" : ""),
-      tile("Placement", `${number(plan.nodes)} × ${number(plan.ranks_per_node)}`, `${number(plan.local_batch_size)} samples a rank${plan.accumulation_steps > 1 ? `, ${plan.accumulation_steps} micro batches` : ""}`),
+      tile("Chance within the slot", percent(plan.chance_in_slot), plan.chance_in_slot === null ? "enter a slot" : ""),
+      tile("Placement", `${number(plan.nodes)} × ${number(plan.ranks_per_node)}`, `${number(plan.local_batch_size)} samples per rank${plan.accumulation_steps > 1 ? `, ${plan.accumulation_steps} micro batches` : ""}`),
       tile("Limited by", plan.limited_by || "–", plan.energy_kwh ? `${number(plan.energy_kwh.median)} kWh` : "")] : [])];
 }
 
@@ -106,8 +106,8 @@ async function draw(found) {
   byId("details").hidden = false;
   byId("tiles").replaceChildren(...tiles(found));
   byId("prospects").replaceChildren(...found.prospects.flatMap(([title, text]) => [el("dt", {}, title), el("dd", {}, text)]));
-  byId("sensitivity").replaceChildren(list(found.plan?.details?.sensitivity, sensitivityText, found.plan ? "The machine has one node only." : "Without a plan there is no machine to change."));
-  byId("pilot_runs").replaceChildren(list(found.plan?.details?.pilot_runs, pilotRunText, found.plan ? "There is no open question that a short run could answer." : "Without a plan there is nothing to try."));
+  byId("sensitivity").replaceChildren(list(found.plan?.details?.sensitivity, sensitivityText, found.plan ? "The machine has one node only." : "There is no plan whose machine could be varied."));
+  byId("pilot_runs").replaceChildren(list(found.plan?.details?.pilot_runs, pilotRunText, found.plan ? "There is no open question that a short run could answer." : "There is no plan to test."));
   byId("settings").replaceChildren(...settings(found.forecast));
   byId("keep").disabled = !found.plan;
   byId("pictures").hidden = !found.figures;

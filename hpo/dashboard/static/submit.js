@@ -45,7 +45,7 @@ function showFaults(error) {
   if (!error) { byId("faults").replaceChildren(); return; }
   const shown = faults.length ? faults : [{ message: error.message, line: null }];
   byId("faults").replaceChildren(
-    el("strong.lost", {}, shown.length === 1 ? "One thing must change" : `${shown.length} things must change`),
+    el("strong.lost", {}, shown.length === 1 ? "1 problem to fix" : `${shown.length} problems to fix`),
     el("ul.faults", {}, ...shown.map((fault) => el("li.notice.bad", {},
       fault.line ? el("button.quiet", { type: "button", onclick: () => goTo(fault.line) }, `line ${fault.line}`) : null,
       " ", fault.message))),

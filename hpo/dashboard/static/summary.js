@@ -16,7 +16,7 @@ function advice(study) {
   if (study.state === "cancelled" && !trials.reached) return ["It was cancelled.", "Its results are kept; resuming continues from there."];
   if (study.state === "interrupted" && !trials.reached) return ["It was interrupted.", "Resuming continues where it stopped."];
   if (atRest(study) && !trials.reached) return ["No training reached the target.", "Raise budget.epochs_per_trial, widen the ranges under search, or set a target that can be reached; give such a study another name."];
-  if (!trials.reached) return ["It is running.", "A forecast is made as soon as trainings have reached the target."];
+  if (!trials.reached) return ["It is running.", "A forecast is made as soon as some trainings have reached the target."];
   return null;
 }
 

@@ -2,7 +2,7 @@
 import { api, byId, el, failure, home, number, path, when } from "./app.js";
 
 const place = byId("workers");
-const NAMES = ["Worker", "Machine", "Runs", "Cores", "Accelerators", "Version", "Last heartbeat"];
+const NAMES = ["Worker", "Machine", "Running", "Cores", "Accelerators", "Version", "Last heartbeat"];
 
 async function read() {
   try {
@@ -15,7 +15,7 @@ async function read() {
     place.replaceChildren(el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Table of workers" },
       el("table", {}, el("thead", {}, el("tr", {}, ...NAMES.map((name) => el("th", { scope: "col" }, name)))),
         el("tbody", {}, ...workers.map((worker) => el("tr", {}, el("td", {}, worker.name), el("td", {}, worker.host),
-          el("td.wrap", {}, worker.study ? el("a", { href: `${home}/studies/${path(worker.study)}` }, worker.study) : "waits"),
+          el("td.wrap", {}, worker.study ? el("a", { href: `${home}/studies/${path(worker.study)}` }, worker.study) : "idle"),
           el("td.number", {}, number(worker.cores)), el("td.number", {}, number(worker.accelerators)),
           el("td", {}, worker.version), el("td", {}, when(worker.seen_at))))))));
   } catch (error) {

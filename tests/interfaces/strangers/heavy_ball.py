@@ -1,4 +1,4 @@
-"""A stranger's program for torchrun: argparse with names of its own, and an optimizer that nobody else knows."""
+"""Another author's program for torchrun: argparse with its own names, and an optimizer that nobody else knows."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""A stranger's program: click for its options, and a table of its epochs as CSV."""
+"""Another author's program: click for its options, and a table of its epochs as CSV."""
 
 import csv
 

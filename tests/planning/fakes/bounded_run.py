@@ -1,4 +1,4 @@
-"""Stands in for `hpo run --stop-after`, on a machine of any speed: a slot is over when it has ended four trials."""
+"""A fake of `hpo run --stop-after` that does not depend on the speed of the machine: a slot ends after four trials."""
 
 import sys
 from pathlib import Path

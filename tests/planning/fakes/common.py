@@ -23,7 +23,7 @@ SPOOL = Path(os.environ.get("FAKE_SPOOL", "/nonexistent"))
 
 
 class RefusedError(Exception):
-    """What a real scheduler would refuse."""
+    """A call that a real scheduler would refuse."""
 
 
 def say(line):
@@ -41,7 +41,7 @@ def main(programs):
 
 
 def parse(words, rules, *, equals):
-    """The options by name and the rest, from the first word that is no option; unknown or ill-formed is refused.
+    """Return the options by name, and the rest from the first word that is not an option; refuse invalid options.
 
     A rule is a pattern of the value, or None for a flag. With ``equals`` values follow `=`, else the next word.
     """
@@ -67,7 +67,7 @@ def parse(words, rules, *, equals):
 
 
 def directives(text, prefix):
-    """The directives before the first command; one behind it, which would be ignored, is refused."""
+    """Return the directives before the first command; refuse any after it, which would be ignored."""
     found, commands = [], False
     for line in text.splitlines():
         if line.startswith(prefix):
@@ -129,7 +129,7 @@ def submit(options, text, environment, *, inside, tasks=None):
 
 
 def _handed_on():
-    """What some schedulers hand on to a job of the environment that it is submitted from."""
+    """Return the part of the submitting environment that some schedulers pass on to a job."""
     return {name: value for name, value in os.environ.items() if name.startswith("HPO_")}
 
 

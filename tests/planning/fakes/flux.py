@@ -1,4 +1,4 @@
-"""Stands in for flux batch, run and hostlist; rules from flux-batch(1), flux-run(1), flux-hostlist(1) and RFC 36."""
+"""A fake of flux batch, run and hostlist; rules from flux-batch(1), flux-run(1), flux-hostlist(1) and RFC 36."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""Stands in for bsub and jsrun as on Summit; rules from IBM's reference and the Summit User Guide."""
+"""A fake of bsub and jsrun as on Summit; rules from IBM's reference and the Summit User Guide."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Stands in for qsub, pbsnodes and mpiexec of PBS and MPICH; rules from the PBS Professional User's Guide."""
+"""A fake of qsub, pbsnodes and mpiexec of PBS and MPICH; rules from the PBS Professional User's Guide."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Stands in for sbatch, srun, sinfo and scontrol; rules from their manual pages."""
+"""A fake of sbatch, srun, sinfo and scontrol; rules from their manual pages."""
 
 import os
 from pathlib import Path

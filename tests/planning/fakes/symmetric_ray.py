@@ -1,4 +1,4 @@
-"""Stands in for `ray symmetric-run` on the hosts of this machine: the first task runs the command, the others wait.
+"""A fake of `ray symmetric-run` on hosts of this machine: the first task runs the command, the others wait.
 
 It refuses what Ray 2.60 refuses: options behind the command, no separator, an address without a port.
 """

@@ -1,4 +1,4 @@
-"""Stands in for trainers.agents where a script's own steps are tested: each call does a line of the file `behaviour`.
+"""A fake of trainers.agents for tests of a script's own steps: each call follows one line of the file `behaviour`.
 
 reach: two points and the outcome; lose: a point, then a failure; lose-host NAMES: the same, and the hosts are lost;
 break: a failure before the training begins; wait: a point, then the stop file is awaited. Calls go to the file `calls`.
