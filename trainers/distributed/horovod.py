@@ -254,7 +254,7 @@ def check_carries(hvd: Any, device: torch.device) -> None:
         return
     raise CommunicationError(
         "Horovod was built without NCCL here and cannot reduce tensors on a GPU; use --backend "
-        "torch, build it with HOROVOD_GPU_OPERATIONS=NCCL scripts/build_horovod.sh PYTHON, or "
+        "torch, build it with HOROVOD_GPU_OPERATIONS=NCCL hpo install-horovod, or "
         "train on the CPU with --device cpu"
     )
 
