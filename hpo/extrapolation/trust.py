@@ -80,7 +80,9 @@ def judge(
     doubts, worries = doubts + grave, worries + minor
     spread = law_disagreement(posterior, global_batch_size)
     if spread > 1.3 and beyond > 1 and not seen_there:
-        worries.append(f"laws that fit the rungs alike differ by a factor of {spread:.2g} there")
+        worries.append(
+            f"laws that fit the rungs equally well differ by a factor of {spread:.2g} there"
+        )
     if calibration and calibration.doubt:
         doubts.append(calibration.doubt)
     trust: Trust = "low" if doubts or len(worries) >= 3 else "medium" if worries else "high"

@@ -273,7 +273,7 @@ def test_plan_launch_and_calibration(study):
     assert document["plan"] == plan  # the one for the study's own batch, not the newest of all
     assert document["outcome"]["observed_epochs_to_target"] == outcome["epochs_to_target"]
     told = " ".join(call("launch", study.folder / "again", "--backend", "torch").split())
-    assert "over the whole run, its start among it, it was" in told
+    assert "over the whole run, its start included, it was" in told
     assert list((study.folder / "again").rglob("outcome.jsonl"))  # in the folder that was named
 
 

@@ -236,7 +236,7 @@ def _rates(plan: Plan, runs: Sequence[Launched]) -> Iterator[str]:
     )
     told = ((plan.details or {}).get("rate") or {}).get("samples_per_second")
     yield (
-        f"samples/s is the median between evaluations; over the whole run, its start among it, it was {number(whole)}"
+        f"samples/s is the median between evaluations; over the whole run, its start included, it was {number(whole)}"
         + (
             f", where the plan forecast {interval(Interval(**told))}, start included"
             if told

@@ -52,9 +52,9 @@ BEST_ELSE = Normal(0.0, 0.1)
 EPOCHS = {"model": Normal(0.25, 0.35), "length": Normal(0.0, 0.3)}
 SHARE = Normal(float(np.log(0.3)), 1.0)  # log (s_d / f)
 POWER = Normal(float(np.log(0.3)), 0.5)  # log b_d
-# k_d, the growth of the log exponent, beyond the effect of the floor, per factor of e in the parameters or the samples.
-# Over the samples the exponent of 20 published series of language models falls by 0.36, of which the floor alone
-# explains 0.24; that of bytes learnt in the first 256 updates grows by 0.5. Less is known about model sizes
+# k_d: the change of the log of the exponent per factor of e in the parameters or the samples, beyond what the floor of
+# the loss explains. In 20 published series of language models over the samples it is -0.36, of which the floor explains
+# -0.24; in trainings on bytes of at most 256 updates it is +0.5. Less is known about model sizes
 DRIFT = {"model": Normal(0.0, 0.25), "length": Normal(0.0, 0.5)}
 MOST_DRIFT = 5.0  # of the logarithm of the exponent
 

@@ -59,6 +59,7 @@ TOO_SLOW, QUICK = 0.3, 0.15
 # share of the way, if the remaining way is more than this many times the gain of the second half
 STUCK_AFTER, STILL, MOST_OF_IT, TOO_LITTLE = 8, 0.02, 0.75, 2.0
 UNARRIVED = 0.3  # while none has reached the target, the way is unknown: a look counts as this much of its share
+IN_WARMUP = math.sqrt(2)  # factor on the error of a look that ended before the full rate
 STRIDE = 4.0  # the next rate lies within this factor of those that were tried
 CANDIDATES, CHOICES = 90, 400
 # length scales of the epochs: in log rate, in log warmup, and for other settings as a share of their range
@@ -408,10 +409,8 @@ class Search:
         else:  # it needs at least the epochs that it has trained
             told = max(told, math.log(trained)) if found is not None else told
         error = float(own_error(share))
-        if (
-            each.settings.get(WARMUP, 0.0) > each.epochs[-1]
-        ):  # it has not yet trained at its full rate
-            error = math.hypot(error, error)
+        if each.settings.get(WARMUP, 0.0) > each.epochs[-1]:
+            error *= IN_WARMUP
         return _Told(each, float(np.clip(told, -LOST, LOST)), share, error, ended=failed)
 
     def _stuck(self, each: Seen, trained: float) -> bool:
