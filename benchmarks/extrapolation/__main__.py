@@ -56,7 +56,7 @@ def _arguments() -> argparse.Namespace:
     source.add_argument(
         "--data",
         type=Path,
-        help="a table like hpo/extrapolation/inference/reference_points.csv (the default), or MLPerf's "
+        help="a table like reference_points.csv (the default), or MLPerf's "
         "reference_convergence.csv or runs.csv",
     )
     source.add_argument("--simulated", type=int, metavar="COUNT", help="so many simulated series")

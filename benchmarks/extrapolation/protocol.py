@@ -87,7 +87,7 @@ class Score:
 
 
 def load(path: Path | None, runs_of: str = "team") -> list[Series]:
-    """Load series from the shipped table of facts, one of its format, or MLPerf's files; the header decides which.
+    """Load series from the table of facts, one of its format, or MLPerf's files; the header decides which.
 
     ``runs_of`` says how rows of runs.csv form series: a key of ``runs.GROUPS``.
     """

@@ -1,4 +1,4 @@
-"""Generates hpo/extrapolation/inference/reference_points.csv, the table of facts, from MLPerf's reference points.
+"""Generates reference_points.csv, the table of facts, from MLPerf's reference points.
 
     python -m benchmarks.extrapolation.reference_points reference_convergence.csv
 
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-OUTPUT = Path(__file__).parents[2] / "hpo" / "extrapolation" / "reference_points.csv"
+OUTPUT = Path(__file__).with_name("reference_points.csv")
 COLUMNS = (
     "series",
     "global_batch_size",

@@ -6,7 +6,7 @@ Empirical Bayes: fit every series with the current priors, take for each paramet
 between and within series, and repeat. The initial prior counts as much as ``START_COUNTS`` series.
 The standard deviations of the competing model, linear scaling, come from marginal likelihood.
 
-The shipped table holds facts from public result logs: MLPerf Training v0.6 to v2.0 and MLPerf HPC v1.0 and v2.0
+The table holds facts from public result logs: MLPerf Training v0.6 to v2.0 and MLPerf HPC v1.0 and v2.0
 (github.com/mlcommons/training_results_*, hpc_results_*; Apache-2.0), families with at least two numbers of accelerators
 as ``benchmarks.throughput.families`` forms them; and the DLPerf reports of August 2020 and May 2021
 (github.com/Oneflow-Inc/DLPerf).
@@ -17,18 +17,21 @@ from __future__ import annotations
 import argparse
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from importlib import resources
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
 
-from hpo.extrapolation.laws.priors import Normal, pool_all
-from hpo.planning.throughput.linear import learn_walk
+from benchmarks.pooled_beliefs import pool_all
+from hpo.extrapolation.laws.priors import Normal
+from hpo.planning.throughput.linear import log_evidence
 from hpo.planning.throughput.posterior import fit_steps
-from hpo.planning.throughput.priors import Beliefs, StepPriors
+from hpo.planning.throughput.priors import Beliefs, StepPriors, WalkPriors
 from hpo.planning.throughput.rows import Measurement
 
+FACTS = Path(__file__).with_name("reference_throughputs.csv")
 START = StepPriors(
     log_fixed=Normal(-3.0, 1.5),
     fixed_logit=Normal(-1.0, 1.0),
@@ -39,6 +42,7 @@ START = StepPriors(
     log_shared=Normal(-8.0, 2.0),
     log_scatter=Normal(-3.9, 0.5),
 )
+START_OF_WALK = WalkPriors(-3.0, -2.0, -3.5)
 START_COUNTS = 6.0
 ROUNDS = 3
 PARTICLES = 800
@@ -59,9 +63,8 @@ class ThroughputSeries:
 
 
 def read_reference_throughputs(path: Path | None = None) -> list[ThroughputSeries]:
-    """Return the series of the shipped table of facts, or of another table of the same format."""
-    shipped = resources.files("hpo.planning.throughput").joinpath("reference_throughputs.csv")
-    text = shipped.read_text(encoding="utf-8") if path is None else path.read_text(encoding="utf-8")
+    """Return the series of reference_throughputs.csv, or of another table of the same format."""
+    text = (path or FACTS).read_text(encoding="utf-8")
     found: dict[tuple[str, str], list[Measurement]] = {}
     for row in csv.DictReader(text.splitlines()):
         found.setdefault((row["series"], row["origin"]), []).append(
@@ -87,6 +90,20 @@ def learn(series: Sequence[ThroughputSeries], *, rng: np.random.Generator) -> Be
     return Beliefs(step, learn_walk([one.rows for one in series]))
 
 
+def learn_walk(series: Sequence[Sequence[Measurement]]) -> WalkPriors:
+    """Maximize the posterior of the standard deviations over ``series``; the prior is normal, with sd 1."""
+    start = np.array(astuple(START_OF_WALK))
+
+    def loss(values: NDArray[np.float64]) -> float:
+        walk = WalkPriors(*(float(value) for value in values))
+        return 0.5 * float(((values - start) ** 2).sum()) - sum(
+            log_evidence(rows, walk) for rows in series
+        )
+
+    found = minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-3}).x
+    return WalkPriors(*(float(value) for value in found))
+
+
 def _spread(name: str, belief: Normal) -> Normal:
     # the mean of exp(normal) is exp(mean + variance / 2)
     lower = 0.5 * (SPREAD**2 - 1.0) * belief.sd**2 if name in GROWING else 0.0
@@ -109,7 +126,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "table", type=Path, nargs="?", help="the default is the shipped table of facts"
+        "table", type=Path, nargs="?", help="the default is reference_throughputs.csv"
     )
     beliefs = learn(
         read_reference_throughputs(parser.parse_args().table), rng=np.random.default_rng(0)

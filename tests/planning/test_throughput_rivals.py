@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
+from benchmarks.throughput.learn import learn_walk
 from benchmarks.throughput.parts import PartLaw, PartSeconds, fit_part, run_seconds
 from hpo.errors import EvidenceError
 from hpo.extrapolation.inference.intervals import Interval
@@ -71,7 +72,7 @@ def test_the_walks_spreads_are_learnt_back() -> None:
                 log += rng.standard_normal() * np.sqrt(gaps @ np.exp([-4.0, -3.0]))
             rows.append(Measurement(n, b, n * float(np.exp(log))))
         series.append(rows)
-    found = linear.learn_walk(series)
+    found = learn_walk(series)
     assert found.log_accelerators == pytest.approx(-2.0, abs=0.15)
     assert found.log_local_batch == pytest.approx(-1.5, abs=0.15)
 

@@ -7,15 +7,7 @@ perfect, and how far below the critical batch they start carries over from one w
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-Beliefs = TypeVar("Beliefs", bound="DataclassInstance")
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -24,33 +16,6 @@ class Normal:
 
     mean: float
     sd: float
-
-
-def pool_all(
-    start: Beliefs, believed: Sequence[Mapping[str, Normal]], start_counts: float
-) -> Beliefs:
-    """Return a dataclass of beliefs, each pooled over many series; ``start`` counts as ``start_counts`` of them."""
-    return replace(
-        start,
-        **{
-            name: pool(getattr(start, name), [each[name] for each in believed], start_counts)
-            for name in names(start)
-        },
-    )
-
-
-def names(beliefs: DataclassInstance) -> list[str]:
-    """Return the names of the fields that hold a belief."""
-    return [one.name for one in fields(beliefs) if isinstance(getattr(beliefs, one.name), Normal)]
-
-
-def pool(start: Normal, believed: Sequence[Normal], start_counts: float) -> Normal:
-    """The belief for a new series: the spread within and between those seen and ``start``, worth ``start_counts``."""
-    count = len(believed) + start_counts
-    mean = (sum(one.mean for one in believed) + start_counts * start.mean) / count
-    squares = sum((one.mean - mean) ** 2 + one.sd**2 for one in believed)
-    squares += start_counts * (start.sd**2 + (start.mean - mean) ** 2)
-    return Normal(mean, math.sqrt(squares / count))
 
 
 @dataclass(frozen=True)
@@ -83,7 +48,7 @@ class AdamPriors:
 class Priors:
     """Beliefs on the law of the epochs and on the scatter around it; natural logarithms.
 
-    The defaults are what ``python -m benchmarks.extrapolation.learn`` learns from the shipped reference points.
+    The defaults are what ``python -m benchmarks.extrapolation.learn`` learns from published reference points.
     """
 
     log_critical_over_first: Normal = Normal(2.73, 1.70)

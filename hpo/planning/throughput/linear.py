@@ -21,7 +21,6 @@ from hpo.planning.throughput.rows import Measurement
 
 Array: TypeAlias = NDArray[np.float64]
 
-START = WalkPriors(-3.0, -2.0, -3.5)
 DISTANT = (
     1e3  # the variance at the origin, large compared with all increments: the level absorbs it
 )
@@ -55,22 +54,6 @@ def log_throughput(
     return float(level + gaps @ weight + math.log(accelerators)), math.sqrt(
         max(float(variance), 0.0)
     )
-
-
-def learn_walk(series: Sequence[Sequence[Measurement]]) -> WalkPriors:
-    """Maximize the posterior of the standard deviations over ``series``, with a normal prior at START with sd 1."""
-    from scipy.optimize import minimize
-
-    start = np.array([START.log_accelerators, START.log_local_batch, START.log_scatter])
-
-    def loss(values: Array) -> float:
-        walk = WalkPriors(*(float(value) for value in values))
-        return 0.5 * float(((values - start) ** 2).sum()) - sum(
-            log_evidence(rows, walk) for rows in series
-        )
-
-    found = minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-3}).x
-    return WalkPriors(*(float(value) for value in found))
 
 
 def _fit(rows: Sequence[Measurement], walk: WalkPriors) -> tuple[Array, Array, float]:

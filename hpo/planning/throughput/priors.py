@@ -47,7 +47,7 @@ class Beliefs:
     linear_share: float = 0.12
 
 
-# learnt by `python -m benchmarks.throughput.learn` from the shipped table of published runs
+# learnt by `python -m benchmarks.throughput.learn` from a table of published runs
 PRIORS = Beliefs(
     StepPriors(
         log_fixed=Normal(-3.37, 1.64),

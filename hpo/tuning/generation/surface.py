@@ -54,15 +54,6 @@ class Places:
             self.coordinates[which], self.rates[which], self.warmup[which], self.log_batch[which]
         )
 
-    def with_more(self, other: Places) -> Places:
-        """Return these places followed by the others."""
-        return Places(
-            np.vstack([self.coordinates, other.coordinates]),
-            np.concatenate([self.rates, other.rates]),
-            np.concatenate([self.warmup, other.warmup]),
-            np.concatenate([self.log_batch, other.log_batch]),
-        )
-
 
 @dataclass(frozen=True)
 class Trained:
