@@ -32,9 +32,9 @@ from trainers.begin import begin_training
 from trainers.report import ConvergencePoint
 from trainers.schedules.batch_size import BatchByNoise
 from trainers.workloads.noisy_quadratic.dynamics import Array
-from trainers.workloads.noisy_quadratic.problem import Problem
+from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 
-PROBLEM = Problem(modes=100, noise_scale=32.0)
+PROBLEM = QuadraticProblem(modes=100, noise_scale=32.0)
 TARGET_SHARE = 0.05
 """The target as a share of the initial loss."""
 RATES = np.geomspace(0.02, 1.0, 40)

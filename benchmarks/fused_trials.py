@@ -20,7 +20,7 @@ from search_spaces.settings import TrainingSettings
 from trainers import Target, TrainingJob
 from trainers.distributed.single import SingleProcess
 from trainers.fused import FusedTrainings
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.numerics.memory import keep_freed_memory
 from trainers.workloads.resnet.task import ResNetWorkload
 from trainers.workloads.workload import Batch
@@ -94,7 +94,7 @@ def measure(name: str, trials: int, rounds: int, device: torch.device) -> tuple[
     workload = Digits(network)
     groups = [
         [
-            Training(job(number, batch), SingleProcess(device), workload=workload)
+            SynchronousTraining(job(number, batch), SingleProcess(device), workload=workload)
             for number in range(trials)
         ]
         for _ in range(2)

@@ -38,10 +38,10 @@ from benchmarks import gpu_throughput
 from benchmarks.input_limited import write_images
 from search_spaces.settings import TrainingSettings
 from trainers.begin import begin_training
-from trainers.distributed.device import DEVICES, choose_device, configure, gpus
+from trainers.distributed.device import DEVICES, choose_device, configure_gpu, gpu_count
 from trainers.distributed.single import SingleProcess
 from trainers.job import Target, TrainingJob
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.numerics.normalization import GhostBatchNorm
 from trainers.optimizers import make_optimizer
 from trainers.workloads.resnet.model import build_resnet
@@ -126,7 +126,7 @@ def _trained(
         evaluations_per_epoch=1,
     )
     training = begin_training(job, SingleProcess(device))
-    assert isinstance(training, Training)
+    assert isinstance(training, SynchronousTraining)
     found = [training.advance().train_loss for _ in range(epochs)]
     weights = [each.detach().double().cpu().flatten() for each in training.model.parameters()]
     return found, torch.cat(weights)
@@ -156,7 +156,7 @@ def _plain_step(check: Check, model_name: str, batch: int, precision: str) -> Ca
     group = math.gcd(gpu_throughput.LARGEST_GROUP, batch)
     model = workload.build_model(TrainingSettings(normalization_batch_size=group))
     model = _with_batch_norm(model).to(check.device).train()
-    configure(check.device, precision)
+    configure_gpu(check.device, precision)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=1e-4, momentum=0.9, weight_decay=1e-4, fused=True
     )
@@ -202,7 +202,7 @@ def input_(check: Check) -> None:
             evaluations_per_epoch=1,
         )
         run = begin_training(job, SingleProcess(check.device))
-        assert isinstance(run, Training)
+        assert isinstance(run, SynchronousTraining)
         indices = torch.arange(min(64, count))
         decoding = check.seconds_of(
             lambda: run.workload.training_batch(indices, torch.zeros_like(indices), 0)
@@ -252,7 +252,7 @@ def workers(check: Check) -> None:
             seed=0,
             epochs=1,
         ).save(Path(folder, "job.json"))
-        for number in (1, 1 + (gpus() if on_gpu else 1)):
+        for number in (1, 1 + (gpu_count() if on_gpu else 1)):
             command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}"]
             job = [f"{folder}/job.json", "--report", f"{folder}/{number}.jsonl"]
             options = ["--backend", "torch", "--device", check.device.type, "--timeout", "60"]

@@ -141,7 +141,7 @@ def feed(folder: Path, decoder: str, *, prepare: bool = False) -> Iterator[int]:
     import torch
 
     from trainers.distributed.sampling import SampleStream
-    from trainers.loop.prefetch import prefetched
+    from trainers.loop.prefetch import prefetch_results
     from trainers.workloads import load_workload
 
     workload = load_workload(
@@ -157,7 +157,9 @@ def feed(folder: Path, decoder: str, *, prepare: bool = False) -> Iterator[int]:
             yield lambda indices=indices, epochs=epochs: workload.training_batch(indices, epochs, 0)
 
     torch.set_num_threads(1)
-    for batch in prefetched(asked(), workload.prefetched_batches, workload.concurrent_batches):
+    for batch in prefetch_results(
+        asked(), workload.prefetched_batches, workload.concurrent_batches
+    ):
         images, _ = workload.prepare(batch) if prepare else batch
         yield len(images)
 

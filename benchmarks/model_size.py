@@ -36,7 +36,7 @@ from search_spaces.settings import TrainingSettings
 from search_spaces.techniques.parametrizations import PARAMETRIZATIONS
 from trainers.begin import begin_training
 from trainers.job import Target, TrainingJob
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 
 BATCH = 32
 CHECKED: Mapping[str, Mapping[str, Any]] = {
@@ -126,7 +126,7 @@ def coordinates(
     """Return the sizes of each of ``parts`` of a model on 16 evaluation samples, up to the first evaluation."""
     job = _job(workload, data, settings, seed=3)
     training = begin_training(replace(job, evaluations_per_epoch=evaluations_per_epoch))
-    assert isinstance(training, Training)
+    assert isinstance(training, SynchronousTraining)
     seen: dict[str, Tensor] = {}
     for name, module in parts(training.model).items():
         module.register_forward_hook(

@@ -22,14 +22,14 @@ from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSet
 from hpo.extrapolation.forecast import Forecast, forecast
 from hpo.extrapolation.inference.posterior import fit
 from trainers.workloads.noisy_quadratic.dynamics import (
-    apply,
+    apply_map,
+    initial_moments,
     make_update,
     many_steps,
     stability_limit,
-    start,
 )
-from trainers.workloads.noisy_quadratic.optimum import epochs_to_target, optimum
-from trainers.workloads.noisy_quadratic.problem import Problem
+from trainers.workloads.noisy_quadratic.optimum import epochs_to_target, quadratic_optimum
+from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 
 LADDER = (16, 32, 64, 128, 256)
 DISTANCES = (4, 16)
@@ -49,7 +49,7 @@ BUDGET = 4.0  # times the fewest epochs at the largest rung
 class Ladder:
     """One problem with its sweep; if ``momentum`` is None, it is tuned too."""
 
-    problem: Problem
+    problem: QuadraticProblem
     target_loss: float
     momentum: float | None
     evidence: Evidence
@@ -105,8 +105,8 @@ def make_ladder(seed: int, momentum: float | None) -> Ladder:
     rng = np.random.default_rng((seed, int(100 * (momentum if momentum is not None else 0.99))))
     problem, target = random_problem(rng, momentum=momentum or 0.0)
     typical = 0.9 if momentum is None else momentum
-    first = optimum(problem, target, LADDER[0], momentum=typical).learning_rate
-    budget = BUDGET * optimum(problem, target, LADDER[-1], momentum=typical).epochs
+    first = quadratic_optimum(problem, target, LADDER[0], momentum=typical).learning_rate
+    budget = BUDGET * quadratic_optimum(problem, target, LADDER[-1], momentum=typical).epochs
     limit = float(stability_limit(problem.curvature, momentum=typical))
     low, high = first / rng.uniform(2, 10), limit * rng.uniform(1.2, 4)
     trials = [
@@ -126,7 +126,7 @@ def make_ladder(seed: int, momentum: float | None) -> Ladder:
 
 
 def _rung(
-    problem: Problem,
+    problem: QuadraticProblem,
     target: float,
     batch: int,
     momentum: float | None,
@@ -192,7 +192,7 @@ def _log_lag(momentum: float | None, best: Observation | None, rng: np.random.Ge
 
 
 def _trial(
-    problem: Problem,
+    problem: QuadraticProblem,
     target: float,
     batch: int,
     rate: float,
@@ -227,7 +227,9 @@ def _trial(
     )
 
 
-def _noise_scale(problem: Problem, batch: int, rate: float, momentum: float, steps: int) -> float:
+def _noise_scale(
+    problem: QuadraticProblem, batch: int, rate: float, momentum: float, steps: int
+) -> float:
     """Return the gradient noise scale at the target, as the workload records it."""
     update = make_update(
         problem.curvature,
@@ -236,7 +238,9 @@ def _noise_scale(problem: Problem, batch: int, rate: float, momentum: float, ste
         global_batch_size=batch,
         momentum=momentum,
     )
-    moments, _ = apply(many_steps(update, max(steps, 1)), start(problem.initial_squares))
+    moments, _ = apply_map(
+        many_steps(update, max(steps, 1)), initial_moments(problem.initial_squares)
+    )
     return float(problem.noise.sum() / (moments[0] @ problem.curvature**2))
 
 
@@ -249,7 +253,9 @@ def cases(ladder: Ladder) -> Iterator[Case]:
         momentum = (
             ladder.momentum if ladder.momentum is not None else found.settings["momentum"].median
         )
-        best = optimum(ladder.problem, ladder.target_loss, batch, momentum=ladder.momentum)
+        best = quadratic_optimum(
+            ladder.problem, ladder.target_loss, batch, momentum=ladder.momentum
+        )
         epochs = ladder.epochs(batch, found.settings["learning_rate"].median, momentum)
         yield Case(
             ladder, found, best.epochs, best.learning_rate, epochs, _by_rule(ladder, distance)

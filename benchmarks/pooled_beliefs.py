@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.laws.priors import NormalPrior
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -16,7 +16,7 @@ Beliefs = TypeVar("Beliefs", bound="DataclassInstance")
 
 
 def pool_all(
-    start: Beliefs, believed: Sequence[Mapping[str, Normal]], start_counts: float
+    start: Beliefs, believed: Sequence[Mapping[str, NormalPrior]], start_counts: float
 ) -> Beliefs:
     """Return a dataclass of beliefs, each pooled over many series; ``start`` counts as ``start_counts`` of them."""
     return replace(
@@ -30,13 +30,15 @@ def pool_all(
 
 def names(beliefs: DataclassInstance) -> list[str]:
     """Return the names of the fields that hold a belief."""
-    return [one.name for one in fields(beliefs) if isinstance(getattr(beliefs, one.name), Normal)]
+    return [
+        one.name for one in fields(beliefs) if isinstance(getattr(beliefs, one.name), NormalPrior)
+    ]
 
 
-def pool(start: Normal, believed: Sequence[Normal], start_counts: float) -> Normal:
+def pool(start: NormalPrior, believed: Sequence[NormalPrior], start_counts: float) -> NormalPrior:
     """The belief for a new series: the spread within and between those seen and ``start``, worth ``start_counts``."""
     count = len(believed) + start_counts
     mean = (sum(one.mean for one in believed) + start_counts * start.mean) / count
     squares = sum((one.mean - mean) ** 2 + one.sd**2 for one in believed)
     squares += start_counts * (start.sd**2 + (start.mean - mean) ** 2)
-    return Normal(mean, math.sqrt(squares / count))
+    return NormalPrior(mean, math.sqrt(squares / count))

@@ -7,19 +7,21 @@ import dataclasses
 import numpy as np
 
 from trainers.workloads.noisy_quadratic.optimum import critical_batch_size, fewest_samples
-from trainers.workloads.noisy_quadratic.problem import Problem
+from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 
 CRITICAL_BATCH_SIZES = (2**4, 2**14)
 
 
-def random_problem(rng: np.random.Generator, *, momentum: float = 0.0) -> tuple[Problem, float]:
+def random_problem(
+    rng: np.random.Generator, *, momentum: float = 0.0
+) -> tuple[QuadraticProblem, float]:
     """Return a problem and its target loss.
 
     Spectrum exponent, number of modes and target are drawn; so are, log-uniformly, the critical batch size at this
     momentum, between 2^4 and 2^14 samples, and the fewest epochs to the target, between 5 and 40. Noise and epoch
     are then scaled to match: the samples to a target are proportional to the noise scale at each B / noise_scale.
     """
-    shape = Problem(
+    shape = QuadraticProblem(
         modes=int(rng.integers(100, 301)),
         curvature_exponent=float(rng.uniform(0.9, 1.5)),
         noise_scale=1.0,

@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from search_spaces.settings import TrainingSettings
 from trainers import Target, TrainingJob
 from trainers.distributed.single import SingleProcess
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.numerics.memory import keep_freed_memory
 from trainers.numerics.normalization import end_update, ghost_batch_norms
 from trainers.optimizers import Optimizer, make_optimizer
@@ -283,7 +283,9 @@ def side_by_side(
     by_hand: HandWritten, workload: Workload, *, measuring: bool
 ) -> Callable[[], tuple[float, float]]:
     """Run a round of both loops, alternating updates; return the seconds of the hand-written one and the trainer's."""
-    training = Training(by_hand.job, SingleProcess(torch.device("cpu")), workload=workload)
+    training = SynchronousTraining(
+        by_hand.job, SingleProcess(torch.device("cpu")), workload=workload
+    )
     if not measuring:
         training.loader._every = sys.maxsize
         training.loader._measured = dict.fromkeys(training.loader._measured)
@@ -395,7 +397,7 @@ def operations(changes: dict[str, object], *, by_hand: bool) -> tuple[float, flo
         take_the_way_of_an_accelerator(loop.rule)
         following = (loop.update() for _ in itertools.count())
     else:
-        training = Training(job, SingleProcess(torch.device("cpu")), workload=_digits())
+        training = SynchronousTraining(job, SingleProcess(torch.device("cpu")), workload=_digits())
         training.model.train()
         take_the_way_of_an_accelerator(training.optimizer, training.adascale)
         following = map(training._update, itertools.count())

@@ -26,7 +26,7 @@ from hpo.errors import EvidenceError
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.past_runs.importers import IMPORTERS
 from hpo.past_runs.past_run import PastRun
-from hpo.planning.launchers import described, scheduler_of, script_of
+from hpo.planning.launchers import launcher_description, scheduler_of, script_of
 from hpo.planning.launchers.run import run_of
 from hpo.planning.launchers.script import Scheduler
 from hpo.planning.launchers.submit import SCRIPT
@@ -357,13 +357,13 @@ class SchedulerContract:
 
     def test_it_is_described(self) -> None:
         """It states its purpose and the manual that it follows."""
-        its = described(self.name)
+        its = launcher_description(self.name)
         assert its.about and its.source, "about and source must be given"
 
     def test_bash_takes_its_script(self) -> None:
         """The script of a plan, or a program in Python."""
         name, text = script_of(self._plan(), None, backend="torch")
-        assert name == described(self.name).script
+        assert name == launcher_description(self.name).script
         if name != SCRIPT:
             compile(text, name, "exec")
             return
@@ -385,7 +385,7 @@ class SchedulerContract:
 
     def test_its_sweeps_have_a_job_array(self) -> None:
         """It has one if sweeps may run there; the directives of an array precede the first command too."""
-        if not described(self.name).sweeps:
+        if not launcher_description(self.name).sweeps:
             return
         slot = SweepSlot(name="contract", nodes=1, slot_seconds=3600)
         made = scheduler_of(self.name, slot)

@@ -12,7 +12,7 @@ LONGEST = 200
 """The longest name that is compared: the time grows with the square of its length."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'budget'?`` for the known name nearest to ``name``, or "" if none is near."""
     if len(name) > LONGEST:
         return ""
@@ -21,6 +21,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def nearest_or_all(name: str, known: Iterable[str]) -> str:
-    """Like :func:`nearest`, but ``; there are adam, lars, sgd`` if none is near."""
+    """Like :func:`did_you_mean`, but ``; there are adam, lars, sgd`` if none is near."""
     known = sorted(known)
-    return nearest(name, known) or f"; there are {', '.join(known)}"
+    return did_you_mean(name, known) or f"; there are {', '.join(known)}"

@@ -72,7 +72,7 @@ class DamagedRow(StoreError):  # noqa: N818
         )
 
 
-def nearest(name: str, known: Iterable[str], kind: str) -> str:
+def nearest_or_all(name: str, known: Iterable[str], kind: str) -> str:
     """Return ``did you mean ...?``, or all known names, for the end of a message about an unknown name."""
     choices = sorted(known)
     near = difflib.get_close_matches(name, choices, n=1)

@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainers.command import exit_status, leave
+from trainers.command import end_process, exit_status
 from trainers.distributed.communicator import ALL_REDUCES, BACKENDS
 from trainers.distributed.device import COMPILE_VARIABLE, DEVICES, stay_near
 from trainers.job import TrainingJob
@@ -190,10 +190,10 @@ def _run(options: argparse.Namespace) -> int | None:
 
 
 def _run_program(job: TrainingJob, options: argparse.Namespace) -> int | None:
-    from trainers.workloads.program.launched import Nodes, run_program
+    from trainers.workloads.program.launched import ProgramNodes, run_program
 
     hosts = options.hosts.split(",")
-    nodes = Nodes(hosts, options.workers_per_node, options.port, options.attempt)
+    nodes = ProgramNodes(hosts, options.workers_per_node, options.port, options.attempt)
     with StopRequests(options.stop_file) as stop:
         ended = run_program(job, ReportFile(options.report), nodes, stop.asked)
     return None if ended else STOPPED
@@ -205,11 +205,11 @@ def _train(
     """Return whether the training ran to its end; False if it was stopped on the way."""
     training = _begin(job, communicator, options.data_path)
     if options.checkpoint is None:
-        from trainers.loop.restarts import finish
+        from trainers.loop.restarts import finish_training
 
         if communicator.rank == 0:
             report.start()
-        outcome: TrainingOutcome | None = finish(training, communicator, report.point)
+        outcome: TrainingOutcome | None = finish_training(training, communicator, report.point)
     else:
         outcome = _go_on(training, communicator, report, options)
     if communicator.rank == 0 and outcome is not None:
@@ -235,9 +235,9 @@ def _go_on(
     report: ReportFile,
     options: argparse.Namespace,
 ) -> TrainingOutcome | None:
-    from trainers.loop.restarts import resume
+    from trainers.loop.restarts import resume_from_checkpoint
 
-    resume(training, communicator, options.checkpoint)
+    resume_from_checkpoint(training, communicator, options.checkpoint)
     nodes = count_nodes(communicator, os.environ)
     if communicator.rank == 0:
         step = training.progress.step
@@ -268,4 +268,4 @@ def _show(training: AnyTraining, report: ReportFile) -> None:
 
 
 if __name__ == "__main__":
-    leave(main())
+    end_process(main())

@@ -140,7 +140,7 @@ def _own_address(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def main(arguments: list[str] | None = None) -> None:
+def run_agent_trials(arguments: list[str] | None = None) -> None:
     """Run torchrun with authenticated agents."""
     given = sys.argv[1:] if arguments is None else arguments
     if not given or given[0].startswith("-"):
@@ -168,4 +168,4 @@ def _with(settings: list[str], arguments: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    run_agent_trials()

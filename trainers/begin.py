@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trainers.errors import WorkloadError
 from trainers.job import TrainingJob
-from trainers.loop.restarts import finish, resume
+from trainers.loop.restarts import finish_training, resume_from_checkpoint
 from trainers.report import ConvergencePoint, TrainingOutcome
 from trainers.workloads import (
     AnyWorkload,
@@ -54,9 +54,9 @@ def begin_training(
         from trainers.asynchronous.training import AsynchronousTraining
 
         return AsynchronousTraining(job, communicator or SingleProcess(), workload=workload)
-    from trainers.loop.synchronous import Training
+    from trainers.loop.synchronous import SynchronousTraining
 
-    return Training(job, communicator or SingleProcess(), workload=workload)
+    return SynchronousTraining(job, communicator or SingleProcess(), workload=workload)
 
 
 def train(
@@ -72,5 +72,5 @@ def train(
     """
     training = begin_training(job, communicator)
     if checkpoint is not None:
-        resume(training, communicator, checkpoint)
-    return finish(training, communicator, report, checkpoint=checkpoint)
+        resume_from_checkpoint(training, communicator, checkpoint)
+    return finish_training(training, communicator, report, checkpoint=checkpoint)

@@ -30,7 +30,7 @@ def exit_status(
         return 1
 
 
-def leave(status: int) -> NoReturn:
+def end_process(status: int) -> NoReturn:
     """End this process; a failed one must not wait for its peers in an exit handler: the launcher ends them."""
     sys.stdout.flush()
     sys.stderr.flush()

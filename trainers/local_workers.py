@@ -27,7 +27,7 @@ from types import FrameType
 
 from trainers import lifeline
 from trainers.distributed.communicator import BACKENDS, STORE_FILE
-from trainers.private_files import umask
+from trainers.private_files import removed_permissions
 
 LOOK_SECONDS = 0.05
 GRACE_SECONDS = 5.0
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.workers < 1:
         parser.error(f"there must be at least 1 worker, but got {options.workers}")
-    os.umask(umask())
+    os.umask(removed_permissions())
     meeting = _over_file if options.backend == "torch" else _over_loopback
     with _Stop() as stop, meeting(options.workers) as environment:
         return _run(options.command, options.workers, environment, stop)

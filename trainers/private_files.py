@@ -15,7 +15,7 @@ DEFAULT_UMASK = 0o077
 LOCK_POLL_SECONDS = 0.05
 
 
-def umask() -> int:
+def removed_permissions() -> int:
     """Return the permissions that are removed; ValueError if the variable is not an octal number."""
     text = os.environ.get(UMASK, "")
     try:
@@ -29,14 +29,14 @@ def umask() -> int:
 
 def open_private(path: str, flags: int) -> int:
     """An ``opener`` for :func:`open`: a new file is accessible only to its user; an existing one stays as it is."""
-    return os.open(path, flags, 0o666 & ~umask())
+    return os.open(path, flags, 0o666 & ~removed_permissions())
 
 
 def make_folder(path: Path) -> Path:
     """Create a folder and its missing parents, the new ones accessible only to their user."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     for each in reversed(missing):
-        each.mkdir(mode=0o777 & ~umask(), exist_ok=True)
+        each.mkdir(mode=0o777 & ~removed_permissions(), exist_ok=True)
     return path
 
 
@@ -44,7 +44,7 @@ def write_text(path: Path, text: str, *, executable: bool = False) -> None:
     """Write a text into a file accessible only to its user, even if others could read it before."""
     with open(path, "w", encoding="utf-8", opener=open_private) as file:
         file.write(text)
-    path.chmod((0o777 if executable else 0o666) & ~umask())
+    path.chmod((0o777 if executable else 0o666) & ~removed_permissions())
 
 
 def lock_file(file: IO[str] | IO[bytes] | int, wait_seconds: float | None = 0.0) -> None:

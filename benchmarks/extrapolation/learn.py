@@ -21,7 +21,7 @@ from benchmarks.pooled_beliefs import names, pool_all
 from hpo.extrapolation.evidence.evidence import Aggregate, Evidence
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.laws.adam_law import UNKNOWN
-from hpo.extrapolation.laws.priors import AdamPriors, Normal, Priors
+from hpo.extrapolation.laws.priors import AdamPriors, NormalPrior, Priors
 
 FACTS = Path(__file__).with_name("reference_points.csv")
 # The turn is a little sharper than the hyperbola's, and retuned recipes lose a little less than in proportion to B.
@@ -29,10 +29,10 @@ FACTS = Path(__file__).with_name("reference_points.csv")
 # hyperbola's end of that valley. How far below B_crit a ladder starts is its owner's choice: long flat ones exist, and
 # must not imply growth right beyond their end.
 START = Priors(
-    log_critical_over_first=Normal(3.0, 2.0),
-    log_sharpness=Normal(0.2, 0.25),
-    log_exponent=Normal(-0.15, 0.12),
-    log_recipe_scatter=Normal(-3.1, 0.4),
+    log_critical_over_first=NormalPrior(3.0, 2.0),
+    log_sharpness=NormalPrior(0.2, 0.25),
+    log_exponent=NormalPrior(-0.15, 0.12),
+    log_recipe_scatter=NormalPrior(-3.1, 0.4),
 )
 START_COUNTS = 10.0
 # Adam: the power of the rate lies between 1/2 and 1 (arXiv:1812.06162), an update counts less than its rate says, and N
@@ -40,20 +40,20 @@ START_COUNTS = 10.0
 # marginal likelihood is larger by e^10 than with a fall of 0 +- 0.35, by e^40 than with the surge, by e^150 than with a
 # power that continues, and each model size alone confirms it.
 START_OF_ADAM = AdamPriors(
-    growth_log_sharpness=Normal(0.2, 0.3),
-    growth_log_exponent=Normal(-0.15, 0.15),
-    log_low_over_critical=Normal(-3.0, 1.2),
-    log_low_power=Normal(-0.25, 0.3),
-    exponent=Normal(0.75, 0.25),
-    log_noise_over_best_batch=Normal(0.0, 0.5),
-    log_sharpness=Normal(0.3, 0.4),
-    fall=Normal(0.0, 0.1),
-    log_below=Normal(-0.7, 0.5),
-    log_above=Normal(-0.3, 0.5),
-    log_round=Normal(-0.7, 0.5),
-    log_margin=Normal(0.0, 0.8),
-    follow=Normal(-1.5, 1.5),
-    log_divergence_width=Normal(-2.0, 0.8),
+    growth_log_sharpness=NormalPrior(0.2, 0.3),
+    growth_log_exponent=NormalPrior(-0.15, 0.15),
+    log_low_over_critical=NormalPrior(-3.0, 1.2),
+    log_low_power=NormalPrior(-0.25, 0.3),
+    exponent=NormalPrior(0.75, 0.25),
+    log_noise_over_best_batch=NormalPrior(0.0, 0.5),
+    log_sharpness=NormalPrior(0.3, 0.4),
+    fall=NormalPrior(0.0, 0.1),
+    log_below=NormalPrior(-0.7, 0.5),
+    log_above=NormalPrior(-0.3, 0.5),
+    log_round=NormalPrior(-0.7, 0.5),
+    log_margin=NormalPrior(0.0, 0.8),
+    follow=NormalPrior(-1.5, 1.5),
+    log_divergence_width=NormalPrior(-2.0, 0.8),
 )
 START_COUNTS_OF_ADAM, ROUNDS_OF_ADAM = 2.0, 2
 ROUNDS = 3
@@ -105,12 +105,13 @@ def learn(series: Sequence[Series], *, rng: np.random.Generator) -> Priors:
     return priors
 
 
-def _believed(series: Series, priors: Priors, rng: np.random.Generator) -> dict[str, Normal]:
+def _believed(series: Series, priors: Priors, rng: np.random.Generator) -> dict[str, NormalPrior]:
     values = dict(fit(Evidence(aggregates=series.rows), rng=rng, priors=priors).values)
     first = min(row.global_batch_size for row in series.rows)
     values["log_critical_over_first"] = values["log_critical"] - np.log(first)
     return {
-        name: Normal(float(values[name].mean()), float(values[name].std())) for name in names(START)
+        name: NormalPrior(float(values[name].mean()), float(values[name].std()))
+        for name in names(START)
     }
 
 
@@ -127,7 +128,7 @@ def learn_adam(
                 continue  # the general law explains this sweep better, so it is uninformative about Adam's law
             believed.append(
                 {
-                    name: Normal(float(values[unknown].mean()), float(values[unknown].std()))
+                    name: NormalPrior(float(values[unknown].mean()), float(values[unknown].std()))
                     for name, unknown in UNKNOWN.items()
                 }
             )
@@ -143,7 +144,7 @@ def main() -> None:
     parser.add_argument("table", type=Path, nargs="?", help="the default is reference_points.csv")
     priors = learn(read_reference_points(parser.parse_args().table), rng=np.random.default_rng(0))
     for name in names(priors):
-        belief: Normal = getattr(priors, name)
+        belief: NormalPrior = getattr(priors, name)
         print(f"{name}: Normal({belief.mean:.2f}, {belief.sd:.2f})")
 
 

@@ -23,7 +23,7 @@ from hpo.extrapolation.forecast import epochs_band, forecast
 from hpo.extrapolation.inference.posterior import Posterior, fit
 from hpo.extrapolation.recommend import LOST, response_at
 from trainers.workloads.noisy_quadratic.dynamics import stability_limit
-from trainers.workloads.noisy_quadratic.optimum import epochs_to_target, optimum
+from trainers.workloads.noisy_quadratic.optimum import epochs_to_target, quadratic_optimum
 
 SERIES, SEEN = "resnet", 5
 SEED, MOMENTUM = 3, 0.0
@@ -71,7 +71,7 @@ def best_rate(ladder: Ladder, posterior: Posterior) -> Picture:
     response = law.response(posterior.values, np.log(batches))
     low, middle, high = np.exp(np.quantile(response.best, (0.05, 0.5, 0.95), axis=0))
     truth = [
-        optimum(ladder.problem, ladder.target_loss, float(batch)).learning_rate
+        quadratic_optimum(ladder.problem, ladder.target_loss, float(batch)).learning_rate
         for batch in batches[::3]
     ]
     limit = float(stability_limit(ladder.problem.curvature, momentum=MOMENTUM))
@@ -102,7 +102,7 @@ def best_rate(ladder: Ladder, posterior: Posterior) -> Picture:
 
 def price(ladder: Ladder, posterior: Posterior) -> Picture:
     """Draw the cost of each rate at 16 times the largest rung: the minimized expectation, and the truth."""
-    best = optimum(ladder.problem, ladder.target_loss, FAR, momentum=MOMENTUM)
+    best = quadratic_optimum(ladder.problem, ladder.target_loss, FAR, momentum=MOMENTUM)
     rates = best.learning_rate * np.geomspace(0.3, 2.0, 160)
     response = response_at(posterior, posterior.law("learning_rate"), float(np.log(FAR)), None)
     lost, risk = (

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from examples.own_workload.cells import Cells as OwnCells
-from search_spaces.names import nearest
+from search_spaces.names import did_you_mean
 from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError
 from trainers.numerics.normalization import GhostBatchNorm
@@ -44,7 +44,7 @@ class Images(ResNetWorkload):
         self.network = data.get("network", "resnet")
         if self.network not in NETWORKS:
             raise DataError(
-                f"there is no network {self.network!r}{nearest(str(self.network), NETWORKS)}"
+                f"there is no network {self.network!r}{did_you_mean(str(self.network), NETWORKS)}"
             )
         super().__init__({name: value for name, value in data.items() if name != "network"})
 

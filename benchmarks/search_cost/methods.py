@@ -18,8 +18,8 @@ from benchmarks.search_cost.simulation import (
     Training,
 )
 from hpo.extrapolation.evidence.evidence import ScaledSetting
-from hpo.tuning.generation.search import Search as OwnSearch
-from hpo.tuning.generation.search import SearchStep, Seen
+from hpo.tuning.generation.search import SearchStep, SeenTraining
+from hpo.tuning.generation.search import SettingsSearch as OwnSearch
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def searched(task: Task, seed: int, most: float) -> Iterator[Moment]:
         rate_exponent=1.0,
         seed=seed,
     )
-    seen: list[Seen] = []
+    seen: list[SeenTraining] = []
     while ledger.samples < most:
         step = search.next(seen)
         if step is None:
@@ -143,12 +143,12 @@ def searched(task: Task, seed: int, most: float) -> Iterator[Moment]:
         yield ledger.moment(use["learning_rate"], use["momentum"])
 
 
-def _seen(number: int, step: SearchStep, training: Training) -> Seen:
+def _seen(number: int, step: SearchStep, training: Training) -> SeenTraining:
     count = len(training.losses)
     epochs = [training.epochs * (at + 1) / count for at in range(count)]
     state = {"pruned": "paused", "censored": "paused"}.get(training.state, training.state)
     reached = training.epochs if state == "reached" else None
-    return Seen(
+    return SeenTraining(
         number,
         step.global_batch_size,
         step.settings,

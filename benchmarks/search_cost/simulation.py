@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from benchmarks.random_problem import random_problem
 from trainers.workloads.noisy_quadratic.dynamics import (
-    apply,
+    apply_map,
+    initial_moments,
     make_update,
     many_steps,
     stability_limit,
-    start,
 )
-from trainers.workloads.noisy_quadratic.optimum import epochs_to_target, optimum
-from trainers.workloads.noisy_quadratic.problem import Problem
+from trainers.workloads.noisy_quadratic.optimum import epochs_to_target, quadratic_optimum
+from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 
 LADDER = (16, 32, 64, 128, 256)
 TARGET_BATCH = 16 * LADDER[-1]
@@ -48,7 +48,7 @@ class Training:
 class Task:
     """One problem with its search space: learning rates in ``rates``, and momentum unless it is given."""
 
-    problem: Problem
+    problem: QuadraticProblem
     target_loss: float
     momentum: float | None
     rates: tuple[float, float]
@@ -72,7 +72,8 @@ class Task:
             return self.budgets[batch]
         momentum = 0.9 if self.momentum is None else self.momentum
         self.budgets[batch] = (
-            BUDGET * optimum(self.problem, self.target_loss, batch, momentum=momentum).epochs
+            BUDGET
+            * quadratic_optimum(self.problem, self.target_loss, batch, momentum=momentum).epochs
         )
         return self.budgets[batch]
 
@@ -97,7 +98,7 @@ class Task:
             global_batch_size=batch,
             momentum=momentum,
         )
-        map_, moments = many_steps(update, stride), start(problem.initial_squares)
+        map_, moments = many_steps(update, stride), initial_moments(problem.initial_squares)
         exact, epochs, losses = [problem.initial_loss], list[float](), list[float]()
         state = "censored"
         with np.errstate(over="ignore", invalid="ignore"):
@@ -106,7 +107,7 @@ class Task:
             ) or not epochs:
                 at = (len(epochs) + 1) / stretch
                 while len(exact) <= at + 1:
-                    moments, _ = apply(map_, moments)
+                    moments, _ = apply_map(map_, moments)
                     exact.append(float(problem.loss(moments[0])))
                 whole = int(at)
                 loss = exact[whole] + (at - whole) * (exact[whole + 1] - exact[whole])
@@ -143,8 +144,8 @@ def make_task(seed: int, momentum: float | None) -> Task:
     rng = np.random.default_rng((seed, int(100 * (momentum if momentum is not None else 0.99))))
     problem, target = random_problem(rng, momentum=momentum or 0.0)
     typical = 0.9 if momentum is None else momentum
-    first = optimum(problem, target, LADDER[0], momentum=typical).learning_rate
+    first = quadratic_optimum(problem, target, LADDER[0], momentum=typical).learning_rate
     limit = float(stability_limit(problem.curvature, momentum=typical))
     rates = first / rng.uniform(2, 10), limit * rng.uniform(1.2, 4)
-    best = optimum(problem, target, TARGET_BATCH, momentum=momentum).epochs
+    best = quadratic_optimum(problem, target, TARGET_BATCH, momentum=momentum).epochs
     return Task(problem, target, momentum, rates, best)

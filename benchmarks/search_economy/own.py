@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.search_economy import protocol
 from benchmarks.search_economy.protocol import Landscape
 from hpo.extrapolation.evidence.evidence import ScaledSetting
-from hpo.tuning.generation.search import Search, Seen
+from hpo.tuning.generation.search import SeenTraining, SettingsSearch
 
 IN_THE_LOSS = {"label_smoothing"}
 """Settings that change the loss function: if one is tuned, losses of different trainings are not comparable."""
@@ -22,7 +22,7 @@ class OwnSearch:
     def __init__(self, landscape: Landscape, seed: int) -> None:
         self._landscape, target = landscape, landscape.target_batch
         self._loss = not IN_THE_LOSS & set(landscape.ranges)
-        self._search = Search(
+        self._search = SettingsSearch(
             [*landscape.ladder, target],
             target,
             [
@@ -51,9 +51,9 @@ class OwnSearch:
         """Return its recommendation."""
         return self._search.recommendation(self._seen(seen))
 
-    def _seen(self, seen: Sequence[protocol.Seen]) -> list[Seen]:
+    def _seen(self, seen: Sequence[protocol.Seen]) -> list[SeenTraining]:
         return [
-            Seen(
+            SeenTraining(
                 each.number,
                 each.global_batch_size,
                 each.settings,

@@ -26,15 +26,15 @@ from benchmarks.simulated_machine.simulation import simulate
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.planning.machines import load_machine
-from hpo.planning.placement.epochs import quantiles
+from hpo.planning.placement.epochs import epoch_quantiles
 from hpo.planning.placement.rates import step_options
 from hpo.planning.plan import Plan
 from hpo.planning.timing.assumptions import STEP_VARIATION
 from hpo.planning.timing.costs import home_cost
-from hpo.planning.timing.failures import Failures
+from hpo.planning.timing.failures import NodeFailures
 from hpo.planning.timing.step_time import StepTime, expected_slowest, step_time
 from hpo.runs.results import StudyResult
-from trainers.workloads.noisy_quadratic.problem import Problem
+from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 from trainers.workloads.noisy_quadratic.steps import steps_to_target
 
 MACHINE, COST = "summit", "deeplabv3plus"
@@ -74,7 +74,7 @@ def cells(
     result: StudyResult, posterior: Posterior, runs: int, rng: np.random.Generator
 ) -> Iterator[Cell]:
     """Plan and simulate every place at every failure rate."""
-    problem = Problem.from_data(dict(result.spec.data))
+    problem = QuadraticProblem.from_data(dict(result.spec.data))
     for batch, nodes in PLACES:
         forecast = hpo.forecast(result, batch, posterior)
         for node_hours in NODE_HOURS:
@@ -114,8 +114,8 @@ def simulated(
 ) -> Iterator[tuple[float, int]]:
     """Return seconds and failures of runs, each on a machine whose figures are drawn from their intervals."""
     step = modelled(plan)
-    variations = quantiles(STEP_VARIATION, 101)
-    slower = quantiles(
+    variations = epoch_quantiles(STEP_VARIATION, 101)
+    slower = epoch_quantiles(
         Interval(1.0, step.total.low / step.total.median, step.total.high / step.total.median), 101
     )
     scatter = STEP_VARIATION.median * step.compute * expected_slowest(plan.workers)
@@ -131,7 +131,7 @@ def simulated(
             ranks=plan.workers,
             nodes=plan.nodes,
             coefficient_of_variation=variation,
-            failures=Failures(node_hours),
+            failures=NodeFailures(node_hours),
             rng=rng,
         )
         yield found.seconds, found.failures

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from hpo.planning.timing.failures import Failures
+from hpo.planning.timing.failures import NodeFailures
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def simulate(
     ranks: int,
     nodes: int,
     coefficient_of_variation: float,
-    failures: Failures,
+    failures: NodeFailures,
     rng: np.random.Generator,
     updates_between_checkpoints: int | None = None,
 ) -> SimulatedRun:

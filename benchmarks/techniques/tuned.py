@@ -13,7 +13,7 @@ from typing import Any
 
 import hpo
 from benchmarks.techniques.workloads import Images
-from hpo.runs.results import SweptConfiguration, candidates
+from hpo.runs.results import SweptConfiguration, race_candidates_of_study
 
 SEEDS = 3
 _WARMUP = {"uniform": [0, 5], "role": "scaled"}
@@ -83,7 +83,11 @@ def rows(images: Images, folder: Path) -> Iterator[tuple[str, int, SweptConfigur
         spec = spec_of(technique, images)
         result = hpo.run_study(spec, f"sqlite:///{folder}/techniques.db", folder=folder / "work")
         for batch in spec.ladder:
-            yield technique, batch * growth(technique), most_seeds(candidates(result.trials, batch))
+            yield (
+                technique,
+                batch * growth(technique),
+                most_seeds(race_candidates_of_study(result.trials, batch)),
+            )
 
 
 def most_seeds(found: list[SweptConfiguration]) -> SweptConfiguration | None:

@@ -13,7 +13,7 @@ from benchmarks.throughput.families import GENERATIONS, Case, generation
 from benchmarks.throughput.learn import ThroughputSeries, learn
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.throughput import Measurement, fit_throughput
-from hpo.planning.throughput.priors import Beliefs
+from hpo.planning.throughput.priors import ThroughputPriors
 
 Forecaster: TypeAlias = Callable[[Case], Interval]
 
@@ -49,7 +49,7 @@ def step_model(
     left_out: Callable[[ThroughputSeries, ThroughputSeries], bool],
     *,
     nodes_known: bool = True,
-    learnt: dict[tuple[str, ...], Beliefs] | None = None,
+    learnt: dict[tuple[str, ...], ThroughputPriors] | None = None,
 ) -> Forecaster:
     """Return the step model with priors learnt from the ``reference`` series that ``left_out(series, case's)`` spares.
 
@@ -76,7 +76,7 @@ def year(series: ThroughputSeries) -> int:
 
 def forecasters(reference: Sequence[ThroughputSeries]) -> Mapping[str, Forecaster]:
     """Return all forecasters, by name."""
-    learnt: dict[tuple[str, ...], Beliefs] = {}
+    learnt: dict[tuple[str, ...], ThroughputPriors] = {}
 
     def beliefs(
         left_out: Callable[[ThroughputSeries, ThroughputSeries], bool], *, nodes_known: bool = True

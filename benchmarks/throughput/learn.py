@@ -25,22 +25,22 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from benchmarks.pooled_beliefs import pool_all
-from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.laws.priors import NormalPrior
 from hpo.planning.throughput.linear import log_evidence
 from hpo.planning.throughput.posterior import fit_steps
-from hpo.planning.throughput.priors import Beliefs, StepPriors, WalkPriors
+from hpo.planning.throughput.priors import StepPriors, ThroughputPriors, WalkPriors
 from hpo.planning.throughput.rows import Measurement
 
 FACTS = Path(__file__).with_name("reference_throughputs.csv")
 START = StepPriors(
-    log_fixed=Normal(-3.0, 1.5),
-    fixed_logit=Normal(-1.0, 1.0),
-    log_intra=Normal(-3.0, 1.5),
-    log_inter=Normal(-3.0, 1.5),
-    log_latency=Normal(-4.0, 1.5),
-    log_straggler=Normal(-5.0, 1.5),
-    log_shared=Normal(-8.0, 2.0),
-    log_scatter=Normal(-3.9, 0.5),
+    log_fixed=NormalPrior(-3.0, 1.5),
+    fixed_logit=NormalPrior(-1.0, 1.0),
+    log_intra=NormalPrior(-3.0, 1.5),
+    log_inter=NormalPrior(-3.0, 1.5),
+    log_latency=NormalPrior(-4.0, 1.5),
+    log_straggler=NormalPrior(-5.0, 1.5),
+    log_shared=NormalPrior(-8.0, 2.0),
+    log_scatter=NormalPrior(-3.9, 0.5),
 )
 START_OF_WALK = WalkPriors(-3.0, -2.0, -3.5)
 START_COUNTS = 6.0
@@ -79,7 +79,7 @@ def read_reference_throughputs(path: Path | None = None) -> list[ThroughputSerie
     return [ThroughputSeries(name, origin, rows) for (name, origin), rows in found.items()]
 
 
-def learn(series: Sequence[ThroughputSeries], *, rng: np.random.Generator) -> Beliefs:
+def learn(series: Sequence[ThroughputSeries], *, rng: np.random.Generator) -> ThroughputPriors:
     """Learn priors from ``series``."""
     priors = START
     for _ in range(ROUNDS):
@@ -87,7 +87,7 @@ def learn(series: Sequence[ThroughputSeries], *, rng: np.random.Generator) -> Be
     step = StepPriors(
         **{one.name: _spread(one.name, getattr(priors, one.name)) for one in fields(StepPriors)}
     )
-    return Beliefs(step, learn_walk([one.rows for one in series]))
+    return ThroughputPriors(step, learn_walk([one.rows for one in series]))
 
 
 def learn_walk(series: Sequence[Sequence[Measurement]]) -> WalkPriors:
@@ -104,18 +104,18 @@ def learn_walk(series: Sequence[Sequence[Measurement]]) -> WalkPriors:
     return WalkPriors(*(float(value) for value in found))
 
 
-def _spread(name: str, belief: Normal) -> Normal:
+def _spread(name: str, belief: NormalPrior) -> NormalPrior:
     # the mean of exp(normal) is exp(mean + variance / 2)
     lower = 0.5 * (SPREAD**2 - 1.0) * belief.sd**2 if name in GROWING else 0.0
-    return Normal(belief.mean - lower, SPREAD * belief.sd)
+    return NormalPrior(belief.mean - lower, SPREAD * belief.sd)
 
 
 def _believed(
     series: ThroughputSeries, priors: StepPriors, rng: np.random.Generator
-) -> dict[str, Normal]:
+) -> dict[str, NormalPrior]:
     values = fit_steps(series.rows, None, priors, rng, particles=PARTICLES).values
     return {
-        one.name: Normal(float(values[one.name].mean()), float(values[one.name].std()))
+        one.name: NormalPrior(float(values[one.name].mean()), float(values[one.name].std()))
         for one in fields(StepPriors)
     }
 
@@ -132,7 +132,7 @@ def main() -> None:
         read_reference_throughputs(parser.parse_args().table), rng=np.random.default_rng(0)
     )
     for one in fields(StepPriors):
-        belief: Normal = getattr(beliefs.step, one.name)
+        belief: NormalPrior = getattr(beliefs.step, one.name)
         print(f"{one.name}: Normal({belief.mean:.2f}, {belief.sd:.2f})")
     walk = beliefs.walk
     found = walk.log_accelerators, walk.log_local_batch, walk.log_scatter

@@ -17,7 +17,7 @@ SILENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Address:
+class ServerAddress:
     """A server's URL and a token; its repr hides the token."""
 
     url: str
@@ -34,7 +34,7 @@ class Address:
         return {"Authorization": f"Bearer {self.token}", "Accept": "application/json"}
 
 
-def address(url: str | None, token: str | None) -> Address:
+def server_address(url: str | None, token: str | None) -> ServerAddress:
     """Return the address; RequestError or AuthenticationError if a part is missing or invalid."""
     url = (url or os.environ.get("HPO_SERVER", "")).strip()
     token = (token or os.environ.get("HPO_TOKEN", "")).strip()
@@ -55,4 +55,4 @@ def address(url: str | None, token: str | None) -> Address:
             "a token must have only visible ASCII characters; this one was not copied "
             "completely, or contains extra text"
         )
-    return Address(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", token)
+    return ServerAddress(f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", token)

@@ -22,7 +22,7 @@ import httpx
 
 from hpo.client import calls
 from hpo.client import transport as carrier
-from hpo.client.address import address
+from hpo.client.address import server_address
 from hpo.client.calls import OnEvent, WaitPolicy
 from hpo.client.event_stream import EventStream
 from hpo.client.protocol import NoResponse, Pause, ServerResponse, Steps, join
@@ -52,7 +52,7 @@ class AsyncClient:
         retries: RetryPolicy | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._address = address(url, token)
+        self._address = server_address(url, token)
         self._retries = retries or RetryPolicy()
         self._http = httpx.AsyncClient(**carrier.options(self._address), transport=transport)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo.ask_and_tell.messages import Asked, Verdict
-from hpo.client.protocol import Pause, Request, ServerResponse, Steps, get, join
+from hpo.client.protocol import ClientRequest, Pause, ServerResponse, Steps, get_request, join
 from hpo.client.records import (
     PLAN_FILES,
     RemoteDesign,
@@ -74,7 +74,7 @@ def submit(
     body |= {"for_agents": True} if for_agents else {}
     key = idempotency_key or hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     answer = yield from ask(
-        Request(
+        ClientRequest(
             "POST", join("studies"), body=body, headers={"Idempotency-Key": key}, repeatable=True
         ),
         retries,
@@ -84,7 +84,7 @@ def submit(
 
 def status(retries: RetryPolicy, name: str) -> Steps[StudyStatus]:
     """The state of a study."""
-    return StudyStatus.of((yield from ask(get("studies", name), retries)).document)
+    return StudyStatus.of((yield from ask(get_request("studies", name), retries)).document)
 
 
 def studies(retries: RetryPolicy, **filters: str | None) -> Steps[list[StudyStatus]]:
@@ -98,7 +98,7 @@ def studies(retries: RetryPolicy, **filters: str | None) -> Steps[list[StudyStat
 def cancel(retries: RetryPolicy, name: str) -> Steps[StudyStatus]:
     """Cancel a study; idempotent."""
     answer = yield from ask(
-        Request("POST", join("studies", name, "cancel"), repeatable=True), retries
+        ClientRequest("POST", join("studies", name, "cancel"), repeatable=True), retries
     )
     return StudyStatus.of(answer.document)
 
@@ -113,19 +113,21 @@ def resume(
     """Queue an ended study again; a finished one needs a larger budget."""
     body: dict[str, Any] = {} if spec is None else {"spec": read_spec(spec).text}
     body |= {"retry_failed": True} if retry_failed else {}
-    answer = yield from ask(Request("POST", join("studies", name, "resume"), body=body), retries)
+    answer = yield from ask(
+        ClientRequest("POST", join("studies", name, "resume"), body=body), retries
+    )
     return StudyStatus.of(answer.document)
 
 
 def rename(retries: RetryPolicy, name: str, new: str) -> Steps[StudyStatus]:
     """Rename a study that is not running."""
-    request = Request("POST", join("studies", name, "rename"), body={"name": new})
+    request = ClientRequest("POST", join("studies", name, "rename"), body={"name": new})
     return StudyStatus.of((yield from ask(request, retries)).document)
 
 
 def delete(retries: RetryPolicy, name: str) -> Steps[None]:
     """Delete a study that is not running."""
-    yield from ask(Request("DELETE", join("studies", name)), retries)
+    yield from ask(ClientRequest("DELETE", join("studies", name)), retries)
 
 
 def wait(
@@ -208,7 +210,7 @@ def convergence(
         ]
     found: dict[int, dict[str, list[float | None]]] = {}
     for first in range(0, len(numbers), CURVES_AT_A_TIME):
-        request = get(
+        request = get_request(
             "studies",
             name,
             "convergence",
@@ -225,7 +227,7 @@ def forecast(
     retries: RetryPolicy, name: str, global_batch_size: int, *, budgets: Sequence[float]
 ) -> Steps[RemoteForecast]:
     """Return the forecast at one batch size."""
-    request = get(
+    request = get_request(
         "studies", name, "forecast", at=global_batch_size, budget_epochs=list(budgets) or None
     )
     answer = yield from ask(request, retries)
@@ -247,14 +249,18 @@ def plan(retries: RetryPolicy, name: str, options: Mapping[str, Any]) -> Steps[R
         for key, value in options.items()
         if value is not None
     }
-    answer = yield from ask(Request("POST", join("studies", name, "plans"), body=body), retries)
+    answer = yield from ask(
+        ClientRequest("POST", join("studies", name, "plans"), body=body), retries
+    )
     return (yield from _with_files(retries, answer.document))
 
 
 def plans(retries: RetryPolicy, name: str) -> Steps[list[RemotePlan]]:
     """Return the plans of a study with their files, oldest first."""
     found = []
-    for document in (yield from ask(get("studies", name, "plans"), retries)).document["plans"]:
+    for document in (yield from ask(get_request("studies", name, "plans"), retries)).document[
+        "plans"
+    ]:
         found.append((yield from _with_files(retries, document)))
     return found
 
@@ -264,7 +270,7 @@ def ask_trial(
 ) -> Steps[Asked]:
     """Ask for a trial; retries are safe, as the key makes them one request."""
     body = {"key": key, "holder": holder, "lease_seconds": lease_seconds}
-    request = Request("POST", join("studies", name, "trials"), body=body, repeatable=True)
+    request = ClientRequest("POST", join("studies", name, "trials"), body=body, repeatable=True)
     plain = (yield from ask(request, retries)).document
     return Asked(
         number=None if plain["trial"] is None else plain["trial"]["number"],
@@ -322,9 +328,9 @@ def release_trial(retries: RetryPolicy, name: str, number: int, *, key: str) -> 
     yield from ask(_about_trial(name, number, "release", {"key": key}), retries)
 
 
-def _about_trial(name: str, number: int, call: str, body: dict[str, Any]) -> Request:
+def _about_trial(name: str, number: int, call: str, body: dict[str, Any]) -> ClientRequest:
     path = join("studies", name, "trials", str(number), call)
-    return Request("POST", path, body=body, repeatable=True)
+    return ClientRequest("POST", path, body=body, repeatable=True)
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
@@ -337,13 +343,13 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 
 def document(retries: RetryPolicy, *path: str) -> Steps[Any]:
     """Return the JSON at a path below the API's root."""
-    return (yield from ask(get(*path), retries)).document
+    return (yield from ask(get_request(*path), retries)).document
 
 
 def _with_files(retries: RetryPolicy, document: Any) -> Steps[RemotePlan]:
     files = {}
     for name in PLAN_FILES:
-        answer = yield from ask(get("plans", document["plan"]["id"], name), retries)
+        answer = yield from ask(get_request("plans", document["plan"]["id"], name), retries)
         files[_file_name(answer, name)] = answer.content.decode()
     return RemotePlan.of(document, files)
 
@@ -360,7 +366,7 @@ def _pages(
     rows: list[Any] = []
     after = filters.get("after")
     while True:
-        request = get(*path, **{**filters, "after": after, "limit": PAGE})
+        request = get_request(*path, **{**filters, "after": after, "limit": PAGE})
         page = (yield from ask(request, retries)).document
         rows += page[key]
         after = page["next"]

@@ -25,7 +25,7 @@ from hpo.ask_and_tell.messages import LEASE_SECONDS, Asked, Verdict
 from hpo.ask_and_tell.trial import AskTell
 from hpo.client import calls
 from hpo.client import transport as carrier
-from hpo.client.address import address
+from hpo.client.address import server_address
 from hpo.client.calls import OnEvent, WaitPolicy
 from hpo.client.event_stream import EventStream
 from hpo.client.protocol import NoResponse, Pause, ServerResponse, Steps, join
@@ -60,7 +60,7 @@ class Client:
         retries: RetryPolicy | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._address = address(url, token)
+        self._address = server_address(url, token)
         self._retries = retries or RetryPolicy()
         self._http = httpx.Client(**carrier.options(self._address), transport=transport)
 

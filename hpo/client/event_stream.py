@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from hpo.client.protocol import NoResponse, Request, ServerResponse
+from hpo.client.protocol import ClientRequest, NoResponse, ServerResponse
 from hpo.client.records import RemoteEvent
 from hpo.client.retries import RetryPolicy, failure, may_repeat, retry_after
 from hpo.errors import ServiceError
@@ -35,10 +35,12 @@ class EventStream:
         self.ended = False
 
     @property
-    def request(self) -> Request:
+    def request(self) -> ClientRequest:
         """The request of the next connection."""
         headers = {"Accept": "text/event-stream", "Last-Event-ID": self._last_id}
-        return Request("GET", self._path, {"until_end": "true"}, headers=headers, repeatable=True)
+        return ClientRequest(
+            "GET", self._path, {"until_end": "true"}, headers=headers, repeatable=True
+        )
 
     def check(self, reply: ServerResponse) -> None:
         """Raise :class:`ServiceError` if the response is not an event stream."""

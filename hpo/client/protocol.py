@@ -1,6 +1,6 @@
 """The protocol between the calls and their transport: requests, responses and pauses, as data.
 
-A call is a generator that yields a :class:`Request` or a :class:`Pause` and is sent the outcome: a
+A call is a generator that yields a :class:`ClientRequest` or a :class:`Pause` and is sent the outcome: a
 :class:`ServerResponse` or :class:`NoResponse` for a request, None for a pause. It returns its result. So each call is
 written once for the blocking client, the asynchronous one, and tests without a network.
 """
@@ -18,7 +18,7 @@ Parameters = Mapping[str, str | int | float | bool | Sequence[str | int | float]
 
 
 @dataclass(frozen=True)
-class Request:
+class ClientRequest:
     """One request. If ``repeatable``, it may be sent again even though it may have arrived."""
 
     method: str
@@ -61,13 +61,13 @@ class Pause:
     seconds: float
 
 
-Step = Request | Pause
+Step = ClientRequest | Pause
 Steps = Generator[Step, ServerResponse | NoResponse | None, T]
 
 
-def get(*path: str | int, **parameters: Any) -> Request:
+def get_request(*path: str | int, **parameters: Any) -> ClientRequest:
     """Return a GET request, which may always be repeated. Each of ``path`` is one segment, with any characters."""
-    return Request(
+    return ClientRequest(
         "GET",
         join(*path),
         {name: value for name, value in parameters.items() if value is not None},

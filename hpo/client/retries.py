@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from hpo.client.errors import error_of_response
-from hpo.client.protocol import NoResponse, Pause, Request, ServerResponse, Steps
+from hpo.client.protocol import ClientRequest, NoResponse, Pause, ServerResponse, Steps
 from hpo.errors import UnreachableError
 
 REFUSED_UNSEEN = (429,)
@@ -40,7 +40,7 @@ class RetryPolicy:
         return max(longest * self.random.uniform(0.5, 1.0), retry_after)
 
 
-def ask(request: Request, retries: RetryPolicy) -> Steps[ServerResponse]:
+def ask(request: ClientRequest, retries: RetryPolicy) -> Steps[ServerResponse]:
     """Send a request until it is answered; raise the error of an error response."""
     attempt = 0
     while True:
@@ -54,7 +54,7 @@ def ask(request: Request, retries: RetryPolicy) -> Steps[ServerResponse]:
         yield Pause(retries.pause(attempt, retry_after(headers)))
 
 
-def may_repeat(request: Request, reply: ServerResponse | NoResponse | None) -> bool:
+def may_repeat(request: ClientRequest, reply: ServerResponse | NoResponse | None) -> bool:
     """Whether sending the request again is harmless and may help."""
     if isinstance(reply, ServerResponse):
         return reply.status in REFUSED_UNSEEN or (request.repeatable and reply.status in PASSING)
@@ -62,7 +62,7 @@ def may_repeat(request: Request, reply: ServerResponse | NoResponse | None) -> b
 
 
 def failure(
-    request: Request, reply: ServerResponse | NoResponse | None, attempts: int
+    request: ClientRequest, reply: ServerResponse | NoResponse | None, attempts: int
 ) -> Exception:
     """Return the error to raise for a request with this response, or without one."""
     if isinstance(reply, ServerResponse):

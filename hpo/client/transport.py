@@ -6,8 +6,8 @@ from typing import Any
 
 import httpx
 
-from hpo.client.address import ANSWER_SECONDS, CONNECT_SECONDS, SILENCE_SECONDS, Address
-from hpo.client.protocol import NoResponse, Request, ServerResponse
+from hpo.client.address import ANSWER_SECONDS, CONNECT_SECONDS, SILENCE_SECONDS, ServerAddress
+from hpo.client.protocol import ClientRequest, NoResponse, ServerResponse
 from hpo.errors import RequestError
 
 TIMEOUT = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
@@ -15,12 +15,12 @@ STREAM_TIMEOUT = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
-def options(address: Address) -> dict[str, Any]:
+def options(address: ServerAddress) -> dict[str, Any]:
     """Return the arguments of an httpx client."""
     return {"headers": dict(address.headers), "timeout": TIMEOUT, "follow_redirects": False}
 
 
-def arguments(address: Address, request: Request) -> dict[str, Any]:
+def arguments(address: ServerAddress, request: ClientRequest) -> dict[str, Any]:
     """Return httpx's arguments for one request."""
     return {
         "method": request.method,
@@ -47,7 +47,7 @@ def head_of(response: httpx.Response) -> ServerResponse:
     )
 
 
-def no_response(error: httpx.HTTPError | httpx.InvalidURL, address: Address) -> NoResponse:
+def no_response(error: httpx.HTTPError | httpx.InvalidURL, address: ServerAddress) -> NoResponse:
     """Convert a network error; raise RequestError if the request can never succeed."""
     if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
         raise RequestError(f"the URL of the server cannot be used: {error}") from error
@@ -65,7 +65,7 @@ def no_response(error: httpx.HTTPError | httpx.InvalidURL, address: Address) -> 
     )
 
 
-def _given(request: Request) -> dict[str, Any]:
+def _given(request: ClientRequest) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for name, value in request.parameters.items():
         if value is not None:

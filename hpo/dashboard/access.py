@@ -15,7 +15,7 @@ from storage.store import Store
 
 
 @dataclass(frozen=True)
-class Access:
+class PageAccess:
     """``reader`` is a dependency that admits callers who may read; the others may raise the server's errors.
 
     ``study(request, who, name)`` returns the study named in the path. ``laws(request, study)`` and

@@ -16,23 +16,30 @@ from hpo.dashboard.points import (
     by_state,
     epochs_ends,
     epochs_of,
-    height,
     metric_axis,
     metric_of,
     outcome_markers,
     outcome_texts,
     settings_lines,
-    spread,
+    spread_trials,
     step_aside,
-    thinned,
+    thin_trials,
+    trial_height,
 )
 from hpo.dashboard.size_figures import setting_over_sizes, sized_ladder
 from hpo.errors import EvidenceError
 from hpo.extrapolation.forecast import Band, Forecast, epochs_band, forecast, setting_band
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior
-from hpo.extrapolation.trust import regime
-from hpo.runs.formatting import answered, interval, number, readable, target, with_unit
+from hpo.extrapolation.trust import scaling_regime
+from hpo.runs.formatting import (
+    format_answer,
+    format_interval,
+    format_number,
+    format_target,
+    setting_words,
+    with_unit,
+)
 from hpo.runs.results import PlannedRun, StudyResult, SweptConfiguration, best_of_rungs
 from hpo.runs.study_forecast import past_forecasts
 from search_spaces.domains import Categorical
@@ -76,9 +83,9 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
         _add_band(figure, result, band, "epochs")
     if numbers:
         ends = _stretch(ends, [numbers.epochs_to_target.low, numbers.epochs_to_target.high])
-    for state, trials in by_state(thinned(result.trials)).items():
-        heights = [height(trial, ends[0]) for trial in trials]
-        add_trial_points(figure, result, trials, state, spread(result, trials), heights)
+    for state, trials in by_state(thin_trials(result.trials)).items():
+        heights = [trial_height(trial, ends[0]) for trial in trials]
+        add_trial_points(figure, result, trials, state, spread_trials(result, trials), heights)
     _add_best(figure, result, best, [candidate.need for candidate in best])
     if numbers:
         _add_forecast(
@@ -114,11 +121,11 @@ def _metric_ladder(result: StudyResult, posterior: Posterior | None) -> go.Figur
         band = epochs_band(posterior, _grid(result))
         drawn += [*band.low, *band.median, *band.high]
         _add_band(figure, result, band, name)
-    for state, trials in by_state(thinned(result.trials)).items():
+    for state, trials in by_state(thin_trials(result.trials)).items():
         known = [trial for trial in trials if metric_of(trial) is not None]
         heights = [metric_of(trial) or 0.0 for trial in known]
         drawn += heights if state is TrialState.CENSORED else []
-        add_trial_points(figure, result, known, state, spread(result, known), heights)
+        add_trial_points(figure, result, known, state, spread_trials(result, known), heights)
     _add_best(figure, result, best, told)
     if numbers and numbers.best:
         ends = numbers.best.interval
@@ -129,7 +136,7 @@ def _metric_ladder(result: StudyResult, posterior: Posterior | None) -> go.Figur
     _add_outcomes(figure, result)
     _set_batch_axis(figure, result)
     figure.update_yaxes(
-        title_text=f"best {style.plain(name)} within {number(question.epochs)} epochs",
+        title_text=f"best {style.plain(name)} within {format_number(question.epochs)} epochs",
         **metric_axis(question, drawn),
     )
     if not drawn:
@@ -156,20 +163,24 @@ def setting_against_batch(
         )
         axis = setting_axis(result, name, shown)
         return setting_over_sizes(result, name, numbers, axis, posterior)
-    figure = style.figure(f"{result.study.name}: {readable(name)} against batch size")
+    figure = style.figure(f"{result.study.name}: {setting_words(name)} against batch size")
     best = [*best_of_rungs(result.trials, result.spec.ladder, result.spec.question).values()]
     if posterior is not None and name in posterior.tuned:
-        _add_band(figure, result, setting_band(posterior, name, _grid(result)), readable(name))
-    for state, trials in by_state(thinned(result.trials)).items():
+        _add_band(figure, result, setting_band(posterior, name, _grid(result)), setting_words(name))
+    for state, trials in by_state(thin_trials(result.trials)).items():
         values = [value_of(trial.settings[name]) for trial in trials]
         reached = [trial.epochs_to_target for trial in trials if trial.epochs_to_target]
         look = _epochs_colours(reached) if state is TrialState.REACHED else {}
-        add_trial_points(figure, result, trials, state, spread(result, trials), values, **look)
+        add_trial_points(
+            figure, result, trials, state, spread_trials(result, trials), values, **look
+        )
     _add_best(
         figure, result, best, [value_of(candidate.settings.value(name)) for candidate in best]
     )
     if numbers and name in numbers.settings:
-        _add_forecast(figure, numbers.global_batch_size, numbers.settings[name], readable(name))
+        _add_forecast(
+            figure, numbers.global_batch_size, numbers.settings[name], setting_words(name)
+        )
     _add_outcomes(figure, result, name)
     _set_batch_axis(figure, result)
     figure.update_yaxes(title_text=with_unit(name), **setting_axis(result, name, _numbers(figure)))
@@ -225,7 +236,7 @@ def setting_axis(result: StudyResult, name: str, shown: Sequence[Any]) -> dict[s
 
 
 def _target(result: StudyResult) -> str:
-    return target(result.study.metric, result.study.threshold, result.study.higher_is_better)
+    return format_target(result.study.metric, result.study.threshold, result.study.higher_is_better)
 
 
 def _full_scale(result: StudyResult) -> int | None:
@@ -285,7 +296,8 @@ def _add_band(figure: go.Figure, result: StudyResult, band: Band, what: str) -> 
         if inside.sum() > 1:
             texts = [
                 style.lines(
-                    f"global batch size {number(batch)}", f"{what} {interval(Interval(*ends))}"
+                    f"global batch size {format_number(batch)}",
+                    f"{what} {format_interval(Interval(*ends))}",
                 )
                 for batch, *ends in columns[:, inside].T.tolist()
             ]
@@ -305,8 +317,8 @@ def _add_band(figure: go.Figure, result: StudyResult, band: Band, what: str) -> 
 def _answer(result: StudyResult, each: SweptConfiguration) -> str:
     question = result.spec.question
     if question.fixed:
-        return f"{question.answer} {answered(question, each.need)}"
-    return f"{number(each.need)} epochs to the target"
+        return f"{question.answer} {format_answer(question, each.need)}"
+    return f"{format_number(each.need)} epochs to the target"
 
 
 def _add_best(
@@ -319,7 +331,7 @@ def _add_best(
         return
     texts = [
         style.lines(
-            f"best settings at global batch size {number(each.global_batch_size)}",
+            f"best settings at global batch size {format_number(each.global_batch_size)}",
             f"{_answer(result, each)}, mean of {each.runs} {'seed' if each.runs == 1 else 'seeds'}",
             *settings_lines(each.settings.to_dict(), result.spec.search.names),
         )
@@ -337,7 +349,9 @@ def _add_best(
 
 
 def _add_forecast(figure: go.Figure, batch: int, ends: Interval, what: str) -> None:
-    text = style.lines(f"forecast at global batch size {number(batch)}", f"{what} {interval(ends)}")
+    text = style.lines(
+        f"forecast at global batch size {format_number(batch)}", f"{what} {format_interval(ends)}"
+    )
     figure.add_scatter(
         x=[batch],
         y=[ends.median],
@@ -389,7 +403,7 @@ def _steps_beside(run: PlannedRun) -> float:
 
 def _set_batch_axis(figure: go.Figure, result: StudyResult) -> None:
     batches, room = _batches(result), math.exp(step_aside(result))
-    drawn, all_trials = len(thinned(result.trials)), len(result.trials)
+    drawn, all_trials = len(thin_trials(result.trials)), len(result.trials)
     furthest = max((_steps_beside(run) + 0.3 for run in result.runs if run.outcomes), default=0.0)
     style.batch_axis(figure, batches, batches[0] / room, batches[-1] * room ** max(furthest, 1.0))
     if drawn < all_trials:
@@ -414,7 +428,7 @@ def _mark_critical(
     else:
         return
     low, high = (10**end for end in figure.layout.xaxis.range)
-    text = f"critical batch size {number(float(round(critical.median)))}"
+    text = f"critical batch size {format_number(float(round(critical.median)))}"
     label = {
         "text": text,
         "xref": "paper",
@@ -435,7 +449,7 @@ def _mark_critical(
         figure.add_annotation(label)
         return
     text = style.lines(
-        f"critical batch size {interval(critical)}",
+        f"critical batch size {format_interval(critical)}",
         "where the law needs about twice the minimum number of epochs",
     )
     figure.add_scatter(
@@ -458,7 +472,7 @@ def _name_regimes(figure: go.Figure, posterior: Posterior) -> None:
     """Label the regimes of the law (Shallue et al., arXiv:1811.03600) above the figure, each over its batches."""
     low, high = figure.layout.xaxis.range
     places = np.linspace(low, high, REGIME_STEPS)
-    names = [regime(posterior, 10.0**place) for place in places]
+    names = [scaling_regime(posterior, 10.0**place) for place in places]
     starts = [at for at, name in enumerate(names) if at == 0 or name != names[at - 1]]
     for start, stop in zip(starts, [*starts[1:], REGIME_STEPS], strict=True):
         if start:

@@ -16,16 +16,16 @@ from plotly import graph_objects as go
 from starlette.responses import Response
 
 from hpo.dashboard import figures, style
-from hpo.dashboard.access import Access
+from hpo.dashboard.access import PageAccess
 from hpo.dashboard.columns import trial_columns
-from hpo.dashboard.report import render
+from hpo.dashboard.report import render_report
 from hpo.dashboard.view import make_view
 from hpo.errors import EvidenceError, ExportError, PlanError, StudyNotFoundError
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.planning.machines import machine_names
 from hpo.planning.request import Objective
 from hpo.planning.timing.costs import cost_names
-from hpo.runs.formatting import prospects
+from hpo.runs.formatting import forecast_remarks
 from hpo.runs.importances import importance_order, importances
 from hpo.runs.repository import stored_job, stored_spec
 from hpo.runs.results import StudyForecast, StudyResult
@@ -77,7 +77,7 @@ class AnswerCache:
         return Response(made, media_type=JSON)
 
 
-def data_routes(access: Access) -> APIRouter:
+def data_routes(access: PageAccess) -> APIRouter:
     """Return routes under ``/api/v1`` for the pages only; they are not in the OpenAPI document and may change."""
     router = APIRouter(prefix="/api/v1", include_in_schema=False)
     reader, drawn, kept = Depends(access.reader), AnswerCache(48), AnswerCache(8)
@@ -165,7 +165,7 @@ def data_routes(access: Access) -> APIRouter:
             return _json(
                 {
                     "forecast": found.to_dict(),
-                    "prospects": prospects(found.numbers),
+                    "prospects": forecast_remarks(found.numbers),
                     **_planned(found, machine, nodes, minimise, slot_hours, cost),
                 }
             )
@@ -179,7 +179,7 @@ def data_routes(access: Access) -> APIRouter:
         def write() -> Response:
             study = access.study(request, who, name)
             result, posterior = _laws(access, request, study)
-            text = render(
+            text = render_report(
                 make_view(access.store(request), result, posterior, DATABASE), datetime.now(UTC)
             )
             stem = re.sub(r"[^A-Za-z0-9._-]+", "-", study.name).strip("-.") or "study"
@@ -221,7 +221,9 @@ def data_routes(access: Access) -> APIRouter:
     return router
 
 
-def _laws(access: Access, request: Request, study: Study) -> tuple[StudyResult, Posterior | None]:
+def _laws(
+    access: PageAccess, request: Request, study: Study
+) -> tuple[StudyResult, Posterior | None]:
     """Return the study with its laws, or None if there are too few trials for one; the trials are shown anyway."""
     result = access.result(request, study)
     if not result.answered:

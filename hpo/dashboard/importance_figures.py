@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from hpo.dashboard import style
 from hpo.errors import EvidenceError
 from hpo.runs.exports.optuna_study import BATCH_SIZE, optuna_study
-from hpo.runs.formatting import number, readable
+from hpo.runs.formatting import format_number, setting_words
 from hpo.runs.importances import LEAST_REACHED, LEAST_TRIALS, Importances, importance_order
 from hpo.runs.importances import importances as found_importances
 from hpo.runs.results import StudyResult
@@ -50,12 +50,12 @@ def importances(result: StudyResult, found: Sequence[Importances] | None = None)
     )
     for each in reversed(found):  # plotly draws the bars of a group from the bottom up
         batch = each.global_batch_size
-        label = "all" if batch is None else number(batch)
+        label = "all" if batch is None else format_number(batch)
         for column, shares in enumerate((each.fanova, each.ped_anova), start=1):
             values = [shares.get(name) for name in names]
             figure.add_bar(
                 x=values,
-                y=[readable(name) for name in names],
+                y=[setting_words(name) for name in names],
                 orientation="h",
                 name=label,
                 legendgroup=label,
@@ -130,9 +130,9 @@ def _text(name: str, share: float, of: Importances) -> str:
     where = (
         "over all batch sizes"
         if of.global_batch_size is None
-        else f"at global batch size {number(of.global_batch_size)}"
+        else f"at global batch size {format_number(of.global_batch_size)}"
     )
-    return style.lines(f"{readable(name)}: {share:.0%} {where}", f"of {of.trials} trainings")
+    return style.lines(f"{setting_words(name)}: {share:.0%} {where}", f"of {of.trials} trainings")
 
 
 def _study(result: StudyResult, global_batch_size: int | None) -> optuna.Study:
@@ -161,7 +161,7 @@ def _enough(result: StudyResult, global_batch_size: int | None, figure: go.Figur
 def _styled(
     result: StudyResult, what: str, batch: int | None, drawn: go.Figure | None = None
 ) -> go.Figure:
-    where = "" if batch is None else f" at global batch size {number(batch)}"
+    where = "" if batch is None else f" at global batch size {format_number(batch)}"
     empty = style.figure(f"{result.study.name}: {what}{where}")
     if drawn is None:
         return empty

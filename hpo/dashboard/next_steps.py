@@ -25,14 +25,14 @@ same command to continue the study."""
 
 
 @dataclass(frozen=True)
-class Step:
+class NextStep:
     """Something to do next; ``command`` is "" if there is none."""
 
     text: str
     command: str = ""
 
 
-def next_steps(view: StudyView) -> list[Step]:
+def next_steps(view: StudyView) -> list[NextStep]:
     """Return the next steps of a study in order; at least one."""
     result, storage = view.result, f"--storage {shlex.quote(view.storage)}"
     name = shlex.quote(result.study.name)
@@ -43,49 +43,49 @@ def next_steps(view: StudyView) -> list[Step]:
     if result.plan is not None:
         return _about_the_plan(result.plan, name, storage)
     if result.forecast is not None:
-        return [Step("Plan the full-scale run.", f"hpo plan {name} {storage}")]
+        return [NextStep("Plan the full-scale run.", f"hpo plan {name} {storage}")]
     if result.spec.full_scale is None:
         return [
-            Step(
+            NextStep(
                 "The study file has no full-scale batch size; forecast any batch size you need.",
                 f"hpo forecast {name} --at BATCH {storage}",
             )
         ]
-    return [Step(UNSURE, again)]
+    return [NextStep(UNSURE, again)]
 
 
-def _about_the_sweep(result: StudyResult, again: str, report: str) -> Step | None:
+def _about_the_sweep(result: StudyResult, again: str, report: str) -> NextStep | None:
     """Return the next step for a sweep that is incomplete or has no results; None if it has results."""
     states = {trial.state for trial in result.trials if trial.state.finished}
     if result.study.state is StudyState.RUNNING:
-        return Step("The sweep is still running; write this report again later.", report)
+        return NextStep("The sweep is still running; write this report again later.", report)
     if result.study.state in GOES_ON or not states:
         started = (
             "is not complete; run the same command to continue" if states else "has no results yet"
         )
-        return Step(f"The sweep {started}. The study file is at the end of this page.", again)
+        return NextStep(f"The sweep {started}. The study file is at the end of this page.", again)
     if states == {TrialState.DIVERGED}:
-        return Step(DIVERGED)
+        return NextStep(DIVERGED)
     if states == {TrialState.FAILED}:
-        return Step(FAILED, f"hpo trials {report.removeprefix('hpo report ')}")
+        return NextStep(FAILED, f"hpo trials {report.removeprefix('hpo report ')}")
     question = result.spec.question
     if any(question.need(trial) is not None for trial in result.trials):
         return None
-    return Step(UNFINISHED if question.fixed else MISSED)
+    return NextStep(UNFINISHED if question.fixed else MISSED)
 
 
-def _about_the_plan(run: PlannedRun, name: str, storage: str) -> list[Step]:
+def _about_the_plan(run: PlannedRun, name: str, storage: str) -> list[NextStep]:
     launch = f"hpo launch {run.plan.id} {storage}"
     if not run.outcomes:
         return [
-            Step(
+            NextStep(
                 "Launch the plan on this machine; its outcome is stored with the forecast.", launch
             )
         ]
     seed = max(outcome.seed for outcome in run.outcomes) + 1
     return [
-        Step("Launch the plan with another seed.", f"{launch} --seed {seed}"),
-        Step(
+        NextStep("Launch the plan with another seed.", f"{launch} --seed {seed}"),
+        NextStep(
             "Plan the run for another machine.",
             f"hpo plan {name} --machine MACHINE.yaml --nodes N {storage}",
         ),

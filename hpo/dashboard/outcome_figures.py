@@ -10,7 +10,7 @@ from plotly import graph_objects as go
 from hpo.dashboard import style
 from hpo.dashboard.points import metric_axis, outcome_markers, outcome_texts
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.runs.formatting import KIND_NAMES, interval, number
+from hpo.runs.formatting import KIND_NAMES, format_interval, format_number
 from hpo.runs.results import PlannedRun, StudyResult
 from storage.records import CalibrationRow
 
@@ -142,8 +142,8 @@ def calibration_of_time(rows: Sequence[CalibrationRow]) -> go.Figure:
             texts = [
                 style.lines(
                     f"plan {row.plan_id} of {row.study} on {row.machine}",
-                    f"predicted {interval(of)} seconds",
-                    f"observed {number(row.observed_seconds_mean)}",
+                    f"predicted {format_interval(of)} seconds",
+                    f"observed {format_number(row.observed_seconds_mean)}",
                 )
                 for row, of in zip(group, predicted, strict=True)
             ]
@@ -192,7 +192,8 @@ def _labels(runs: Sequence[PlannedRun]) -> list[str]:
     """Return a name for each run, with the batch size or the plan's number where needed to make it unique."""
     several = len({run.plan.global_batch_size for run in runs}) > 1
     names = [
-        KIND_NAMES[run.plan.kind] + (f" at {number(run.plan.global_batch_size)}" if several else "")
+        KIND_NAMES[run.plan.kind]
+        + (f" at {format_number(run.plan.global_batch_size)}" if several else "")
         for run in runs
     ]
     return [
@@ -202,7 +203,7 @@ def _labels(runs: Sequence[PlannedRun]) -> list[str]:
 
 
 def _add_interval(figure: go.Figure, ends: Interval, label: str, *, first: bool) -> None:
-    text = [style.lines(f"{label}: epochs to target {interval(ends)}")]
+    text = [style.lines(f"{label}: epochs to target {format_interval(ends)}")]
     figure.add_scatter(
         x=[ends.low, ends.high],
         y=[label, label],
@@ -244,9 +245,9 @@ def _add_rows(
     ]
     texts = [
         style.lines(
-            f"plan {row.plan_id} of {row.study}, global batch size {number(row.global_batch_size)}",
-            f"predicted {interval(ends)}, trust {row.trust or 'unknown'}",
-            f"observed {number(row.observed_epochs_mean)}, {row.reached} of {row.runs} runs "
+            f"plan {row.plan_id} of {row.study}, global batch size {format_number(row.global_batch_size)}",
+            f"predicted {format_interval(ends)}, trust {row.trust or 'unknown'}",
+            f"observed {format_number(row.observed_epochs_mean)}, {row.reached} of {row.runs} runs "
             "reached the target",
         )
         for row, ends in zip(rows, predicted, strict=True)

@@ -18,11 +18,19 @@ from hpo.dashboard.view import StudyView, curves_of
 from hpo.errors import EvidenceError, ExportError
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.runs.designs import designs
-from hpo.runs.formatting import KIND_NAMES, answered, interval, number, precise, readable, target
+from hpo.runs.formatting import (
+    KIND_NAMES,
+    format_answer,
+    format_interval,
+    format_metric_interval,
+    format_number,
+    format_target,
+    setting_words,
+)
 from hpo.runs.importances import importance_order, importances
 from hpo.runs.results import RULES_OF_THUMB, PlannedRun, StudyResult, best_of_rungs
 from hpo.runs.study_plan import full_scale_trade_offs
-from hpo.runs.verdict import verdicts
+from hpo.runs.verdict import rule_verdicts
 from hpo.study.sizes import full_point
 from storage.records import Outcome, PlanKind, TrialState
 
@@ -70,7 +78,7 @@ classes."""
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table of strings."""
 
     columns: tuple[str, ...]
@@ -78,7 +86,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Picture:
+class PagePicture:
     """A figure with its heading and how to read it."""
 
     key: str
@@ -94,23 +102,24 @@ def headline(result: StudyResult) -> str:
     numbers = result.forecast.numbers
     ends, best = numbers.epochs_to_target, numbers.best
     settings = ", ".join(
-        f"{readable(name)} {interval(each)}" for name, each in numbers.settings.items()
+        f"{setting_words(name)} {format_interval(each)}" for name, each in numbers.settings.items()
     )
     said = (
-        f"{number(ends.median)} epochs to {target_of(result)} (90 % interval {number(ends.low)} to {number(ends.high)})"
+        f"{format_number(ends.median)} epochs to {target_of(result)} "
+        f"(90 % interval {format_number(ends.low)} to {format_number(ends.high)})"
         if best is None
-        else f"{best.metric} {best.interval.median:.4g} within {number(best.epochs)} epochs "
+        else f"{best.metric} {best.interval.median:.4g} within {format_number(best.epochs)} epochs "
         f"(90 % interval {best.interval.low:.4g} to {best.interval.high:.4g})"
     )
     return (
-        f"At global batch size {number(numbers.global_batch_size)}: {said}"
+        f"At global batch size {format_number(numbers.global_batch_size)}: {said}"
         f"{' with ' + settings if settings else ''}."
     )
 
 
 def target_of(result: StudyResult) -> str:
     """The study's target: ``top1 ≥ 0.96``."""
-    return target(result.study.metric, result.study.threshold, result.study.higher_is_better)
+    return format_target(result.study.metric, result.study.threshold, result.study.higher_is_better)
 
 
 def progress(result: StudyResult) -> str:
@@ -128,7 +137,7 @@ def progress(result: StudyResult) -> str:
     return ". ".join([counted, *(str(each).capitalize() for each in result.keeping)])
 
 
-def runs_table(result: StudyResult) -> Table | None:
+def runs_table(result: StudyResult) -> PageTable | None:
     """Return forecast beside observed, for the forecast's plan and the rules of thumb; None without a plan."""
     if not result.runs:
         return None
@@ -137,20 +146,20 @@ def runs_table(result: StudyResult) -> Table | None:
         "settings from",
         "batch size",
         "workers",
-        *(readable(name) for name in scaled),
+        *(setting_words(name) for name in scaled),
         f"{result.spec.question.unit} forecast",
         f"{result.spec.question.unit} observed",
         "each run",
         "inside the interval",
     )
-    return Table(
+    return PageTable(
         columns,
         tuple(
             (
                 KIND_NAMES[run.plan.kind],
-                number(run.plan.global_batch_size),
-                number(run.plan.workers),
-                *(number(run.plan.job.settings.value(name)) for name in scaled),
+                format_number(run.plan.global_batch_size),
+                format_number(run.plan.workers),
+                *(format_number(run.plan.job.settings.value(name)) for name in scaled),
                 _forecast(run),
                 _observed(run),
                 _each(run),
@@ -163,11 +172,11 @@ def runs_table(result: StudyResult) -> Table | None:
 
 def _forecast(run: PlannedRun) -> str:
     if run.question.fixed:
-        return precise(run.plan.best.interval) if run.plan.best else "–"
-    return interval(run.plan.epochs) if run.plan.epochs else "–"
+        return format_metric_interval(run.plan.best.interval) if run.plan.best else "–"
+    return format_interval(run.plan.epochs) if run.plan.epochs else "–"
 
 
-def rungs_table(result: StudyResult) -> Table:
+def rungs_table(result: StudyResult) -> PageTable:
     """The rungs: how the trials ended, and the best settings of those that reached the target."""
     names, question = result.spec.search.names, result.spec.question
     shown = [state for state in TrialState if any(trial.state is state for trial in result.trials)]
@@ -178,7 +187,7 @@ def rungs_table(result: StudyResult) -> Table:
         *map(str, shown),
         question.answer if question.fixed else "best epochs",
         "seeds",
-        *(f"best {readable(name)}" for name in names),
+        *(f"best {setting_words(name)}" for name in names),
     )
     rows = []
     by_sizes = result.by_sizes()
@@ -190,20 +199,20 @@ def rungs_table(result: StudyResult) -> Table:
         each = best_of_rungs(trials, [batch], question).get(batch)
         rows.append(
             (
-                *(number(size) for _, size in point),
-                number(batch),
-                number(counts.total()),
-                *(number(counts[state]) for state in shown),
+                *(format_number(size) for _, size in point),
+                format_number(batch),
+                format_number(counts.total()),
+                *(format_number(counts[state]) for state in shown),
                 "–"
                 if each is None
-                else answered(question, each.need)
+                else format_answer(question, each.need)
                 if question.fixed
-                else number(each.need),
-                number(each.runs) if each else "–",
-                *(number(each.settings.value(name)) if each else "–" for name in names),
+                else format_number(each.need),
+                format_number(each.runs) if each else "–",
+                *(format_number(each.settings.value(name)) if each else "–" for name in names),
             )
         )
-    return Table(columns, tuple(rows))
+    return PageTable(columns, tuple(rows))
 
 
 def verdict(result: StudyResult) -> str:
@@ -221,7 +230,7 @@ def verdict(result: StudyResult) -> str:
         took = (
             f"came to {run.question.unit} {observed:.4g}"
             if fixed
-            else f"took {number(observed)} epochs"
+            else f"took {format_number(observed)} epochs"
         )
         said = f"The forecast's plan {took}, {place} its 90 % interval."
     rules = [
@@ -230,19 +239,23 @@ def verdict(result: StudyResult) -> str:
         if each.plan.kind in RULES_OF_THUMB
         and each.plan.global_batch_size == run.plan.global_batch_size
     ]
-    return " ".join([said, *(f"{line[0].upper()}{line[1:]}." for line in verdicts(run, rules))])
+    return " ".join(
+        [said, *(f"{line[0].upper()}{line[1:]}." for line in rule_verdicts(run, rules))]
+    )
 
 
-def pictures(view: StudyView) -> Iterator[Picture]:
+def pictures(view: StudyView) -> Iterator[PagePicture]:
     """Yield the figures of a study in reading order."""
     result, law = view.result, view.posterior
     ended = any(trial.state.finished for trial in result.trials)
     varied = result.spec.search.names if ended else ()
     if result.runs:
-        yield Picture("validation", "Forecast and observed", VALIDATION, figures.validation(result))
+        yield PagePicture(
+            "validation", "Forecast and observed", VALIDATION, figures.validation(result)
+        )
     shown = run_with_images(result)
     if shown is not None and shown[2].get("panels"):
-        yield Picture(
+        yield PagePicture(
             "sample-images",
             str(shown[2].get("title", "Predictions of the model")),
             f"{images_caption(*shown)} {SAMPLE_IMAGES}",
@@ -257,25 +270,25 @@ def pictures(view: StudyView) -> Iterator[Picture]:
     )
     if result.spec.sizes:
         ladder, setting = LADDER_OF_SIZES, SETTING_OF_SIZES
-    yield Picture("ladder", f"{answer} against {over}", ladder, figures.ladder(result, law))
+    yield PagePicture("ladder", f"{answer} against {over}", ladder, figures.ladder(result, law))
     if rows := weighed(result, law):
-        yield Picture(
+        yield PagePicture(
             "trade-offs",
             "Time, cost and epochs",
             TRADE_OFFS,
             figures.trade_offs(rows, f"{result.study.name}: trade-offs"),
         )
     for name in varied:
-        yield Picture(
+        yield PagePicture(
             f"batch-{name}",
-            f"{readable(name).capitalize()} against {over}",
+            f"{setting_words(name).capitalize()} against {over}",
             setting,
             figures.setting_against_batch(result, name, law),
         )
     for name in varied:
-        yield Picture(
+        yield PagePicture(
             f"response-{name}",
-            f"{answer if question.fixed else 'Epochs'} against {readable(name)}",
+            f"{answer if question.fixed else 'Epochs'} against {setting_words(name)}",
             response,
             figures.response(result, name),
         )
@@ -285,14 +298,14 @@ def pictures(view: StudyView) -> Iterator[Picture]:
     if len(view.convergence):
         drawn, trials = len(curves_of(result.trials)), len(result.trials)
         of = f" The quickest {drawn:,} of {trials:,} are drawn." if drawn < trials else ""
-        yield Picture(
+        yield PagePicture(
             "curves",
             "Learning curves",
             CURVES + of,
             figures.learning_curves(result, view.convergence),
         )
     if sum(row.predicted_epochs_median is not None for row in view.calibration) > 1:
-        yield Picture(
+        yield PagePicture(
             "calibration",
             "Forecasts against outcomes",
             CALIBRATION,
@@ -300,13 +313,13 @@ def pictures(view: StudyView) -> Iterator[Picture]:
         )
 
 
-def _designs(result: StudyResult) -> Iterator[Picture]:
+def _designs(result: StudyResult) -> Iterator[PagePicture]:
     """Yield the value of further trainings; nothing without fitted laws and a forecast for the full scale."""
     if result.forecast is None or result.forecast.posterior is None:
         return
     with contextlib.suppress(EvidenceError):
         found = designs(result, result.forecast)
-        yield Picture(
+        yield PagePicture(
             "designs", "What trainings buy", DESIGNS, figures.cost_against_interval(result, found)
         )
 
@@ -322,22 +335,24 @@ def weighed(result: StudyResult, posterior: Posterior | None) -> list[dict[str, 
     return [each.to_dict() for each in full_scale_trade_offs(made)]
 
 
-def _importances(result: StudyResult) -> Iterator[Picture]:
+def _importances(result: StudyResult) -> Iterator[PagePicture]:
     """Yield which settings matter; nothing if too few trainings have ended or Optuna is not installed."""
     with contextlib.suppress(ExportError):
         found = importances(result)
         order = importance_order(found)
         if not order:
             return
-        yield Picture(
+        yield PagePicture(
             "importances", "Which settings matter", IMPORTANCES, figures.importances(result, found)
         )
         what = result.spec.question.answer.capitalize() if result.spec.question.fixed else "Epochs"
-        yield Picture("slices", f"{what} against each setting", SLICES, figures.slice_plot(result))
+        yield PagePicture(
+            "slices", f"{what} against each setting", SLICES, figures.slice_plot(result)
+        )
         if len(order) > 1:
-            yield Picture(
+            yield PagePicture(
                 "contours",
-                f"{what} over {readable(order[0])} and {readable(order[1])}",
+                f"{what} over {setting_words(order[0])} and {setting_words(order[1])}",
                 CONTOURS,
                 figures.contour(result, order[0], order[1]),
             )
@@ -358,12 +373,15 @@ def run_with_images(result: StudyResult) -> tuple[PlannedRun, Outcome, Mapping[s
 def images_caption(run: PlannedRun, outcome: Outcome, shown: Mapping[str, Any]) -> str:
     """Return which model made the sample images, and its metric beside the target."""
     model = (
-        f"Settings from {KIND_NAMES[run.plan.kind]}, global batch size {number(run.plan.global_batch_size)}, "
+        f"Settings from {KIND_NAMES[run.plan.kind]}, global batch size {format_number(run.plan.global_batch_size)}, "
         f"seed {outcome.seed}"
     )
     parts = [
-        f"{run.plan.job.target.metric} {number(outcome.best_metric) or 'not measured'}",
-        *(f"{name} {number(float(value))}" for name, value in shown.get("references", {}).items()),
+        f"{run.plan.job.target.metric} {format_number(outcome.best_metric) or 'not measured'}",
+        *(
+            f"{name} {format_number(float(value))}"
+            for name, value in shown.get("references", {}).items()
+        ),
     ]
     return f"{model}: {'; '.join(parts)}."
 
@@ -371,7 +389,7 @@ def images_caption(run: PlannedRun, outcome: Outcome, shown: Mapping[str, Any]) 
 def _observed(run: PlannedRun) -> str:
     if run.question.fixed:
         return "–" if run.observed_best is None else f"{run.observed_best:.4g}"
-    return number(run.observed_epochs) if run.observed_epochs is not None else "–"
+    return format_number(run.observed_epochs) if run.observed_epochs is not None else "–"
 
 
 def _each(run: PlannedRun) -> str:
@@ -379,9 +397,9 @@ def _each(run: PlannedRun) -> str:
         ", ".join(
             outcome_end(each)
             if (need := run.question.need(each)) is None
-            else answered(run.question, need)
+            else format_answer(run.question, need)
             if run.question.fixed
-            else number(need)
+            else format_number(need)
             for each in run.outcomes
         )
         or "not launched"

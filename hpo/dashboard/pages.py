@@ -29,7 +29,7 @@ SECURITY = {
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
-def pages(path: str = "") -> APIRouter:
+def dashboard_routes(path: str = "") -> APIRouter:
     """Return routes for every page of the dashboard and the files that they load; ``path`` prefixes all their URLs."""
     made, router = _Pages(path), APIRouter(include_in_schema=False)
     router.add_api_route("/", made.studies)

@@ -11,7 +11,12 @@ from plotly import graph_objects as go
 from hpo.dashboard import style
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.plan import Plan
-from hpo.runs.formatting import interval, number, precise, readable
+from hpo.runs.formatting import (
+    format_interval,
+    format_metric_interval,
+    format_number,
+    setting_words,
+)
 
 LEAST_SHARE = 0.0005
 HOUR = 3600.0
@@ -52,9 +57,9 @@ def pareto_front(plan: Plan) -> go.Figure:
         hoverinfo="text",
         hovertext=[
             style.lines(
-                f"{number(row['nodes'])} nodes, global batch size {number(row['global_batch_size'])}",
-                f"{number(row['accelerator_hours'])} accelerator hours",
-                f"{interval(end)} {unit}",
+                f"{format_number(row['nodes'])} nodes, global batch size {format_number(row['global_batch_size'])}",
+                f"{format_number(row['accelerator_hours'])} accelerator hours",
+                f"{format_interval(end)} {unit}",
             )
             for row, end in zip(rows, ends, strict=True)
         ],
@@ -113,11 +118,14 @@ def _weighed(row: Mapping[str, Any], time: float, unit: str) -> str:
     metric = row.get("metric")
     need = Interval(**row["best" if metric else "epochs_to_target"])
     return style.lines(
-        f"global batch size {number(row['global_batch_size'])} on {number(row['nodes'])} nodes, "
-        f"{number(row['workers'])} workers",
-        *(f"{readable(name)} {number(value)}" for name, value in row["settings"].items()),
-        f"{number(row['accelerator_hours'])} accelerator hours, {number(time)} {unit}",
-        f"{metric} {precise(need)}" if metric else f"{interval(need)} epochs",
+        f"global batch size {format_number(row['global_batch_size'])} on {format_number(row['nodes'])} nodes, "
+        f"{format_number(row['workers'])} workers",
+        *(
+            f"{setting_words(name)} {format_number(value)}"
+            for name, value in row["settings"].items()
+        ),
+        f"{format_number(row['accelerator_hours'])} accelerator hours, {format_number(time)} {unit}",
+        f"{metric} {format_metric_interval(need)}" if metric else f"{format_interval(need)} epochs",
     )
 
 
@@ -132,7 +140,7 @@ def time_shares(plan: Plan) -> go.Figure:
     figure.add_bar(
         orientation="h",
         x=[share for _, share in rows],
-        y=[readable(cause) for cause, _ in rows],
+        y=[setting_words(cause) for cause, _ in rows],
         marker={"color": "#4477AA"},
         text=[f"{share:.3g} %" for _, share in rows],
         textposition="outside",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from plotly import graph_objects as go
 
 from hpo.dashboard.style import KINDS, STATES, lines, log_axis, log_range, marker
-from hpo.runs.formatting import KIND_NAMES, number, readable
+from hpo.runs.formatting import KIND_NAMES, format_number, setting_words
 from hpo.runs.results import PlannedRun, StudyResult, ended_because
 from storage.records import Outcome, Trial, TrialState
 from trainers.job import Question
@@ -26,7 +26,7 @@ def by_state(trials: Sequence[Trial]) -> dict[TrialState, list[Trial]]:
     return {state: group for state, group in groups.items() if group}
 
 
-def thinned(trials: Sequence[Trial], most: int = MOST_POINTS) -> list[Trial]:
+def thin_trials(trials: Sequence[Trial], most: int = MOST_POINTS) -> list[Trial]:
     """Return at most about ``most`` trials, to keep a figure fast: the same share of each rung and state.
 
     They are spaced evenly from the fewest epochs to the most, the first and the last included. If there are no more
@@ -76,7 +76,7 @@ def epochs_ends(result: StudyResult, more: Sequence[float] = ()) -> tuple[float,
     return max(low, min([quickest / 4, *more])), high
 
 
-def height(trial: Trial, low: float) -> float:
+def trial_height(trial: Trial, low: float) -> float:
     """Return a trial's position on an axis of epochs that begins at ``low``."""
     epochs = epochs_of(trial) or 0.0
     return epochs if epochs >= low else low * 1.05
@@ -86,12 +86,12 @@ def trial_text(result: StudyResult, trial: Trial) -> str:
     """Return the hover text of a trial: number, batch, seed, the settings that vary, how it ended and why."""
     epochs = epochs_of(trial)
     if trial.state is TrialState.REACHED:
-        end = f"{number(epochs)} epochs to the target"
+        end = f"{format_number(epochs)} epochs to the target"
     elif result.spec.question.need(trial) is not None:
-        end = f"trained to the end of its {number(epochs)} epochs"
+        end = f"trained to the end of its {format_number(epochs)} epochs"
     else:
         end = (
-            f"{trial.state} after {number(epochs)} epochs"
+            f"{trial.state} after {format_number(epochs)} epochs"
             if epochs
             else f"{trial.state} before its first evaluation"
         )
@@ -102,7 +102,7 @@ def trial_text(result: StudyResult, trial: Trial) -> str:
     )
     return lines(
         f"trial {trial.number}: {end}",
-        f"global batch size {number(trial.global_batch_size)}, seed {trial.seed}",
+        f"global batch size {format_number(trial.global_batch_size)}, seed {trial.seed}",
         *settings_lines(trial.settings, result.spec.varied),
         best,
         ended_because(result, trial),
@@ -111,7 +111,11 @@ def trial_text(result: StudyResult, trial: Trial) -> str:
 
 def settings_lines(settings: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """Return a line for each of the named settings."""
-    return [f"{readable(name)} {number(settings[name])}" for name in names if name in settings]
+    return [
+        f"{setting_words(name)} {format_number(settings[name])}"
+        for name in names
+        if name in settings
+    ]
 
 
 def outcome_texts(result: StudyResult, run: PlannedRun) -> list[str]:
@@ -120,7 +124,7 @@ def outcome_texts(result: StudyResult, run: PlannedRun) -> list[str]:
     return [
         lines(
             f"{KIND_NAMES[run.plan.kind]}, plan {run.plan.id}: {outcome_end(outcome)}",
-            f"global batch size {number(run.plan.global_batch_size)} on {outcome.workers} workers, seed "
+            f"global batch size {format_number(run.plan.global_batch_size)} on {outcome.workers} workers, seed "
             f"{outcome.seed}, {outcome.backend}",
             *settings,
             outcome.reason,
@@ -132,8 +136,8 @@ def outcome_texts(result: StudyResult, run: PlannedRun) -> list[str]:
 def outcome_end(outcome: Outcome) -> str:
     """Return how a launch ended: ``28.5 epochs to the target``, or ``diverged after 3 epochs``."""
     if outcome.epochs_to_target:
-        return f"{number(outcome.epochs_to_target)} epochs to the target"
-    return f"{outcome.state} after {number(outcome.epochs)} epochs"
+        return f"{format_number(outcome.epochs_to_target)} epochs to the target"
+    return f"{outcome.state} after {format_number(outcome.epochs)} epochs"
 
 
 def outcome_markers(run: PlannedRun) -> dict[str, Any]:
@@ -155,7 +159,7 @@ def step_aside(result: StudyResult) -> float:
     return 0.36 * min([math.log(2), *gaps])
 
 
-def spread(result: StudyResult, trials: Sequence[Trial]) -> NDArray[np.float64]:
+def spread_trials(result: StudyResult, trials: Sequence[Trial]) -> NDArray[np.float64]:
     """Return the x positions of ``trials``: side by side at each rung, from left to right in the order of the sweep."""
     order: dict[int, list[int]] = {}
     for trial in result.trials:

@@ -15,7 +15,7 @@ from hpo.dashboard.next_steps import next_steps
 from hpo.dashboard.sample_image_figures import WIDTH
 from hpo.dashboard.view import StudyView, load_view
 from hpo.errors import HpoError
-from hpo.runs.formatting import prospects
+from hpo.runs.formatting import forecast_remarks
 
 FIGURE_CONFIG = {
     "responsive": True,
@@ -38,7 +38,7 @@ def write_report(name: str, storage: str, output: Path | str) -> Path:
         )
     if output.is_dir():
         raise HpoError(f"cannot write the report to {output}: it is a folder; give a file")
-    text = render(load_view(name, storage), datetime.now(UTC))
+    text = render_report(load_view(name, storage), datetime.now(UTC))
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -48,7 +48,7 @@ def write_report(name: str, storage: str, output: Path | str) -> Path:
     return output
 
 
-def render(view: StudyView, now: datetime) -> str:
+def render_report(view: StudyView, now: datetime) -> str:
     """Return the report as HTML, with all names and reasons escaped."""
     result = view.result
     return (
@@ -60,7 +60,7 @@ def render(view: StudyView, now: datetime) -> str:
             progress=page.progress(result),
             headline=page.headline(result),
             forecast=result.forecast,
-            prospects=prospects(result.forecast.numbers) if result.forecast else [],
+            prospects=forecast_remarks(result.forecast.numbers) if result.forecast else [],
             runs=page.runs_table(result),
             rungs=page.rungs_table(result),
             verdict=page.verdict(result),
@@ -74,7 +74,7 @@ def render(view: StudyView, now: datetime) -> str:
     )
 
 
-def _figure_html(picture: page.Picture) -> Markup:
+def _figure_html(picture: page.PagePicture) -> Markup:
     # the page has its own heading; plotly's JSON escapes <, > and /, so that no name can end the script
     top = picture.figure.layout.margin.t or 30
     figure = picture.figure.update_layout(title_text=None, margin_t=top)

@@ -25,7 +25,7 @@ from hpo.dashboard.points import (
     metric_of,
     outcome_markers,
     outcome_texts,
-    thinned,
+    thin_trials,
     trial_text,
 )
 from hpo.extrapolation.forecast import (
@@ -39,9 +39,24 @@ from hpo.extrapolation.forecast import (
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.runs.designs import Design, Designs, design_name
-from hpo.runs.formatting import interval, number, precise, readable, target, with_unit
+from hpo.runs.formatting import (
+    format_interval,
+    format_metric_interval,
+    format_number,
+    format_target,
+    setting_words,
+    with_unit,
+)
 from hpo.runs.results import StudyResult
-from hpo.study.sizes import SAMPLES, Point, full_point, point_of, points, relative_cost, told
+from hpo.study.sizes import (
+    SAMPLES,
+    Point,
+    full_point,
+    point_of,
+    points,
+    relative_cost,
+    sizes_in_words,
+)
 from storage.records import Trial
 from trainers.job import LENGTH
 
@@ -73,7 +88,7 @@ def sized_ladder(
         f"best {result.study.metric}"
         if question.fixed
         else "epochs to "
-        + target(result.study.metric, result.study.threshold, result.study.higher_is_better)
+        + format_target(result.study.metric, result.study.threshold, result.study.higher_is_better)
     )
     drawing = _Drawing(result, f"{result.study.name}: {name} over sizes")
 
@@ -112,7 +127,7 @@ def setting_over_sizes(
     posterior: Posterior | None = None,
 ) -> go.Figure:
     """Draw values of a tuned setting over the batch with their laws: a panel per length, a colour per model."""
-    drawing = _Drawing(result, f"{result.study.name}: {readable(name)} over sizes")
+    drawing = _Drawing(result, f"{result.study.name}: {setting_words(name)} over sizes")
 
     def of_trial(trial: Trial) -> Any:
         value = trial.settings.get(name)
@@ -129,7 +144,7 @@ def setting_over_sizes(
         return setting_band_at_sizes(posterior, name, batches, dict(point))
 
     ends = numbers.settings.get(name) if numbers else None
-    drawing.draw(readable(name), of_trial, law, numbers, ends)
+    drawing.draw(setting_words(name), of_trial, law, numbers, ends)
     drawing.outcomes(lambda run, _: run.plan.job.settings.value(name))
     return drawing.finished(with_unit(name), axis)
 
@@ -194,11 +209,15 @@ def _at_least_one(factors: Sequence[float]) -> tuple[float, float]:
 
 
 def _design_text(each: Design, found: Designs) -> str:
-    hours = f", {number(each.hours)} accelerator hours" if each.hours is not None else ""
-    ends = precise(each.interval) if found.question.fixed else interval(each.interval)
+    hours = f", {format_number(each.hours)} accelerator hours" if each.hours is not None else ""
+    ends = (
+        format_metric_interval(each.interval)
+        if found.question.fixed
+        else format_interval(each.interval)
+    )
     return style.lines(
         "this study" if each.own else f"up to {design_name(each)}",
-        f"{each.trainings} trainings: {number(each.cost)} trainings at full scale{hours}",
+        f"{each.trainings} trainings: {format_number(each.cost)} trainings at full scale{hours}",
         f"{found.question.answer} {ends}, a factor of {each.factor:.3g}",
         f"its settings are expected to cost {100 * each.regret:.2g} % of the training",
     )
@@ -242,11 +261,11 @@ class _Drawing:
         """Draw trainings, laws and forecast; return the values that the y axis must cover."""
         result, shown = self.result, list[float]()
         models = _models(result)
-        kept = thinned(result.trials)
+        kept = thin_trials(result.trials)
         for column, panel in enumerate(self.panels, start=1):
             for point in panel.models:
                 colour = _colour(models.index(_of_model(point)), len(models))
-                label = told(_of_model(point)) or "all"
+                label = sizes_in_words(_of_model(point)) or "all"
                 trials = [
                     trial
                     for trial in kept
@@ -327,7 +346,7 @@ class _Drawing:
     def _band(
         self, column: int, band: Band, colour: str, what: str, point: Point, full: bool
     ) -> list[float]:
-        label = told(_of_model(point)) or "all"
+        label = sizes_in_words(_of_model(point)) or "all"
         self.figure.add_scatter(
             x=np.concatenate([band.batches, band.batches[::-1]]),
             y=np.concatenate([band.high, band.low[::-1]]),
@@ -343,8 +362,8 @@ class _Drawing:
         )
         texts = [
             style.lines(
-                f"global batch size {number(batch)}, {told(point)}",
-                f"{what} {interval(Interval(*ends))}",
+                f"global batch size {format_number(batch)}, {sizes_in_words(point)}",
+                f"{what} {format_interval(Interval(*ends))}",
             )
             for batch, *ends in zip(
                 *(each.tolist() for each in (band.batches, band.median, band.low, band.high)),
@@ -370,8 +389,8 @@ class _Drawing:
     def _forecast(self, column: int, numbers: Forecast, ends: Interval, what: str) -> None:
         batch = numbers.global_batch_size
         text = style.lines(
-            f"forecast at global batch size {number(batch)}, {told(full_point(self.result.spec))}",
-            f"{what} {interval(ends)}",
+            f"forecast at global batch size {format_number(batch)}, {sizes_in_words(full_point(self.result.spec))}",
+            f"{what} {format_interval(ends)}",
         )
         self.figure.add_scatter(
             x=[batch],
@@ -426,10 +445,10 @@ def _panels(result: StudyResult) -> list[_Panel]:
         if point != full:
             lengths.setdefault(_of_length(point), []).append(point)
     panels = [
-        _Panel(told(length) or "sizes below", tuple(lengths[length]), length)
+        _Panel(sizes_in_words(length) or "sizes below", tuple(lengths[length]), length)
         for length in sorted(lengths)
     ]
-    return [*panels, _Panel(f"full scale: {told(full)}", (full,), full=True)]
+    return [*panels, _Panel(f"full scale: {sizes_in_words(full)}", (full,), full=True)]
 
 
 def _of_length(point: Point) -> Point:

@@ -12,14 +12,14 @@ from hpo.dashboard.batch_figures import check_tuned, setting_axis, value_of
 from hpo.dashboard.points import (
     by_state,
     epochs_ends,
-    height,
     metric_axis,
     metric_of,
-    thinned,
+    thin_trials,
+    trial_height,
     trial_text,
 )
 from hpo.errors import EvidenceError
-from hpo.runs.formatting import number, readable, target, with_unit
+from hpo.runs.formatting import format_number, format_target, setting_words, with_unit
 from hpo.runs.results import StudyResult
 from search_spaces.domains import Categorical
 from storage.records import Convergence, TrialState
@@ -42,7 +42,9 @@ def learning_curves(
             f"({', '.join(map(str, batches)) or 'none yet'}), but got {global_batch_size}"
         )
     where = (
-        "" if global_batch_size is None else f" at global batch size {number(global_batch_size)}"
+        ""
+        if global_batch_size is None
+        else f" at global batch size {format_number(global_batch_size)}"
     )
     figure = style.figure(f"{result.study.name}: learning curves{where}")
     colours, shown = style.rung_colours(batches), set[int]()
@@ -56,7 +58,7 @@ def learning_curves(
             x=points.epochs.astype(np.float32),
             y=points.metric.astype(np.float32),
             mode="lines",
-            name=number(batch),
+            name=format_number(batch),
             legendgroup=str(batch),
             showlegend=False,
             line={"color": colours[batch], "width": 1.6 if bright else 1},
@@ -71,13 +73,15 @@ def learning_curves(
             x=[None],
             y=[None],
             mode="lines",
-            name=number(batch),
+            name=format_number(batch),
             legendgroup=str(batch),
             line={"color": colours[batch], "width": 3},
             hoverinfo="skip",
         )
     if result.spec.target.ends:
-        words = target(result.study.metric, result.study.threshold, result.study.higher_is_better)
+        words = format_target(
+            result.study.metric, result.study.threshold, result.study.higher_is_better
+        )
         figure.add_hline(
             y=result.study.threshold,
             line={"color": style.INK, "width": 1.5, "dash": "dot"},
@@ -112,7 +116,7 @@ def noise_scale(result: StudyResult, convergence: Convergence) -> go.Figure:
                 x=points.epochs[known],
                 y=points.gradient_noise_scale[known],
                 mode="lines",
-                name=number(batch),
+                name=format_number(batch),
                 legendgroup=str(batch),
                 showlegend=batch not in shown,
                 line={"color": colours[batch], "width": 1.6},
@@ -173,7 +177,9 @@ def _dimension(
     name: str, values: list[float], log: bool, choices: list[str] | None
 ) -> dict[str, Any]:
     """Return one axis, in decades if ``log``: plotly's parallel coordinates have no logarithmic axes."""
-    label = "epochs to target<br>(missed: top)" if name == "epochs_to_target" else readable(name)
+    label = (
+        "epochs to target<br>(missed: top)" if name == "epochs_to_target" else setting_words(name)
+    )
     if choices is not None:
         return {
             "label": label,
@@ -202,10 +208,10 @@ def response(result: StudyResult, name: str) -> go.Figure:
     check_tuned(result, name)
     question = result.spec.question
     what = result.study.metric if question.fixed else "epochs"
-    figure = style.figure(f"{result.study.name}: {what} against {readable(name)}")
+    figure = style.figure(f"{result.study.name}: {what} against {setting_words(name)}")
     batches = sorted({trial.global_batch_size for trial in result.trials})
     colours = style.rung_colours(batches)
-    ends, points = epochs_ends(result), thinned(result.trials)
+    ends, points = epochs_ends(result), thin_trials(result.trials)
     for batch in batches:
         trials = [
             trial
@@ -218,9 +224,12 @@ def response(result: StudyResult, name: str) -> go.Figure:
         reached = [question.need(trial) is not None for trial in trials]
         figure.add_scatter(
             x=[value_of(trial.settings[name]) for trial in trials],
-            y=[metric_of(trial) if question.fixed else height(trial, ends[0]) for trial in trials],
+            y=[
+                metric_of(trial) if question.fixed else trial_height(trial, ends[0])
+                for trial in trials
+            ],
             mode="markers",
-            name=number(batch),
+            name=format_number(batch),
             legendgroup=str(batch),
             showlegend=False,
             hoverinfo="text",
@@ -237,7 +246,7 @@ def response(result: StudyResult, name: str) -> go.Figure:
             x=[None],
             y=[None],
             mode="markers",
-            name=number(batch),
+            name=format_number(batch),
             legendgroup=str(batch),
             marker={"color": colours[batch], "size": 10},
             hoverinfo="skip",

@@ -31,7 +31,7 @@ LOST_FACTOR = 1.5  # a diverged training counts as this many times the fewest ep
 
 
 @dataclass(frozen=True)
-class Corrected:
+class CorrectedEpochs:
     """The discrepancy model after trials: mean and standard deviation of the log epochs of candidates.
 
     ``bend`` is what the trials add to the laws' prediction, without the level that is common to all.
@@ -49,7 +49,7 @@ def counted(state: str, epochs: float, least: float) -> float:
     return least * LOST_FACTOR if state == "diverged" else max(epochs, least * WORTH)
 
 
-def correct(
+def correct_by_trials(
     prior: Array,
     coordinates: Array,
     tried: Array,
@@ -57,7 +57,7 @@ def correct(
     log_epochs: Sequence[float] | Array,
     noise: float,
     seeds: Sequence[int | None] | None = None,
-) -> Corrected:
+) -> CorrectedEpochs:
     """Correct the laws' log epochs of candidates by trials; ``noise`` is the scatter of one training in log epochs.
 
     Trials that share one of the ``seeds``, if given, share a part of the noise. ``prior`` is the expected cost of the
@@ -86,7 +86,7 @@ def correct(
     added, bend = np.tensordot(share, np.array(bends), axes=1)
     apart = np.array([each[0] for each in bends]) - added
     variance = share @ (np.maximum(variances, 0.0) + apart**2)
-    return Corrected(prior + level + added, np.sqrt(variance), bend)
+    return CorrectedEpochs(prior + level + added, np.sqrt(variance), bend)
 
 
 def _kernel(one: Array, other: Array, amplitude: float) -> Array:

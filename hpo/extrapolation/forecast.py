@@ -24,13 +24,13 @@ from hpo.extrapolation.prospects import (
     NORMAL_NODES,
     Chance,
     Sensitivity,
-    chances,
+    budget_chances,
     epochs_interval,
-    sensitivity,
+    rate_sensitivity,
 )
-from hpo.extrapolation.raced import Raced, after_race
-from hpo.extrapolation.recommend import outlooks, recommend
-from hpo.extrapolation.trust import Trust, judge, law_disagreement, regime
+from hpo.extrapolation.raced import RaceEvidence, after_race
+from hpo.extrapolation.recommend import constraint_outlooks, recommend
+from hpo.extrapolation.trust import Trust, judge_forecast, law_disagreement, scaling_regime
 from trainers.job import Question
 
 __all__ = [
@@ -86,7 +86,7 @@ class Forecast:
     chances: tuple[Chance, ...] = ()
     sensitivity: tuple[Sensitivity, ...] = ()
     calibration: Calibration = field(default_factory=Calibration)
-    raced: Raced | None = None
+    raced: RaceEvidence | None = None
     best: BestMetric | None = None
     full_scale: Mapping[str, float] = field(default_factory=dict)
     constraints: tuple[ConstraintOutlook, ...] = ()
@@ -189,12 +189,12 @@ def forecast(
         best = BestMetric(asked.target.metric, asked.epochs, told_interval(asked, need))
     settings = {name: choice.interval for name, choice in choices.items()}
     rate = settings[RATE].median if RATE in settings and posterior.knows_cost(RATE) else None
-    trust, reason = judge(
+    trust, reason = judge_forecast(
         posterior, global_batch_size, need.low, need.high, calibration, rate, raced
     )
-    held = outlooks(kept, choices) if kept is not None else ()
+    held = constraint_outlooks(kept, choices) if kept is not None else ()
     trust, reason = _with_constraints(held, global_batch_size, trust, reason)
-    wrong = sensitivity(posterior, choices)
+    wrong = rate_sensitivity(posterior, choices)
     divergence = float(choices.risk(posterior).mean()) if wrong else None
     tried = sorted({*budgets, *(epochs.median * factor for factor in BUDGETS)})
     return Forecast(
@@ -204,10 +204,10 @@ def forecast(
         trust,
         reason,
         _laws(posterior),
-        regime(posterior, global_batch_size),
+        scaling_regime(posterior, global_batch_size),
         law_disagreement(posterior, global_batch_size),
         divergence,
-        () if best else chances(posterior, choices, tried, calibration.scale),
+        () if best else budget_chances(posterior, choices, tried, calibration.scale),
         wrong,
         calibration,
         raced,

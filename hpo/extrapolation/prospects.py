@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.extrapolation.inference.posterior import TYPICAL_RUNS, Posterior
 from hpo.extrapolation.laws.setting_laws import RATE
-from hpo.extrapolation.recommend import Choices
+from hpo.extrapolation.recommend import RecommendedSettings
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -54,7 +54,9 @@ class Sensitivity:
         }
 
 
-def epochs_interval(posterior: Posterior, choices: Choices, scale: float = 1.0) -> Interval:
+def epochs_interval(
+    posterior: Posterior, choices: RecommendedSettings, scale: float = 1.0
+) -> Interval:
     """Epochs to target of a new configuration with these settings: the mean of runs that do not diverge.
 
     With a fixed budget, their shortfall after it.
@@ -64,8 +66,8 @@ def epochs_interval(posterior: Posterior, choices: Choices, scale: float = 1.0) 
     return Interval(*(float(np.exp(min(value, 200.0))) for value in np.quantile(samples, LEVELS)))
 
 
-def chances(
-    posterior: Posterior, choices: Choices, budgets: Sequence[float], scale: float = 1.0
+def budget_chances(
+    posterior: Posterior, choices: RecommendedSettings, budgets: Sequence[float], scale: float = 1.0
 ) -> tuple[Chance, ...]:
     """The probability of reaching the target within each budget of epochs, divergence included."""
     samples = log_epochs_samples(posterior, choices, 1, scale)
@@ -76,7 +78,7 @@ def chances(
     )
 
 
-def sensitivity(posterior: Posterior, choices: Choices) -> tuple[Sensitivity, ...]:
+def rate_sensitivity(posterior: Posterior, choices: RecommendedSettings) -> tuple[Sensitivity, ...]:
     """The cost of a wrong learning rate; empty if the evidence does not give it, as with a table of tuned rows."""
     if RATE not in choices or not posterior.knows_cost(RATE):
         return ()
@@ -88,7 +90,9 @@ def sensitivity(posterior: Posterior, choices: Choices) -> tuple[Sensitivity, ..
     return tuple(found)
 
 
-def log_epochs_samples(posterior: Posterior, choices: Choices, runs: float, scale: float) -> Array:
+def log_epochs_samples(
+    posterior: Posterior, choices: RecommendedSettings, runs: float, scale: float
+) -> Array:
     """Equally likely log epochs, 25 quantiles of each particle's normal, spread by ``scale`` about their median."""
     mean, sd = posterior.log_epochs(choices.log_batch, runs)
     samples = (mean + choices.cost(posterior))[:, None] + sd[:, None] * NORMAL_NODES

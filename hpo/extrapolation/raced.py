@@ -21,13 +21,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.discrepancy import correct, counted
+from hpo.extrapolation.discrepancy import correct_by_trials, counted
 from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.extrapolation.inference.posterior import Posterior, thinned
-from hpo.extrapolation.laws.setting_laws import RATE, coordinates
+from hpo.extrapolation.inference.posterior import Posterior, thin_posterior
+from hpo.extrapolation.laws.setting_laws import RATE, setting_coordinates
 from hpo.extrapolation.laws.warmup_law import WARMUP
-from hpo.extrapolation.recommend import PARTICLES, Choice, Choices, price
+from hpo.extrapolation.recommend import PARTICLES, RecommendedSetting, RecommendedSettings, price
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -49,7 +49,7 @@ RATES, WARMUPS = np.exp(np.linspace(-0.75, 0.75, 13)), np.exp(np.linspace(-1.4, 
 
 
 @dataclass(frozen=True)
-class Raced:
+class RaceEvidence:
     """The race at a batch: the number of configurations, of trainings, and of those that reached their target or were
     lost (the others were dropped as far behind); ``runs`` counts the trainings of the settings to use, 0 if those were
     not raced. Trainings that ``searched`` for settings at the batch count like those of a race.
@@ -89,7 +89,7 @@ class _Place:
     for an error of the laws.
     """
 
-    choices: Choices
+    choices: RecommendedSettings
     rate: float
     warmup: float
     cost: float
@@ -124,12 +124,12 @@ def went_whole(trainings: Sequence[Observation]) -> list[Observation]:
 
 def after_race(
     posterior: Posterior,
-    choices: Choices,
+    choices: RecommendedSettings,
     global_batch_size: int,
     trainings: Sequence[Observation],
     *,
     searched: bool = False,
-) -> tuple[Choices, Raced | None]:
+) -> tuple[RecommendedSettings, RaceEvidence | None]:
     """Return the settings to use after a race, from those raced and ``choices`` (the best by the laws), and the race.
 
     ``trainings`` are those of the race at ``global_batch_size``, which are part of the posterior's evidence. If there
@@ -138,11 +138,11 @@ def after_race(
     """
     if not trainings or RATE not in choices or not posterior.knows_cost(RATE):
         return choices, None
-    full, posterior = posterior, thinned(posterior, PARTICLES)
+    full, posterior = posterior, thin_posterior(posterior, PARTICLES)
     held = _place(posterior, choices, choices[RATE].interval.median, choices.warmup_epochs or 0.0)
     raced = _places(posterior, choices, trainings)
     states = [item.state for item in trainings]
-    told = Raced(
+    told = RaceEvidence(
         global_batch_size,
         len(raced),
         len(states),
@@ -201,7 +201,7 @@ def _about(posterior: Posterior, held: _Place, global_batch_size: int) -> list[_
 
 
 def _places(
-    posterior: Posterior, choices: Choices, trainings: Sequence[Observation]
+    posterior: Posterior, choices: RecommendedSettings, trainings: Sequence[Observation]
 ) -> list[_Place]:
     groups: dict[tuple[float, float], list[Observation]] = {}
     for item in trainings:
@@ -236,7 +236,7 @@ def _judged(
     usual = float(np.median((seen - prior[count:])[reached]))
     seen = np.where(reached, seen, np.maximum(seen, prior[count:] + usual))
     where = np.stack([_coordinates(posterior, place) for place in every])
-    corrected = correct(
+    corrected = correct_by_trials(
         prior,
         where,
         where[count:],
@@ -278,25 +278,25 @@ def _coordinates(posterior: Posterior, place: _Place) -> Array:
     settings: list[Mapping[str, Any]] = [
         {**{name: each.interval.median for name, each in place.choices.items()}, RATE: place.rate}
     ]
-    found = [float(coordinates(law, settings)[0]) for law in posterior.model.laws]
+    found = [float(setting_coordinates(law, settings)[0]) for law in posterior.model.laws]
     found.append(WARMUP_LENGTH * float(np.log(max(place.warmup, 1e-3))))
     return np.asarray(np.nan_to_num(np.array(found)))
 
 
 def _moved(
     posterior: Posterior,
-    choices: Choices,
+    choices: RecommendedSettings,
     rate: float,
     warmup: float,
     trainings: tuple[Observation, ...] = (),
 ) -> _Place:
     """Return the choices with another learning rate and warmup."""
     law, chosen = posterior.law(RATE), dict(choices.chosen)
-    chosen[RATE] = Choice(
-        float(coordinates(law, [{RATE: rate}])[0]), _around(rate, chosen[RATE].interval)
+    chosen[RATE] = RecommendedSetting(
+        float(setting_coordinates(law, [{RATE: rate}])[0]), _around(rate, chosen[RATE].interval)
     )
     if WARMUP in chosen:
-        chosen[WARMUP] = Choice(warmup, _around(warmup, chosen[WARMUP].interval))
+        chosen[WARMUP] = RecommendedSetting(warmup, _around(warmup, chosen[WARMUP].interval))
     moved = dataclasses.replace(
         choices, chosen=chosen, warmup_epochs=None if choices.warmup_epochs is None else warmup
     )
@@ -305,7 +305,7 @@ def _moved(
 
 def _place(
     posterior: Posterior,
-    choices: Choices,
+    choices: RecommendedSettings,
     rate: float,
     warmup: float,
     trainings: tuple[Observation, ...] = (),

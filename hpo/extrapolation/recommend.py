@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.extrapolation.inference.kept import ConstraintOutlook, KeptConstraints
-from hpo.extrapolation.inference.posterior import Posterior, thinned
-from hpo.extrapolation.laws.configurations import Configurations, log_epochs, outlook
+from hpo.extrapolation.inference.posterior import Posterior, thin_posterior
+from hpo.extrapolation.laws.configurations import Configurations, log_epochs, settings_outlook
 from hpo.extrapolation.laws.response import Response
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
@@ -42,7 +42,7 @@ LONGEST = 1.0  # share of the epochs that a warmup may take
 
 
 @dataclass(frozen=True)
-class Choice:
+class RecommendedSetting:
     """The value to use: its ``coordinate``, and the value with the interval of the best one in the setting's unit."""
 
     coordinate: float
@@ -50,7 +50,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Choices(Mapping[str, Choice]):
+class RecommendedSettings(Mapping[str, RecommendedSetting]):
     """The choice of each tuned setting at one batch; ``warmup_epochs`` is the warmup, chosen or the usual one.
 
     ``log_shift`` corrects the laws' log epochs, and ``risk_factor`` multiplies the laws' risk, according to trainings
@@ -58,12 +58,12 @@ class Choices(Mapping[str, Choice]):
     """
 
     log_batch: float
-    chosen: Mapping[str, Choice]
+    chosen: Mapping[str, RecommendedSetting]
     warmup_epochs: float | None = None
     log_shift: float = 0.0
     risk_factor: float = 1.0
 
-    def __getitem__(self, name: str) -> Choice:
+    def __getitem__(self, name: str) -> RecommendedSetting:
         return self.chosen[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -92,7 +92,7 @@ class Choices(Mapping[str, Choice]):
     def cost_and_risk(self, posterior: Posterior, rate_factor: float = 1.0) -> tuple[Array, Array]:
         """``cost`` and ``risk`` together, from one evaluation of the laws."""
         model, here = posterior.model, self._configuration(posterior, rate_factor)
-        seen = outlook(posterior.values, model.laws, model.warmup, here)
+        seen = settings_outlook(posterior.values, model.laws, model.warmup, here)
         level = posterior.log_needed(self.log_batch)
         needed = log_epochs(posterior.values, model.warmup, here, level[:, None] + seen.cost)[:, 0]
         slowed = np.minimum(needed - level, np.log(SLOW))
@@ -131,13 +131,13 @@ class Choices(Mapping[str, Choice]):
 
 def recommend(
     posterior: Posterior, log_batch: float, kept: KeptConstraints | None = None
-) -> Choices:
+) -> RecommendedSettings:
     """Return the settings to use at a batch.
 
     The momentum is chosen first, because the best learning rate depends on it; the rate and the warmup last, together.
     Settings that would violate a constraint of the study according to ``kept`` count as likely to be lost.
     """
-    model, chosen = posterior.model, dict[str, Choice]()
+    model, chosen = posterior.model, dict[str, RecommendedSetting]()
     kept = kept if kept is not None and kept.fits else None
     together = (
         model.warmup is not None
@@ -150,32 +150,34 @@ def recommend(
                 posterior,
                 law,
                 log_batch,
-                Choices(log_batch, chosen).momentum,
+                RecommendedSettings(log_batch, chosen).momentum,
                 None
                 if kept is None
-                else Breaking(kept, log_batch, _usual(posterior, log_batch, chosen)),
+                else ConstraintRisk(kept, log_batch, _usual(posterior, log_batch, chosen)),
             )
     if model.warmup is None:
-        return Choices(log_batch, {law.name: chosen[law.name] for law in model.laws})
+        return RecommendedSettings(log_batch, {law.name: chosen[law.name] for law in model.laws})
     if not together:
         epochs = model.warmup.usual
         if model.warmup.tuned:
-            chosen[WARMUP] = Choice(epochs, Interval(epochs, epochs, epochs))
-        return Choices(log_batch, chosen, epochs)
-    return _start(posterior, Choices(log_batch, chosen), kept)
+            chosen[WARMUP] = RecommendedSetting(epochs, Interval(epochs, epochs, epochs))
+        return RecommendedSettings(log_batch, chosen, epochs)
+    return _start(posterior, RecommendedSettings(log_batch, chosen), kept)
 
 
-def with_rate(choices: Choices, factor: float) -> Choices:
+def with_rate(choices: RecommendedSettings, factor: float) -> RecommendedSettings:
     """Return the choices with a learning rate ``factor`` times as high; unchanged if none was tuned."""
     if RATE not in choices:
         return choices
     rate = choices[RATE]
     ends = (each * factor for each in (rate.interval.median, rate.interval.low, rate.interval.high))
-    moved = Choice(rate.coordinate + float(np.log(factor)), Interval(*ends))
+    moved = RecommendedSetting(rate.coordinate + float(np.log(factor)), Interval(*ends))
     return dataclasses.replace(choices, chosen={**choices.chosen, RATE: moved})
 
 
-def outlooks(kept: KeptConstraints, choices: Choices) -> tuple[ConstraintOutlook, ...]:
+def constraint_outlooks(
+    kept: KeptConstraints, choices: RecommendedSettings
+) -> tuple[ConstraintOutlook, ...]:
     """Return the prediction for each constraint with the chosen settings."""
     used = {name: each.interval.median for name, each in choices.items()}
     if WARMUP not in used and choices.warmup_epochs is not None:
@@ -240,9 +242,11 @@ def warmups_tried(warmup: WarmupLaw, log_batch: float, level: Array) -> Array:
     return np.geomspace(shortest, longest, WARMUPS)
 
 
-def _start(posterior: Posterior, others: Choices, kept: KeptConstraints | None) -> Choices:
+def _start(
+    posterior: Posterior, others: RecommendedSettings, kept: KeptConstraints | None
+) -> RecommendedSettings:
     """Choose the learning rate and the warmup, given the other settings."""
-    full, posterior = posterior, thinned(posterior, PARTICLES)
+    full, posterior = posterior, thin_posterior(posterior, PARTICLES)
     model, log_batch = posterior.model, others.log_batch
     law, warmup = full.law(RATE), model.warmup
     assert warmup is not None
@@ -273,24 +277,24 @@ def _start(posterior: Posterior, others: Choices, kept: KeptConstraints | None) 
         np.full(len(at_rate), others.momentum or 0.0),
         warmup.warmups(at_epochs, log_batch),
     )
-    seen = outlook(posterior.values, model.laws, warmup, grid)
+    seen = settings_outlook(posterior.values, model.laws, warmup, grid)
     cost = log_epochs(posterior.values, warmup, grid, level[:, None] + seen.cost) - level[:, None]
     risk = seen.risk
     if kept is not None:
-        breaking = Breaking(kept, log_batch, _usual(posterior, log_batch, others))
+        breaking = ConstraintRisk(kept, log_batch, _usual(posterior, log_batch, others))
         tried = {RATE: np.asarray(law.value(at_rate)), WARMUP: at_epochs}
         risk = breaking.joined(risk, tried, cost)
     expected = expected_cost(cost, risk)
     weight = _soft_weight(expected)
     rate = float(at_rate @ weight)
     low, high = serve_alike(response)
-    found = {RATE: Choice(rate, _within(law, rate, low, high))}
+    found = {RATE: RecommendedSetting(rate, _within(law, rate, low, high))}
     chosen_epochs = float(np.exp(np.log(at_epochs) @ weight))
     if warmup.tuned:
         by_particle = price(cost, risk).reshape(len(cost), len(rates), len(epochs))
         at = by_particle[:, int(np.argmin(np.abs(rates - rate)))].argmin(axis=1)
         ends = np.quantile(epochs[at], LEVELS[1:])
-        found[WARMUP] = Choice(
+        found[WARMUP] = RecommendedSetting(
             chosen_epochs,
             Interval(
                 chosen_epochs,
@@ -298,11 +302,11 @@ def _start(posterior: Posterior, others: Choices, kept: KeptConstraints | None) 
                 float(max(ends[1], chosen_epochs)),
             ),
         )
-    return Choices(log_batch, {**others.chosen, **found}, chosen_epochs)
+    return RecommendedSettings(log_batch, {**others.chosen, **found}, chosen_epochs)
 
 
 @dataclass(frozen=True)
-class Breaking:
+class ConstraintRisk:
     """The risk that settings violate a constraint of the study at a batch; those that do not vary are ``usual``."""
 
     kept: KeptConstraints
@@ -321,7 +325,7 @@ class Breaking:
 
 
 def _usual(
-    posterior: Posterior, log_batch: float, chosen: Mapping[str, Choice]
+    posterior: Posterior, log_batch: float, chosen: Mapping[str, RecommendedSetting]
 ) -> dict[str, float]:
     """Each tuned setting as chosen, or by default the best by its law; the usual warmup."""
     found, model = dict[str, float](), posterior.model
@@ -339,8 +343,8 @@ def _choose(
     law: SettingLaw,
     log_batch: float,
     momentum: float | None,
-    breaking: Breaking | None = None,
-) -> Choice:
+    breaking: ConstraintRisk | None = None,
+) -> RecommendedSetting:
     best = law.best(
         posterior.values, np.array([log_batch]), None if momentum is None else np.array([momentum])
     )[:, 0]
@@ -350,7 +354,7 @@ def _choose(
         choice = _least_expected(response, low, high, law, breaking)
         low, high = serve_alike(response)
     choice = float(np.clip(choice, *_sane(law, log_batch)))
-    return Choice(choice, _within(law, choice, low, high))
+    return RecommendedSetting(choice, _within(law, choice, low, high))
 
 
 def _within(law: SettingLaw, choice: float, low: float, high: float) -> Interval:
@@ -360,7 +364,7 @@ def _within(law: SettingLaw, choice: float, low: float, high: float) -> Interval
 
 
 def _least_expected(
-    response: Response, low: float, high: float, law: SettingLaw, breaking: Breaking | None
+    response: Response, low: float, high: float, law: SettingLaw, breaking: ConstraintRisk | None
 ) -> float:
     """The middle of the coordinates with the least expected factor, between ``low`` (lower for a rate) and ``high``.
 

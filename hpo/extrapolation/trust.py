@@ -9,7 +9,7 @@ import numpy as np
 from hpo.extrapolation.calibration import Calibration
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.laws.setting_laws import RATE
-from hpo.extrapolation.raced import Raced, went_whole
+from hpo.extrapolation.raced import RaceEvidence, went_whole
 
 Trust: TypeAlias = Literal["high", "medium", "low"]
 
@@ -27,14 +27,14 @@ REGIMES = (
 )
 
 
-def judge(
+def judge_forecast(
     posterior: Posterior,
     global_batch_size: float,
     low: float,
     high: float,
     calibration: Calibration | None = None,
     learning_rate: float | None = None,
-    raced: Raced | None = None,
+    raced: RaceEvidence | None = None,
 ) -> tuple[Trust, str]:
     """Trust and its reason for epochs between ``low`` and ``high`` with ``learning_rate`` at ``global_batch_size``.
 
@@ -89,7 +89,7 @@ def judge(
     return trust, _sentence(posterior, global_batch_size, beyond, width, doubts + worries, raced)
 
 
-def regime(posterior: Posterior, global_batch_size: float) -> str:
+def scaling_regime(posterior: Posterior, global_batch_size: float) -> str:
     """Return perfect scaling, diminishing returns or maximal data parallelism, by d log E / d log B at the batch."""
     slope = float(
         np.median(posterior.model.slope(posterior.values, float(np.log(global_batch_size))))
@@ -220,10 +220,10 @@ def _sentence(
     beyond: float,
     width: float,
     problems: list[str],
-    raced: Raced | None,
+    raced: RaceEvidence | None,
 ) -> str:
     where = f"{beyond:.3g} times the largest rung" if beyond > 1 else "inside the ladder"
-    opening = f"{where[0].upper()}{where[1:]}, in the regime of {regime(posterior, batch)}"
+    opening = f"{where[0].upper()}{where[1:]}, in the regime of {scaling_regime(posterior, batch)}"
     opening += f"; {raced.told()}" if raced else ""
     if not problems:
         rungs = _reached_rungs(posterior)

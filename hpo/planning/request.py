@@ -172,13 +172,13 @@ class PlanRequest:
     @classmethod
     def of(cls, **options: Any) -> PlanRequest:
         """The request with these options; an unknown name raises :class:`PlanError` with the nearest."""
-        from search_spaces.names import nearest
+        from search_spaces.names import did_you_mean
 
         names = [each.name for each in dataclasses.fields(cls)]
         for name in options:
             if name not in names:
                 raise PlanError(
-                    f"a plan has no option {name!r}{nearest(name, names)}; there are {', '.join(names)}"
+                    f"a plan has no option {name!r}{did_you_mean(name, names)}; there are {', '.join(names)}"
                 )
         return cls(**options)
 

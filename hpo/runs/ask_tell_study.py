@@ -22,8 +22,8 @@ from hpo.errors import FigureError, TrialLostError, TuningError
 from hpo.runs.repository import stored_spec
 from hpo.study.restart_limits import LOST_HOLDERS
 from hpo.study.samplers import SAMPLERS
-from hpo.tuning.asked_sweep import AskedSweep, Suggested
-from hpo.tuning.generation.strategy import Done
+from hpo.tuning.asked_sweep import AskedSweep, SuggestedTrial
+from hpo.tuning.generation.strategy import SweepDone
 from hpo.tuning.trial_writer import result_of
 from storage.errors import LeaseLost
 from storage.figures import fault_of_points, fault_of_reached
@@ -157,7 +157,7 @@ class AskTellStudy:
         if self._sweep.spent:
             return self._spent()
         what = self._next()
-        if what is None or isinstance(what, Done):
+        if what is None or isinstance(what, SweepDone):
             ended = None if what is None else self._conclude()
             return ended or Asked(wait_seconds=WAIT_SECONDS, message=_WAITING)
         held = self._lease(what, key, holder, lease_seconds)
@@ -219,7 +219,7 @@ class AskTellStudy:
                 f"{at:g} epochs did; report that evaluation first"
             )
 
-    def _next(self) -> Trial | Suggested | Done | None:
+    def _next(self) -> Trial | SuggestedTrial | SweepDone | None:
         try:
             return self._sweep.next()
         except TuningError as error:
@@ -228,14 +228,14 @@ class AskTellStudy:
             raise
 
     def _lease(
-        self, what: Trial | Suggested, key: str, holder: str, lease_seconds: float
+        self, what: Trial | SuggestedTrial, key: str, holder: str, lease_seconds: float
     ) -> TrialLease | None:
-        suggested = what if isinstance(what, Suggested) else None
+        suggested = what if isinstance(what, SuggestedTrial) else None
         held = None
         try:
             held = self._store.lease_trial(
                 self.study.id,
-                what.new if isinstance(what, Suggested) else what.number,
+                what.new if isinstance(what, SuggestedTrial) else what.number,
                 known=len(self._sweep.trials),
                 key=key,
                 holder=holder,

@@ -11,7 +11,7 @@ from hpo.planning.plan import planned_job
 from hpo.study.jobs import search_path, sizes_of_model, workload_data
 from hpo.study.program import reads_seed
 from hpo.study.samplers import SAMPLERS
-from hpo.study.sizes import SAMPLES, points, told
+from hpo.study.sizes import SAMPLES, points, sizes_in_words
 from hpo.study.spec import StudySpec, check_constraints, check_target
 from search_spaces.settings import TrainingSettings
 from trainers.errors import TrainerError
@@ -43,7 +43,7 @@ def check_workload(spec: StudySpec) -> AnyWorkload:
         try:
             workload_class(spec.workload, search_path(spec))(sized)
         except TrainerError as error:
-            raise spec.error(f"at {told(point)}: {error}", "ladder") from error
+            raise spec.error(f"at {sizes_in_words(point)}: {error}", "ladder") from error
     try:
         check_own_settings(workload, spec.workload, dict.fromkeys([*spec.search.own_names, *read]))
     except TrainerError as error:

@@ -18,7 +18,7 @@ from typing import Any
 
 from hpo.errors import EvidenceError
 from hpo.extrapolation.forecast import told_interval
-from hpo.extrapolation.inference.information import Information, information
+from hpo.extrapolation.inference.information import TrainingInformation, training_information
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.recommend import regret_at
 from hpo.runs.results import StudyForecast, StudyResult
@@ -33,7 +33,7 @@ from hpo.study.sizes import (
     points,
     sample_cost_share,
     share_weight,
-    told,
+    sizes_in_words,
 )
 from hpo.study.spec import StudySpec
 from storage.records import Trial, TrialState
@@ -148,7 +148,7 @@ def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
     rungs = [(batch, point) for point in points(spec) for batch in result.batches]
     costs = _Costs(spec, ended, made)
     answered = sum(spec.question.need(trial) is not None for trial in ended)
-    told_by = information(
+    told_by = training_information(
         made.posterior,
         made.global_batch_size,
         [(batch, dict(point)) for batch, point in rungs],
@@ -180,7 +180,7 @@ def design_name(design: Design) -> str:
     """Return a design's largest sizes: ``width 64, samples 16384``, or ``batch 64`` if only the batch grows."""
     sizes = dict(design.largest)
     batch = sizes.pop(BATCH)
-    return told(tuple(sizes.items())) or f"batch {batch:,}"
+    return sizes_in_words(tuple(sizes.items())) or f"batch {batch:,}"
 
 
 class _Costs:
@@ -232,7 +232,9 @@ class _Costs:
 class _Scaled:
     """The intervals, scaled so that the study's own equals that of its forecast."""
 
-    def __init__(self, made: StudyForecast, told_by: Information, own: Sequence[float]) -> None:
+    def __init__(
+        self, made: StudyForecast, told_by: TrainingInformation, own: Sequence[float]
+    ) -> None:
         self._told_by, self._question = told_by, made.spec.question
         numbers = made.numbers
         ends = numbers.best.interval if numbers.best else numbers.epochs_to_target

@@ -16,7 +16,7 @@ from importlib.metadata import version
 import numpy as np
 
 from hpo.extrapolation.evidence.evidence import Evidence
-from hpo.extrapolation.inference.model import Model, make_models
+from hpo.extrapolation.inference.model import PosteriorModel, make_models
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.laws.priors import Priors
 from storage.errors import StoreError
@@ -29,7 +29,7 @@ LARGEST = 16_000_000
 _PLACES, _RESIDUALS, _NOTE, _MODEL = "=places", "=residuals", "=note", "=model"
 
 
-def fingerprint(evidence: Evidence) -> str:
+def fit_fingerprint(evidence: Evidence) -> str:
     """Return a fingerprint of a fit's inputs: the evidence, to the last digit, and the release that fits it."""
     text = f"{FORM} {version('largebatch')} {evidence!r}"
     return hashlib.sha256(text.encode()).hexdigest()
@@ -38,24 +38,24 @@ def fingerprint(evidence: Evidence) -> str:
 def find_fit(store: Store, study_id: int, evidence: Evidence) -> Posterior | None:
     """Return the posterior stored for exactly this evidence; None if there is no readable one."""
     try:
-        content = store.fit(study_id, fingerprint(evidence))
+        content = store.fit(study_id, fit_fingerprint(evidence))
     except StoreError:
         return None
-    return None if content is None else unpack(content, evidence)
+    return None if content is None else unpack_fit(content, evidence)
 
 
 def keep_fit(store: Store, study_id: int, posterior: Posterior) -> None:
     """Store a posterior; if that fails, the next reader just has to fit again."""
-    content = pack(posterior)
+    content = pack_fit(posterior)
     if len(content) > LARGEST:
         return
     try:
-        store.keep_fit(study_id, fingerprint(posterior.evidence), content)
+        store.keep_fit(study_id, fit_fingerprint(posterior.evidence), content)
     except StoreError:
         return
 
 
-def pack(posterior: Posterior) -> str:
+def pack_fit(posterior: Posterior) -> str:
     """Return the particles of a posterior as text."""
     arrays = {
         **posterior.values,
@@ -69,8 +69,8 @@ def pack(posterior: Posterior) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-def unpack(content: str, evidence: Evidence) -> Posterior | None:
-    """Unpack the output of :func:`pack` for the evidence that it was fitted to; None for anything else."""
+def unpack_fit(content: str, evidence: Evidence) -> Posterior | None:
+    """Unpack the output of :func:`pack_fit` for the evidence that it was fitted to; None for anything else."""
     try:
         with np.load(
             io.BytesIO(base64.b64decode(content, validate=True)), allow_pickle=False
@@ -86,7 +86,7 @@ def unpack(content: str, evidence: Evidence) -> Posterior | None:
     return None
 
 
-def _kind(model: Model) -> str:
+def _kind(model: PosteriorModel) -> str:
     """Return a name that identifies the model among those of the same evidence."""
     laws = ",".join(f"{law.name}:{type(law).__name__}" for law in model.laws)
     return f"{'descent' if model.descent else 'general'} {laws}"

@@ -23,7 +23,7 @@ KIND_NAMES = {
 }
 
 
-def number(value: Any) -> str:
+def format_number(value: Any) -> str:
     """Format with three significant digits, large numbers in full with separators; "" for None."""
     if value is None:
         return ""
@@ -36,33 +36,39 @@ def number(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def interval(ends: Interval | None) -> str:
+def format_interval(ends: Interval | None) -> str:
     """``36.2 (22.6 to 152)``: the median and the ends of the 90 % interval; "" for None."""
-    return f"{number(ends.median)} ({number(ends.low)} to {number(ends.high)})" if ends else ""
+    return (
+        f"{format_number(ends.median)} ({format_number(ends.low)} to {format_number(ends.high)})"
+        if ends
+        else ""
+    )
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Format as ``26 %``; only exactly 0 and 1 are written as 0 % and 100 %."""
     whole = round(100 * share)
     return "<1 %" if whole == 0 < share else ">99 %" if whole == 100 and share < 1 else f"{whole} %"
 
 
-def prospects(forecast: Forecast) -> list[tuple[str, str]]:
+def forecast_remarks(forecast: Forecast) -> list[tuple[str, str]]:
     """Return a forecast's remarks besides settings, epochs and trust: names and texts in reading order."""
     critical = forecast.critical_batch
     needed = "the epochs" if forecast.best is None else "the shortfall"
     chances = [
-        f"{percent(each.probability)} within {number(each.epochs)}" for each in forecast.chances
+        f"{format_percent(each.probability)} within {format_number(each.epochs)}"
+        for each in forecast.chances
     ]
     risk, apart, past = forecast.divergence, forecast.disagreement, forecast.calibration
     held = (
-        f"{past.held} of {past.count} held; the interval is {number(past.scale)} times as "
+        f"{past.held} of {past.count} held; the interval is {format_number(past.scale)} times as "
         f"wide as from the laws alone"
     )
     rows = [
         (
             "regime",
-            forecast.regime + (f"; critical batch size {interval(critical)}" if critical else ""),
+            forecast.regime
+            + (f"; critical batch size {format_interval(critical)}" if critical else ""),
         ),
         (
             "chance of reaching the target",
@@ -71,24 +77,29 @@ def prospects(forecast: Forecast) -> list[tuple[str, str]]:
         *(
             (
                 str(each.constraint),
-                f"{interval(each.expected)} expected, kept with a chance of {percent(each.chance)}",
+                f"{format_interval(each.expected)} expected, kept with a chance of {format_percent(each.chance)}",
             )
             for each in forecast.constraints
         ),
         (
             "risk of divergence",
-            "unknown: it needs a sweep of the learning rate" if risk is None else percent(risk),
+            "unknown: it needs a sweep of the learning rate"
+            if risk is None
+            else format_percent(risk),
         ),
         *(
             (
                 f"{TIMES.get(each.factor) or f'{each.factor:g} times'} the learning rate",
-                f"{interval(each.epochs_factor)} times {needed}, {percent(each.divergence)} risk of divergence",
+                f"{format_interval(each.epochs_factor)} times {needed}, "
+                f"{format_percent(each.divergence)} risk of divergence",
             )
             for each in forecast.sensitivity
         ),
         (
             "laws that fit as well",
-            f"differ by a factor of {number(apart)} in {needed}" if apart >= 1.005 else "agree",
+            f"differ by a factor of {format_number(apart)} in {needed}"
+            if apart >= 1.005
+            else "agree",
         ),
         (
             "earlier forecasts",
@@ -98,7 +109,7 @@ def prospects(forecast: Forecast) -> list[tuple[str, str]]:
     return [row for row in rows if row[1]]
 
 
-def readable(name: str) -> str:
+def setting_words(name: str) -> str:
     """Return the name of a setting as words."""
     return name.replace("_", " ")
 
@@ -107,20 +118,24 @@ def with_unit(name: str) -> str:
     """Return a setting as an axis title: ``learning rate (per update)``; a unit is not repeated."""
     known = TrainingSettings.__dataclass_fields__.get(name)
     unit = known.metadata.get("unit", "1") if known else "1"
-    return readable(name) if unit == "1" or name.endswith(unit) else f"{readable(name)} ({unit})"
+    return (
+        setting_words(name)
+        if unit == "1" or name.endswith(unit)
+        else f"{setting_words(name)} ({unit})"
+    )
 
 
-def answered(question: Question, need: float) -> str:
+def format_answer(question: Question, need: float) -> str:
     """Format a training's result in the unit of the question: ``8.31`` epochs, or a metric of ``0.9213``."""
     return f"{question.told(need):.4g}" if question.fixed else f"{need:.2f}"
 
 
-def precise(ends: Interval) -> str:
+def format_metric_interval(ends: Interval) -> str:
     """Format as ``0.9213 (0.9098 to 0.9301)``: metrics near 1 differ only in later digits."""
     return f"{ends.median:.4g} ({ends.low:.4g} to {ends.high:.4g})"
 
 
-def target(metric: str, threshold: float | None, higher_is_better: bool) -> str:
+def format_target(metric: str, threshold: float | None, higher_is_better: bool) -> str:
     """``top1 ≥ 0.96``; ``best top1`` without a threshold."""
     if threshold is None or abs(threshold) >= NEVER:
         return f"best {metric}"

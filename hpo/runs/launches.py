@@ -10,14 +10,14 @@ from pathlib import Path
 from hpo.errors import PlanError
 from hpo.planning.launchers import script_name
 from hpo.planning.launchers.launch import (
-    Launched,
+    LaunchReport,
     backend_of,
     choose_backend,
     read_launched,
     run_plan,
     write_plan,
 )
-from hpo.planning.launchers.submit import Submitted, submit
+from hpo.planning.launchers.submit import SubmittedJob, submit
 from hpo.planning.machines import load_machine
 from hpo.planning.plan import Plan, check_workers, folder_name
 from hpo.runs import repository
@@ -44,7 +44,7 @@ def launch_here(
     progress: Progress | None = None,
     max_restarts: int = RUN_RESTARTS,
     checkpoint_minutes: float = 0.0,
-) -> list[Launched]:
+) -> list[LaunchReport]:
     """Run a plan on this machine, once for each seed, and store the outcomes if it came from ``storage``.
 
     ``seeds`` defaults to the plan's own seed. A run that loses a worker resumes from its last checkpoint, which is
@@ -107,7 +107,7 @@ def submit_plan(
     backend: str | None = None,
     account: str | None = None,
     partition: str | None = None,
-) -> Submitted:
+) -> SubmittedJob:
     """Submit a plan to its machine's scheduler, from a folder that the machine's nodes can read.
 
     A script that already exists in the folder is used as it is, with its manual changes, unless ``backend`` asks for

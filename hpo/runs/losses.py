@@ -15,17 +15,17 @@ LOST = (TrialState.FAILED, TrialState.DIVERGED)
 _LONGEST = 300  # characters of a reason
 
 
-def lost(trials: Sequence[Trial]) -> list[Trial]:
+def lost_trials(trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials that failed or diverged."""
     return [trial for trial in trials if trial.state in LOST]
 
 
-def done(question: Question) -> str:
+def outcome_words(question: Question) -> str:
     """Return the outcome of a trial that answered the question, in words."""
     return "trained to the end of its budget" if question.fixed else "reached the target"
 
 
-def within(trials: Sequence[Trial], question: Question) -> str:
+def constraints_words(trials: Sequence[Trial], question: Question) -> str:
     """Return `` within the constraints (...)`` with those that trials broke; "" if there are none."""
     if not question.constraints:
         return ""
@@ -54,7 +54,7 @@ def is_lost(trials: Sequence[Trial], question: Question = HOW_SOON) -> bool:
     told = [trial for trial in trials if trial.state is not _PRUNED]
     return (
         all(question.need(trial) is None for trial in trials)
-        and 2 * len(lost(told)) >= len(told) > 0
+        and 2 * len(lost_trials(told)) >= len(told) > 0
     )
 
 
@@ -63,7 +63,7 @@ def told_losses(trials: Sequence[Trial]) -> str:
 
     It is "" if no trial failed or diverged.
     """
-    counts = Counter(trial.state for trial in lost(trials))
+    counts = Counter(trial.state for trial in lost_trials(trials))
     if not counts:
         return ""
     words = {state: f"{count} {state}" for state, count in counts.items()}
@@ -87,28 +87,28 @@ def told_end(trials: Sequence[Trial]) -> str:
     return "; ".join(filter(None, ("; ".join(ends), told_losses(trials))))
 
 
-def cause(reason: str) -> str:
+def loss_cause(reason: str) -> str:
     """Return a trial's reason in one line: what happened, and a program's last output."""
     first, *more = [line.strip() for line in reason.splitlines() if line.strip()] or ["no reason"]
     text = f"{first.partition('; the end of ')[0]}: {more[-1]}" if more else first
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def alike(trials: Sequence[Trial]) -> list[list[Trial]]:
+def group_by_cause(trials: Sequence[Trial]) -> list[list[Trial]]:
     """Group trials by the cause of their end, in order of first occurrence, ignoring numbers in the causes."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
-        groups.setdefault(re.sub(r"\d[\w.+-]*", "#", cause(trial.reason)), []).append(trial)
+        groups.setdefault(re.sub(r"\d[\w.+-]*", "#", loss_cause(trial.reason)), []).append(trial)
     return list(groups.values())
 
 
 def _why(trials: Sequence[Trial], state: TrialState) -> str:
     """Return the commonest reason of the trials in this state; reasons that differ only in numbers count as one."""
     ended = [trial for trial in trials if trial.state is state]
-    commonest = max(alike(ended), key=len)
+    commonest = max(group_by_cause(ended), key=len)
     count = len(commonest)
     often = ", most often" if count > 1 else f", {count} of them" if len(ended) > 1 else ""
-    return f"{often}: {cause(commonest[0].reason)}"
+    return f"{often}: {loss_cause(commonest[0].reason)}"
 
 
 def _of(count: int, trials: Sequence[Trial]) -> str:

@@ -16,7 +16,14 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from hpo.extrapolation.inference.intervals import BestMetric, Interval
-from hpo.runs.formatting import KIND_NAMES, interval, number, precise, readable, target
+from hpo.runs.formatting import (
+    KIND_NAMES,
+    format_interval,
+    format_metric_interval,
+    format_number,
+    format_target,
+    setting_words,
+)
 from hpo.runs.progress import Progress, TimeLeft, ladder_columns, ladder_rows
 
 if TYPE_CHECKING:
@@ -44,7 +51,8 @@ def study_html(document: Mapping[str, Any], settings: Sequence[str]) -> str:
     parts = [
         _line(
             f"<b>{escape(study['name'])}</b>: {escape(study['workload'])} to "
-            f"{escape(target(aim['metric'], aim['threshold'], aim['higher_is_better']))}, {escape(study['state'])}"
+            f"{escape(format_target(aim['metric'], aim['threshold'], aim['higher_is_better']))}, "
+            f"{escape(study['state'])}"
         ),
         _line(escape(f"{trials['total']} trainings" + (f": {ended}" if ended else ""))),
         _line(escape(study["message"])) if study["message"] else "",
@@ -55,16 +63,16 @@ def study_html(document: Mapping[str, Any], settings: Sequence[str]) -> str:
                 "trials",
                 "reached" if ends else "to the end",
                 "best epochs" if ends else f"best {aim['metric']}",
-                *(f"best {readable(name)}" for name in settings),
+                *(f"best {setting_words(name)}" for name in settings),
             ],
             [
                 [
-                    *(number(rung["sizes"].get(name)) for name in sizes),
-                    number(rung["global_batch_size"]),
+                    *(format_number(rung["sizes"].get(name)) for name in sizes),
+                    format_number(rung["global_batch_size"]),
                     str(rung["trials"]),
                     str(rung["reached"] if ends else rung["to_the_end"]),
-                    number(rung["best_epochs_to_target"] if ends else rung["best_metric"]),
-                    *(number((rung["best_settings"] or {}).get(name)) for name in settings),
+                    format_number(rung["best_epochs_to_target"] if ends else rung["best_metric"]),
+                    *(format_number((rung["best_settings"] or {}).get(name)) for name in settings),
                 ]
                 for rung in document["rungs"]
             ],
@@ -78,15 +86,18 @@ def forecast_html(document: Mapping[str, Any]) -> str:
     """A forecast as HTML, from its document: epochs and settings with their 90 % intervals, and how far to trust it."""
     best = document.get("best")
     if best is None:
-        rows = [["epochs to target", interval(Interval(**document["epochs_to_target"]))]]
+        rows = [["epochs to target", format_interval(Interval(**document["epochs_to_target"]))]]
     else:
         found = BestMetric.from_dict(best)
-        rows = [[f"{found.metric} in {found.epochs:g} epochs", precise(found.interval)]]
+        rows = [
+            [f"{found.metric} in {found.epochs:g} epochs", format_metric_interval(found.interval)]
+        ]
     rows += [
-        [readable(name), interval(Interval(**ends))] for name, ends in document["settings"].items()
+        [setting_words(name), format_interval(Interval(**ends))]
+        for name, ends in document["settings"].items()
     ]
     rows.append(["trust", document["trust"]])
-    batch = number(document["global_batch_size"])
+    batch = format_number(document["global_batch_size"])
     return _table([f"forecast at batch size {batch}", "median and 90 % interval"], rows) + _line(
         escape(document["reason"])
     )
@@ -131,7 +142,8 @@ class NotebookProgress(Progress):
     def run(self, plan: Plan, seed: int, point: ConvergencePoint) -> None:
         """Show the progress of a launched run."""
         self._text = (
-            f"{KIND_NAMES[plan.kind]} at {number(plan.global_batch_size)} on {plan.workers} workers, seed {seed}: "
+            f"{KIND_NAMES[plan.kind]} at {format_number(plan.global_batch_size)} "
+            f"on {plan.workers} workers, seed {seed}: "
             f"epoch {point.epochs:.1f}, {plan.job.target.metric} {point.metric:.3f}"
         )
         self._draw()

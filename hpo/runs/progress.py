@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hpo.runs.formatting import answered
+from hpo.runs.formatting import format_answer
 from hpo.study.samplers import SAMPLERS
 from hpo.study.sizes import Point, point_budgets, point_of, rung_name
 from storage.records import TrialState
@@ -91,7 +91,7 @@ def ladder_rows(
             now or "",
             str(len(reached)),
             str(len(ended) - len(reached)),
-            "" if best is None else answered(question, need),
+            "" if best is None else format_answer(question, need),
             f"{best.settings['learning_rate']:.3g}" if best else "",
         )
 

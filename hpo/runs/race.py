@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hpo.errors import EvidenceError
 from hpo.runs import repository
-from hpo.runs.formatting import number
+from hpo.runs.formatting import format_number
 from hpo.runs.lease import HeldLease, take_lease
 from hpo.runs.notebook import progress_here
 from hpo.runs.progress import Progress
@@ -21,7 +21,7 @@ from hpo.study.sizes import full_point, rung_name
 from storage.errors import StoreError
 
 if TYPE_CHECKING:
-    from hpo.tuning.generation.race import Course
+    from hpo.tuning.generation.race import RaceCourse
     from hpo.tuning.tuner import RayOptions, SweepEnd
 
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class RacePlan:
     """The course of a race, or None; a message about it before it begins, and the forecast without it."""
 
-    course: Course | None
+    course: RaceCourse | None
     message: str
     forecast: StudyForecast
 
@@ -44,7 +44,7 @@ def plan_race(
     ``forced`` or has begun, if its possible saving is less than its price. Raises :class:`EvidenceError` if no trial of
     the study reached its target.
     """
-    from hpo.tuning.generation.race import FINALISTS, Course, choose_candidates
+    from hpo.tuning.generation.race import FINALISTS, RaceCourse, choose_candidates
 
     most = result.race_samples if samples is None else samples
     made = forecast_without_race(result, global_batch_size)
@@ -62,7 +62,7 @@ def plan_race(
     if most_epochs < 2 * candidates.epochs:
         return RacePlan(
             None,
-            f"no race {at}: its budget of {number(float(most))} samples is {most_epochs:.3g} "
+            f"no race {at}: its budget of {format_number(float(most))} samples is {most_epochs:.3g} "
             f"epochs, too few for two trainings of {candidates.epochs:.3g} epochs; raise "
             f"budget.race",
             made,
@@ -76,7 +76,7 @@ def plan_race(
             made,
         )
     fields = made.settings.to_dict()
-    course = Course(
+    course = RaceCourse(
         global_batch_size,
         tuple({**fields, **settings} for settings in candidates.settings),
         candidates.epochs,

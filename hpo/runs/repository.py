@@ -21,7 +21,7 @@ from hpo.errors import (
 from hpo.extrapolation.evidence.stored import measured_trials, noise_scales
 from hpo.extrapolation.inference.intervals import BestMetric, Interval
 from hpo.planning.launchers import script_name
-from hpo.planning.launchers.launch import Launched, check_script, write_plan
+from hpo.planning.launchers.launch import LaunchReport, check_script, write_plan
 from hpo.planning.plan import Plan, planned_job, read_plan
 from hpo.runs.fits import keep_fit
 from hpo.runs.ramp import noise_course
@@ -319,7 +319,7 @@ def _is_written(plan: Plan, directory: Path) -> bool:
 
 
 def keep_outcome(
-    store: Store, plan_id: int, seed: int, backend: str, workers: int, launched: Launched
+    store: Store, plan_id: int, seed: int, backend: str, workers: int, launched: LaunchReport
 ) -> Outcome:
     """Store the outcome of a plan's launch: its result, throughput, and sample images of its model."""
     outcome = launched.outcome

@@ -474,7 +474,7 @@ def target_values(study: Study) -> dict[str, Any]:
     }
 
 
-def candidates(
+def race_candidates_of_study(
     trials: Sequence[Trial], global_batch_size: int, question: Question = HOW_SOON
 ) -> list[SweptConfiguration]:
     """Return the settings of a rung that answered the ``question`` with all of their seeds, best first.
@@ -560,7 +560,7 @@ def epochs_trained(trials: Iterable[Trial]) -> float:
     return math.fsum(trial.epochs or 0.0 for trial in trials)
 
 
-def throughput(
+def worker_throughput(
     trials: Sequence[Trial], train_samples: int, spec: StudySpec | None = None
 ) -> float | None:
     """Return one worker's samples per second, including evaluation: the median over the largest timed batch size.
@@ -573,7 +573,7 @@ def throughput(
         shares = [sample_cost_share(spec, point_of(spec, trial.settings)) for trial in timed]
         largest = max(shares, default=1.0)
         chosen = [trial for trial, share in zip(timed, shares, strict=True) if share == largest]
-        rate = throughput(chosen, train_samples)
+        rate = worker_throughput(chosen, train_samples)
         return None if rate is None else rate * largest
     for batch in sorted({trial.global_batch_size for trial in trials}, reverse=True):
         rates = [

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpo.errors import HpoError, PlanError, TuningError
-from hpo.planning.launchers.launch import Launched, choose_backend, run_plan
+from hpo.planning.launchers.launch import LaunchReport, choose_backend, run_plan
 from hpo.planning.plan import Plan, folder_name
 from hpo.runs import repository
 from hpo.runs.checks import check_full_scale, check_workload
 from hpo.runs.exports.beside import trackers_beside
 from hpo.runs.formatting import KIND_NAMES
 from hpo.runs.lease import HeldLease, take_lease
-from hpo.runs.losses import done, is_lost, told_end, told_losses, way_out
+from hpo.runs.losses import is_lost, outcome_words, told_end, told_losses, way_out
 from hpo.runs.notebook import progress_here
 from hpo.runs.plan_run import held_plan_run
 from hpo.runs.price import study_price
@@ -152,7 +152,7 @@ class _Run:
 
     def all(self) -> tuple[StudyForecast | None, StudyState, str]:
         """Sweep, then conclude; return the forecast, the state for the study, and a message."""
-        from hpo.tuning.trainings import Ending
+        from hpo.tuning.trainings import TrainingsEnding
         from hpo.tuning.tuner import run_sweep
 
         options = self._options
@@ -172,11 +172,11 @@ class _Run:
             stop=self.must_stop,
             say=self._search_goes_on,
         )
-        if end.ending is Ending.STOPPED:
+        if end.ending is TrainingsEnding.STOPPED:
             raise _Stopped
         if end.message:
             self._progress.message(end.message)
-            spent = end.ending is Ending.SPENT
+            spent = end.ending is TrainingsEnding.SPENT
             self._held.event("budget_spent" if spent else "search_ended", end.message)
         self._measure_cost()
         made, message = self._conclude(self._race())
@@ -187,7 +187,7 @@ class _Run:
 
         If nothing was raced, return the forecast made for that decision, which is then the study's.
         """
-        from hpo.tuning.trainings import Ending
+        from hpo.tuning.trainings import TrainingsEnding
 
         batch = self._spec.race_batch
         if batch is None:
@@ -213,7 +213,7 @@ class _Run:
             stop=self.must_stop,
         )
         self._held.event("race", plan.message if plan.course is None else self._raced(batch))
-        if end is not None and end.ending is Ending.STOPPED:
+        if end is not None and end.ending is TrainingsEnding.STOPPED:
             raise _Stopped
         return plan.forecast if end is None and not result.raced else None
 
@@ -317,7 +317,10 @@ class _Run:
         self._count([trial for trial in result.swept if trial not in result.imported])
         own = [trial for trial in result.trials if trial not in result.imported]
         losses, question = told_losses(own), self._spec.question
-        best, nothing = best_settings(result.trials, question), f"no trial {done(question)}"
+        best, nothing = (
+            best_settings(result.trials, question),
+            f"no trial {outcome_words(question)}",
+        )
         if is_lost(own, question) and best is None:
             raise TuningError(f"{nothing}: {losses}\n{ways_out(self._spec.name)}")
         if losses:
@@ -407,7 +410,7 @@ class _Run:
                     lambda seed=seed: self._launch(plan, directory, backend, seed)  # type: ignore[misc]
                 )
 
-            def keep(seed: int = seed, launched: Launched = launched) -> bool:
+            def keep(seed: int = seed, launched: LaunchReport = launched) -> bool:
                 repository.keep_outcome(self._store, plan_id, seed, backend, plan.workers, launched)
                 return True
 
@@ -420,7 +423,7 @@ class _Run:
                 seed=seed,
             )
 
-    def _launch(self, plan: Plan, directory: Path, backend: str, seed: int) -> Launched:
+    def _launch(self, plan: Plan, directory: Path, backend: str, seed: int) -> LaunchReport:
         def on_point(point: ConvergencePoint) -> None:
             self._progress.run(plan, seed, point)
 

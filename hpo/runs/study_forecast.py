@@ -15,7 +15,7 @@ from hpo.extrapolation.evidence.evidence import Evidence
 from hpo.extrapolation.evidence.stored import (
     as_counted,
     counted_once,
-    observation,
+    observation_of_trial,
     study_evidence,
     tuned_settings,
 )
@@ -24,8 +24,8 @@ from hpo.extrapolation.forecast import forecast as forecast_from
 from hpo.extrapolation.inference.kept import KeptConstraints, fit_constraints
 from hpo.extrapolation.inference.posterior import Posterior, fit
 from hpo.extrapolation.raced import went_whole
-from hpo.runs.fits import fingerprint
-from hpo.runs.losses import done, way_out, within
+from hpo.runs.fits import fit_fingerprint
+from hpo.runs.losses import constraints_words, outcome_words, way_out
 from hpo.runs.ramp import RampSaving, ramp_saving
 from hpo.runs.results import (
     StudyForecast,
@@ -33,7 +33,7 @@ from hpo.runs.results import (
     best_settings,
     complete_settings,
     epochs_trained,
-    throughput,
+    worker_throughput,
 )
 from hpo.study.sizes import at_full_scale, carried_over, full_point
 from search_spaces.settings import TrainingSettings
@@ -78,7 +78,7 @@ def forecast(
     if best is None:
         raise EvidenceError(
             f"no trial of study {result.study.name!r} "
-            f"{done(question)}{within(result.trials, question)}, so there are no settings to "
+            f"{outcome_words(question)}{constraints_words(result.trials, question)}, so there are no settings to "
             f"start from; {way_out(question)}"
         )
     posterior = posterior or fit_posterior(result, [global_batch_size])
@@ -89,7 +89,9 @@ def forecast(
         if trial.global_batch_size == global_batch_size
     ]
     raced = (
-        [observation(as_counted(trial, question)) for trial in there] if not question.fixed else []
+        [observation_of_trial(as_counted(trial, question)) for trial in there]
+        if not question.fixed
+        else []
     )
     numbers = forecast_from(
         posterior,
@@ -112,7 +114,7 @@ def forecast(
         numbers=numbers,
         settings=settings,
         train_samples=result.train_samples,
-        samples_per_second=throughput(result.trials, result.train_samples, result.spec),
+        samples_per_second=worker_throughput(result.trials, result.train_samples, result.spec),
         storage=result.storage,
         ramp=ramp,
         posterior=posterior,
@@ -170,7 +172,7 @@ def _advice(result: StudyResult, numbers: Forecast) -> str:
     most = RACE_TRAININGS * numbers.epochs_to_target.median
     if result.race_samples:
         most = min(most, result.race_samples / result.train_samples)
-    rate = throughput(here, result.train_samples, result.spec)
+    rate = worker_throughput(here, result.train_samples, result.spec)
     time = f", about {_duration(most * result.train_samples / rate)} here" if rate else ""
     taken = f"{math.ceil(most)} epochs{time}"
     return f"A race at {batch} (hpo forecast --race) would take {taken} and raise the trust most."
@@ -235,7 +237,7 @@ def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -
     with them. The process caches its last few fits, so the same evidence is not fitted twice.
     """
     evidence = evidence_of(result, batches)
-    return _fitted(_Fingerprinted(fingerprint(evidence), evidence))
+    return _fitted(_Fingerprinted(fit_fingerprint(evidence), evidence))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,11 +14,11 @@ from hpo.extrapolation.laws.setting_laws import RATE
 from hpo.extrapolation.trust import VERY_FAR
 from hpo.planning.launchers.run import STAGING_SECONDS, STARTUP_SECONDS
 from hpo.planning.machines import Machine, load_machine, machine_names
-from hpo.planning.placement.candidates import HOUR, PlanningContext, scaled
+from hpo.planning.placement.candidates import HOUR, PlanningContext, scale_interval
 from hpo.planning.placement.epochs import EpochsLaw, EvenLaw, IntervalLaw, PosteriorLaw
 from hpo.planning.placement.feasibility import check_layout
 from hpo.planning.placement.optimise import PlanConstraints, PlanSelection
-from hpo.planning.placement.placements import Memory, memory_needs
+from hpo.planning.placement.placements import AcceleratorMemory, memory_needs
 from hpo.planning.placement.planner import plan_placement, plan_untimed
 from hpo.planning.placement.rates import (
     ModelledRates,
@@ -33,7 +33,7 @@ from hpo.planning.placement.tradeoffs import trade_offs as weighed
 from hpo.planning.plan import Plan, planned_job
 from hpo.planning.request import PlanOptions, PlanRequest
 from hpo.planning.timing.costs import cost_of
-from hpo.planning.timing.failures import Failures
+from hpo.planning.timing.failures import NodeFailures
 from hpo.runs.results import StudyForecast, StudyResult, best_settings
 from hpo.runs.study_forecast import forecast, forecast_at, kept_constraints
 from hpo.study.spec import StudySpec
@@ -216,7 +216,7 @@ def _trade_offs(
 
 def _figures(
     made: StudyForecast, target: Machine, asked: PlanRequest
-) -> tuple[Rates | None, Memory | None]:
+) -> tuple[Rates | None, AcceleratorMemory | None]:
     """Return the workload's speed on the machine and how much of it fits in memory; None if unknown."""
     figures = cost_of(made.source.cost if made.source else None, asked.cost)
     memory = (
@@ -231,7 +231,7 @@ def _context(
     made: StudyForecast,
     target: Machine,
     rates: Rates | None,
-    memory: Memory | None,
+    memory: AcceleratorMemory | None,
     asked: PlanRequest,
 ) -> PlanningContext:
     return PlanningContext(
@@ -242,7 +242,7 @@ def _context(
         made.settings.normalization_batch_size,
         memory,
         _overhead(made.spec, target),
-        Failures(asked.node_failure_hours) if asked.node_failure_hours is not None else None,
+        NodeFailures(asked.node_failure_hours) if asked.node_failure_hours is not None else None,
         made.spec.budget.evaluations_per_epoch,
     )
 
@@ -367,13 +367,13 @@ def _timed(plan: Plan, made: StudyForecast, selection: PlanSelection) -> Plan:
         seconds = seconds_to_target(
             plan.epochs, made.train_samples, candidate.rate.samples_per_second
         )
-    hours = scaled(seconds, candidate.accelerators / HOUR)
+    hours = scale_interval(seconds, candidate.accelerators / HOUR)
     watts = candidate.power_watts
     return dataclasses.replace(
         plan,
         seconds=seconds,
         accelerator_hours=hours,
-        energy_kwh=None if watts is None else scaled(hours, watts / 1000),
+        energy_kwh=None if watts is None else scale_interval(hours, watts / 1000),
         chance_in_slot=None
         if plan.slot_seconds is None
         else candidate.chance_within(plan.slot_seconds),

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpo.runs.formatting import KIND_NAMES, answered, number, percent
+from hpo.runs.formatting import KIND_NAMES, format_answer, format_number, format_percent
 from hpo.runs.results import PlannedRun
 from trainers.job import HOW_SOON, Question
 
@@ -19,7 +19,7 @@ STANDARD_ERRORS = 2.0
 
 
 @dataclass(frozen=True)
-class Mean:
+class MeanEpochs:
     """The geometric mean of the epochs to target of one plan's runs, with its relative standard error.
 
     ``error`` is None for a single run. Of the ``runs``, ``lost`` did not reach the target and count in neither. If the
@@ -34,22 +34,26 @@ class Mean:
 
     def told(self) -> str:
         """Return ``8.31 ± 0.2 (5 runs)``."""
-        spread = "" if self.error is None else f" ± {number(self.epochs * self.error)}"
+        spread = "" if self.error is None else f" ± {format_number(self.epochs * self.error)}"
         lost = f", {self.lost} lost" if self.lost else ""
         return f"{self._middle}{spread} ({self.runs} run{'' if self.runs == 1 else 's'}{lost})"
 
     @property
     def _middle(self) -> str:
-        return answered(self.question, self.epochs) if self.question.fixed else number(self.epochs)
+        return (
+            format_answer(self.question, self.epochs)
+            if self.question.fixed
+            else format_number(self.epochs)
+        )
 
 
-def mean_of(run: PlannedRun) -> Mean | None:
+def mean_of(run: PlannedRun) -> MeanEpochs | None:
     """Return the mean over a plan's runs; None if none reached the target or the end of a fixed budget."""
     logs = [math.log(need) for need in run.needs if need > 0]
     if not logs:
         return None
     error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else None
-    return Mean(
+    return MeanEpochs(
         math.exp(statistics.fmean(logs)),
         error,
         len(run.outcomes),
@@ -58,7 +62,7 @@ def mean_of(run: PlannedRun) -> Mean | None:
     )
 
 
-def verdicts(forecast: PlannedRun, rules: Sequence[PlannedRun]) -> list[str]:
+def rule_verdicts(forecast: PlannedRun, rules: Sequence[PlannedRun]) -> list[str]:
     """Return a line for each rule of thumb that was run."""
     ours = mean_of(forecast)
     lines = []
@@ -87,7 +91,7 @@ def verdicts(forecast: PlannedRun, rules: Sequence[PlannedRun]) -> list[str]:
     return lines
 
 
-def _arrived(ours: Mean, theirs: Mean, name: str) -> str:
+def _arrived(ours: MeanEpochs, theirs: MeanEpochs, name: str) -> str:
     """Return the sentence for a comparison in which one of the two has only one run that was not lost."""
     if ours.runs == theirs.runs == 1:
         return "no verdict on a single run"
@@ -95,7 +99,7 @@ def _arrived(ours: Mean, theirs: Mean, name: str) -> str:
     return f"{arrived[0]} runs by the forecast succeeded, {arrived[1]} by {name}"
 
 
-def _compared(ours: Mean, theirs: Mean) -> str:
+def _compared(ours: MeanEpochs, theirs: MeanEpochs) -> str:
     assert ours.error is not None
     assert theirs.error is not None
     away, error = math.log(theirs.epochs / ours.epochs), math.hypot(ours.error, theirs.error)
@@ -112,5 +116,5 @@ def _signed(away: float, question: Question) -> str:
         what = (
             f"to a perfect {question.unit}" if question.target.higher_is_better else question.unit
         )
-        return f"{percent(abs(share))} {'less' if share >= 0 else 'more'} {what}"
-    return f"{percent(abs(share))} {'fewer' if share >= 0 else 'more'} epochs"
+        return f"{format_percent(abs(share))} {'less' if share >= 0 else 'more'} {what}"
+    return f"{format_percent(abs(share))} {'fewer' if share >= 0 else 'more'} epochs"

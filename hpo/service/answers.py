@@ -293,6 +293,6 @@ def study_values(
     }
 
 
-def plain(record: Any) -> dict[str, Any]:
+def plain_record(record: Any) -> dict[str, Any]:
     """Return a stored record as a dict of plain values, keyed by field name."""
     return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse
 
 from hpo.service import errors, reference
 from hpo.service.config import ServerConfig
-from hpo.service.context import Context
+from hpo.service.context import ServerContext
 from hpo.service.middleware import RequestMiddleware
 from hpo.service.routes import (
     ask_tell,
@@ -66,14 +66,14 @@ DESCRIPTION = (
 def create_app(
     config: ServerConfig,
     extra_routers: Sequence[APIRouter] = (),
-    on_start: Callable[[Context], None] | None = None,
+    on_start: Callable[[ServerContext], None] | None = None,
 ) -> FastAPI:
     """Return the application; ``extra_routers`` add pages such as a dashboard, whose ``/`` replaces the default one.
 
     ``on_start`` is called with the server's context when it has started. The store opens with the first request that
     needs it; while the database is unavailable, requests are answered with 503.
     """
-    context = Context(config)
+    context = ServerContext(config)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -122,7 +122,7 @@ def create_app(
     return app
 
 
-async def _settle(context: Context) -> None:
+async def _settle(context: ServerContext) -> None:
     """Cancel the studies marked for cancellation whose workers stopped responding, as no other worker may be left.
 
     Also make sure that the disk has room to delete studies.

@@ -34,7 +34,7 @@ _OWNER = re.compile(r"[^\s/][^\x00-\x1f\x7f]{0,99}")
 
 
 @dataclass(frozen=True)
-class Principal:
+class TokenHolder:
     """The holder of a token."""
 
     token_id: int
@@ -91,7 +91,7 @@ def create_token(
     return secret, token
 
 
-def check_token(token: Token | None, digest: str, now: datetime) -> Principal:
+def check_token(token: Token | None, digest: str, now: datetime) -> TokenHolder:
     """Return the holder of a stored token; RefusedError (401) if it is missing, revoked or expired."""
     if token is None or not hmac.compare_digest(token.digest, digest):
         raise RefusedError(401, "this token is unknown", way_out="`hpo token create` makes one")
@@ -105,10 +105,10 @@ def check_token(token: Token | None, digest: str, now: datetime) -> Principal:
             f"this token expired at {token.expires_at:%Y-%m-%d %H:%M} UTC",
             way_out="ask for a new one: `hpo token create`",
         )
-    return Principal(token.id, token.owner, token.scopes, token.expires_at)
+    return TokenHolder(token.id, token.owner, token.scopes, token.expires_at)
 
 
-def start_session(store: Store, who: Principal, lifetime: timedelta) -> tuple[str, timedelta]:
+def start_session(store: Store, who: TokenHolder, lifetime: timedelta) -> tuple[str, timedelta]:
     """Start a browser session, which acts for the login's token and ends with it; return its secret and lifetime."""
     secret, now = SESSION_PREFIX + secrets.token_urlsafe(32), datetime.now(UTC)
     ends = min(now + lifetime, who.expires_at or now + lifetime)
@@ -120,13 +120,13 @@ def start_session(store: Store, who: Principal, lifetime: timedelta) -> tuple[st
 class _Known:
     """A cached token: its holder, when it was read from the database, and when it was last used (seconds)."""
 
-    principal: Principal
+    principal: TokenHolder
     read_at: float
     asked_at: float
     by_session: bool
 
 
-class Tokens:
+class TokenCache:
     """Looks tokens up and caches them for a second, so that a busy client costs no query per request.
 
     Recently used secrets are looked up together: one query a second, however many clients are busy.
@@ -137,7 +137,7 @@ class Tokens:
         self._touched: dict[int, float] = {}
         self._lock = threading.Lock()
 
-    def remembered(self, secret: str) -> Principal | None:
+    def remembered(self, secret: str) -> TokenHolder | None:
         """Return the holder of the secret from the cache of recent look-ups, or None."""
         found, now = self._known.get(digest_of(secret)), time.monotonic()
         if found is None:
@@ -148,7 +148,7 @@ class Tokens:
             return None
         return found.principal
 
-    def look_up(self, store: Store, secret: str, *, session: bool = False) -> Principal:
+    def look_up(self, store: Store, secret: str, *, session: bool = False) -> TokenHolder:
         """Return the holder of the secret of a token or session; RefusedError (401) if there is none."""
         digest, began, now = digest_of(secret), time.monotonic(), datetime.now(UTC)
         if session:

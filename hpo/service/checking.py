@@ -63,7 +63,7 @@ class CheckedStudy:
         )
 
 
-class Checker:
+class CheckerPool:
     """A pool of processes, each checking one text at a time; use it from at most as many threads."""
 
     def __init__(self, config: ServerConfig) -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
-from hpo.service.auth import Principal
+from hpo.service.auth import TokenHolder
 from hpo.service.fair_queue import FairQueue, RequestSlot
 from hpo.service.refusal import RefusedError
 
@@ -23,7 +23,7 @@ MOST_WAITING = 100
 Found = TypeVar("Found")
 
 
-class Computations:
+class ComputationPool:
     """A small pool of threads of one server for computations of one kind.
 
     ``kind`` names them in a refusal; a computation that has a slot waits at most ``wait_seconds`` for a thread.
@@ -37,7 +37,7 @@ class Computations:
         self._free = asyncio.Semaphore(threads)
         self._limiter: CapacityLimiter | None = None
 
-    async def run(self, who: Principal, slot: RequestSlot, work: Callable[[], Found]) -> Found:
+    async def run(self, who: TokenHolder, slot: RequestSlot, work: Callable[[], Found]) -> Found:
         """Return the result of ``work`` for a request that gives up its slot meanwhile.
 
         RefusedError (429) if too many of the owner's wait, (503) if no thread becomes free in time.

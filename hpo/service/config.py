@@ -35,7 +35,7 @@ class _ConfigSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Limits(_ConfigSection):
+class ServiceLimits(_ConfigSection):
     """The limits of one request, one token and one owner; None means no limit."""
 
     body_bytes: int = Field(2_500_000, ge=1_000, description="Largest request body, in bytes.")
@@ -152,7 +152,7 @@ class ServerConfig(_ConfigSection):
     threads: int = Field(
         12, ge=1, le=200, description="Requests that are processed at the same time."
     )
-    limits: Limits = Field(default_factory=lambda: Limits.model_validate({}))
+    limits: ServiceLimits = Field(default_factory=lambda: ServiceLimits.model_validate({}))
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     trusted_proxies: tuple[str, ...] = Field(
@@ -208,7 +208,7 @@ def load_config(
 
     Raises :class:`SpecError` with every fault and its line.
     """
-    document = yaml_text.Document({}) if path is None else _read(Path(path))
+    document = yaml_text.YamlDocument({}) if path is None else _read(Path(path))
     values = dict(document.value)
     values.update(_from_environment(environment or {}))
     values.update({name: value for name, value in given.items() if value is not None})
@@ -216,15 +216,15 @@ def load_config(
         return ServerConfig.model_validate(values)
     except ValidationError as error:
         faults = [
-            Fault(message, document.line(location), study_faults.dotted(location) or None)
-            for location, message in study_faults.explain(error, ServerConfig)
+            Fault(message, document.line(location), study_faults.dotted_location(location) or None)
+            for location, message in study_faults.explain_fault(error, ServerConfig)
         ]
         raise SpecError(
             faults, path="server configuration" if path is None else str(path)
         ) from error
 
 
-def _read(path: Path) -> yaml_text.Document:
+def _read(path: Path) -> yaml_text.YamlDocument:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
@@ -248,7 +248,7 @@ def _read(path: Path) -> yaml_text.Document:
     if not isinstance(document.value, dict):
         raise SpecError(
             f"the configuration must be a mapping of keys to values, but got "
-            f"{study_faults.shown(document.value)}",
+            f"{study_faults.shown_value(document.value)}",
             path=str(path),
         )
     return document

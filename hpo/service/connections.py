@@ -15,7 +15,7 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from hpo.service.config import Limits
+from hpo.service.config import ServiceLimits
 
 TOO_MANY = b"too many connections from this address\n"
 TOO_SLOW = b"the head of a request must arrive sooner\n"
@@ -34,7 +34,9 @@ FRAMING = 4
 """Maximum number of bytes on the wire per byte of the largest body: no client sends chunks of one byte."""
 
 
-def guarded_protocol(limits: Limits, trusted: Collection[str] = ()) -> type[asyncio.Protocol]:
+def guarded_protocol(
+    limits: ServiceLimits, trusted: Collection[str] = ()
+) -> type[asyncio.Protocol]:
     """Return uvicorn's protocol with these limits; ``trusted`` proxies may open any number of connections."""
     opened: Counter[str] = Counter()
     stuck: Counter[str] = Counter()

@@ -16,14 +16,14 @@ from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBea
 
 from hpo.service import fit_process
 from hpo.service.ask_tell_studies import AskTellStudies
-from hpo.service.auth import SESSION_PREFIX, Principal, Tokens
-from hpo.service.checking import PROCESSES, CheckedStudy, Checker
-from hpo.service.computations import Computations
+from hpo.service.auth import SESSION_PREFIX, TokenCache, TokenHolder
+from hpo.service.checking import PROCESSES, CheckedStudy, CheckerPool
+from hpo.service.computations import ComputationPool
 from hpo.service.config import ServerConfig
 from hpo.service.fair_queue import FairQueue, RequestSlot
 from hpo.service.forecast_cache import ForecastCache
-from hpo.service.live import Live
-from hpo.service.metrics import Metrics
+from hpo.service.live import EventReader
+from hpo.service.metrics import ServerMetrics
 from hpo.service.rate_limit import RateLimit
 from hpo.service.refusal import RefusedError
 from hpo.study import rules
@@ -53,7 +53,7 @@ cookie = APIKeyCookie(
 )
 
 
-class Context:
+class ServerContext:
     """The configuration and the state of one server. The store is opened on first use, and retried until it opens.
 
     So a server may start before its database.
@@ -61,23 +61,23 @@ class Context:
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
-        self.tokens = Tokens()
+        self.tokens = TokenCache()
         self.rates = RateLimit(config.limits.requests_per_second, config.limits.burst)
         per_minute = config.limits.forecasts_per_minute
         self.computed = RateLimit(per_minute / 60, per_minute)
-        self.computations = Computations()
+        self.computations = ComputationPool()
         self._stored: dict[str, tuple[int, float]] = {}
         self.strangers = RateLimit(10, 100)  # requests with unknown tokens, per address
         self.fair_queue = FairQueue(config.threads, config.limits.requests_at_once, MOST_WAITING)
         self.hosts = allowed_hosts(config)
         self._suspects: CapacityLimiter | None = None
-        self.metrics = Metrics()
+        self.metrics = ServerMetrics()
         self.forecasts = ForecastCache()
-        self._checker = Checker(config)
-        self._checks = Computations(
+        self._checker = CheckerPool(config)
+        self._checks = ComputationPool(
             PROCESSES, "checks of submissions", wait_seconds=3 * config.limits.check_seconds
         )
-        self.live = Live(self.open_store)
+        self.live = EventReader(self.open_store)
         self.ask_tell_studies = AskTellStudies(self.open_store)
         self._store: Store | None = None
         self._failed: tuple[float, StoreUnavailable] | None = None
@@ -130,7 +130,7 @@ class Context:
             self._stored[owner] = counted
         return counted[0]
 
-    def check_computation(self, who: Principal) -> None:
+    def check_computation(self, who: TokenHolder) -> None:
         """Raise RefusedError (429) if the owner exceeds the forecasts and plans allowed per minute."""
         wait = self.computed.wait(who.owner)
         if wait > 0:
@@ -150,17 +150,17 @@ class Context:
             self._store.close()
             self._store = None
 
-    async def checked(self, who: Principal, slot: RequestSlot, text: str) -> CheckedStudy:
+    async def checked(self, who: TokenHolder, slot: RequestSlot, text: str) -> CheckedStudy:
         """Return the study of a text from the network; SpecError lists its faults, RefusedError on a timeout."""
         return await self._checks.run(who, slot, lambda: self._checker.check(text))
 
-    def check_readable(self, who: Principal, study: Study) -> Study:
+    def check_readable(self, who: TokenHolder, study: Study) -> Study:
         """Return the study; RefusedError (404) if reading is private and the study is someone else's."""
         if self.config.shared_reading or who.owns(study):
             return study
         raise not_found(study.name)
 
-    def check_changeable(self, who: Principal, study: Study) -> Study:
+    def check_changeable(self, who: TokenHolder, study: Study) -> Study:
         """Return the study; RefusedError if it is someone else's."""
         if who.owns(self.check_readable(who, study)):
             return study
@@ -171,7 +171,7 @@ class Context:
             way_out="use a token of its owner, or one with the scope admin",
         )
 
-    def read_study(self, who: Principal, name: str) -> Study:
+    def read_study(self, who: TokenHolder, name: str) -> Study:
         """Return the study of that name if the caller may read it; an invalid name costs no query."""
         try:
             rules.check_name(name)
@@ -196,13 +196,13 @@ def not_found(name: str) -> RefusedError:
     )
 
 
-def context_of(request: Request) -> Context:
+def context_of(request: Request) -> ServerContext:
     """Return the server's context."""
-    context: Context = request.app.state.context
+    context: ServerContext = request.app.state.context
     return context
 
 
-async def _shared(request: Request) -> Context:
+async def _shared(request: Request) -> ServerContext:
     """Return the server's context for a route; async like every dependency, as FastAPI runs others in a thread."""
     return context_of(request)
 
@@ -223,14 +223,14 @@ async def _study_name(
     return name.replace(SLASH, "/")
 
 
-def requires_scope(scope: str) -> Callable[..., Coroutine[Any, Any, Principal]]:
+def requires_scope(scope: str) -> Callable[..., Coroutine[Any, Any, TokenHolder]]:
     """Return a dependency that gives the principal of a token with the scope; RefusedError 401, 403 or 429 if not."""
 
     async def principal(
         request: Request,
         header: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)],
         session: Annotated[str | None, Security(cookie)],
-    ) -> Principal:
+    ) -> TokenHolder:
         who = await _authenticate(request, None if header is None else header.credentials, session)
         if not who.allows(scope):
             raise RefusedError(
@@ -243,7 +243,7 @@ def requires_scope(scope: str) -> Callable[..., Coroutine[Any, Any, Principal]]:
     return principal
 
 
-async def _authenticate(request: Request, secret: str | None, session: str | None) -> Principal:
+async def _authenticate(request: Request, secret: str | None, session: str | None) -> TokenHolder:
     context, known = context_of(request), getattr(request.state, "principal", None)
     if known is not None:  # looked up before the body was read
         return known  # type: ignore[no-any-return]
@@ -274,7 +274,7 @@ async def _authenticate(request: Request, secret: str | None, session: str | Non
     return who
 
 
-async def look_up(request: Request, secret: str, *, session: bool = False) -> Principal:
+async def look_up(request: Request, secret: str, *, session: bool = False) -> TokenHolder:
     """Return the holder of a secret that is not in the cache.
 
     Addresses that guess tokens are refused after a while, but a valid token is still accepted from them: it is
@@ -339,10 +339,10 @@ def check_own_page(request: Request) -> None:
         )
 
 
-Reader = Annotated[Principal, Depends(requires_scope("read"))]
-Submitter = Annotated[Principal, Depends(requires_scope("submit"))]
+Reader = Annotated[TokenHolder, Depends(requires_scope("read"))]
+Submitter = Annotated[TokenHolder, Depends(requires_scope("submit"))]
 READS, ADMINS = Depends(requires_scope("read")), Depends(requires_scope("admin"))
 """For routes that need the scope but not the caller."""
 StudyName = Annotated[str, Depends(_study_name)]
-Shared = Annotated[Context, Depends(_shared)]
+Shared = Annotated[ServerContext, Depends(_shared)]
 OwnSlot = Annotated[RequestSlot, Depends(_own_slot)]

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from hpo.errors import EvidenceError, HpoError, PlanError, SpecError, StudyNotFoundError
 from hpo.service.refusal import KINDS, RefusedError
-from hpo.service.reply import reply
+from hpo.service.reply import json_reply
 from storage.errors import Conflict, DamagedRow, InvalidRecord, NotFound, StoreError
 from trainers.errors import TrainerError
 
@@ -39,7 +39,7 @@ def error_reply(
         body["way_out"] = way_out
     if faults:
         body["faults"] = list(faults)
-    return reply({"error": body}, status=status, headers=headers)
+    return json_reply({"error": body}, status=status, headers=headers)
 
 
 def install(app: FastAPI) -> None:

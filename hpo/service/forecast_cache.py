@@ -39,7 +39,7 @@ MOST_FORECASTS = 256  # per state of a study
 
 
 @dataclass
-class Fitted:
+class FittedStudy:
     """A study, the laws fitted to it, and the forecasts that were made from them.
 
     For a batch size that was launched, the laws are fitted without those launches: a forecast is compared with them.
@@ -55,7 +55,7 @@ class ForecastCache:
     """Caches the fits of the most recently requested studies."""
 
     def __init__(self) -> None:
-        self._fitted: OrderedDict[Hashable, Fitted] = OrderedDict()
+        self._fitted: OrderedDict[Hashable, FittedStudy] = OrderedDict()
         self._lock = threading.Lock()
 
     def remembered(
@@ -113,7 +113,7 @@ class ForecastCache:
                 store.keep_fit(study.id, key, made.decode())
         return made
 
-    def fitted(self, store: Store, study: Study) -> Fitted:
+    def fitted(self, store: Store, study: Study) -> FittedStudy:
         """Return the study with the laws fitted to it."""
         state = _state(store, study)
         with self._lock:
@@ -122,7 +122,7 @@ class ForecastCache:
                 self._fitted.move_to_end(state)
                 return found
         result = repository.read_result(store, study.name, store.url)
-        made = Fitted(result)
+        made = FittedStudy(result)
         with self._lock:
             self._fitted[state] = made
             while len(self._fitted) > MOST_STUDIES:
@@ -136,7 +136,7 @@ class ForecastCache:
         return fitted.result, _posterior(store, fitted, batch)
 
 
-def _posterior(store: Store, fitted: Fitted, batch: int) -> Posterior:
+def _posterior(store: Store, fitted: FittedStudy, batch: int) -> Posterior:
     launched = any(
         run.outcomes and run.plan.global_batch_size == batch for run in fitted.result.runs
     )

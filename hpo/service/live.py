@@ -19,7 +19,7 @@ from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
 from hpo.service.logs import LOG
-from hpo.service.progress import Position, StudyProgress, read_progress, running_studies
+from hpo.service.progress import StudyPosition, StudyProgress, read_progress, running_studies
 from storage.errors import StoreError
 from storage.records import Event, Study
 from storage.store import Store
@@ -31,7 +31,7 @@ QUEUE = 2_000
 
 
 @dataclass(frozen=True)
-class Message:
+class EventMessage:
     """One server-sent event; ``owner`` is that of its study, None if it concerns no study."""
 
     kind: str
@@ -48,16 +48,16 @@ class Message:
 
 
 @dataclass(eq=False)
-class Listener:
+class EventListener:
     """One open stream, of one study or of all."""
 
     study: Study | None
     token_id: int
     joined_at: int = 0
     dropped: bool = False
-    queue: asyncio.Queue[Message | None] = field(default_factory=lambda: asyncio.Queue(QUEUE))
+    queue: asyncio.Queue[EventMessage | None] = field(default_factory=lambda: asyncio.Queue(QUEUE))
 
-    def put(self, message: Message | None) -> None:
+    def put(self, message: EventMessage | None) -> None:
         """Queue a message; a listener that cannot keep up is dropped."""
         if message is not None and self.study is not None and message.study_id != self.study.id:
             return
@@ -74,19 +74,19 @@ class Listener:
         self.queue.put_nowait(None)
 
 
-class Live:
+class EventReader:
     """The reader of one server and its listeners."""
 
     def __init__(self, open_store: Callable[[], Store]) -> None:
         self._open_store = open_store
-        self._listeners: set[Listener] = set()
+        self._listeners: set[EventListener] = set()
         self._open: Counter[int] = Counter()  # streams by token, from the moment they were granted
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._limiter: CapacityLimiter | None = None
         self._joining = asyncio.Lock()
         self._last = 0  # the newest event sent to listeners
-        self._positions: dict[int, Position] = {}
+        self._positions: dict[int, StudyPosition] = {}
         self._ended: set[int] = set()  # tokens of listeners that were revoked or have expired
         self.closed = False
 
@@ -110,7 +110,7 @@ class Live:
             del self._open[token_id]
 
     @contextlib.asynccontextmanager
-    async def listen(self, study: Study | None, token_id: int) -> AsyncIterator[Listener]:
+    async def listen(self, study: Study | None, token_id: int) -> AsyncIterator[EventListener]:
         """Join before reading the events stored so far, so that none is missed; may raise StoreUnavailable."""
         self._loop = asyncio.get_running_loop()
         async with self._joining:
@@ -119,7 +119,7 @@ class Live:
                     await run_sync(lambda: self._open_store().last_event_id()),
                     {},
                 )
-            listener = Listener(study, token_id, self._last)
+            listener = EventListener(study, token_id, self._last)
             self._listeners.add(listener)
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._read())
@@ -128,7 +128,7 @@ class Live:
         finally:
             self._listeners.discard(listener)
 
-    def standing(self, study: Study | None) -> list[Message]:
+    def standing(self, study: Study | None) -> list[EventMessage]:
         """Return the present state of the study, or of every running study: the first messages of a new stream."""
         store = self._open_store()
         names = running_studies(store).values() if study is None else [study.name]
@@ -179,7 +179,7 @@ class Live:
                     listener.put(message)
             await asyncio.sleep(max(0.05, POLL_SECONDS - (time.monotonic() - began)))
 
-    def _poll(self, studies: Collection[Study], everything: bool) -> list[Message]:
+    def _poll(self, studies: Collection[Study], everything: bool) -> list[EventMessage]:
         store = self._open_store()
         tokens = {each.token_id for each in list(self._listeners)}
         self._ended = tokens - store.valid_tokens(tokens)
@@ -217,9 +217,9 @@ class Live:
             return ""
 
 
-def event_message(event: Event, owner: str | None) -> Message:
+def event_message(event: Event, owner: str | None) -> EventMessage:
     """Return a stored event as a message."""
-    return Message("log", json_bytes(event_values(event)), owner, event.study_id, event.id)
+    return EventMessage("log", json_bytes(event_values(event)), owner, event.study_id, event.id)
 
 
 def event_values(event: Event) -> dict[str, Any]:
@@ -234,10 +234,10 @@ def event_values(event: Event) -> dict[str, Any]:
     }
 
 
-def progress_message(progress: StudyProgress) -> Message:
+def progress_message(progress: StudyProgress) -> EventMessage:
     """Return the progress of a study as a message."""
     position = progress.position
-    return Message(
+    return EventMessage(
         "progress",
         json_bytes(progress.to_dict()),
         position.owner,

@@ -17,7 +17,7 @@ COUNTED_SECONDS = 10.0
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
 
 
-class Metrics:
+class ServerMetrics:
     """The metrics of one server; all servers of a database report the same queue."""
 
     def __init__(self) -> None:

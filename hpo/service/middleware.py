@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hpo.service.context import SLASH, Context, authenticate_early, host_name
+from hpo.service.context import SLASH, ServerContext, authenticate_early, host_name
 from hpo.service.errors import error_reply, told_error
 from hpo.service.logs import ACCESS, LOG
 from hpo.service.refusal import RefusedError
@@ -29,7 +29,7 @@ _ENCODED_SLASH = re.compile(rb"%2f", re.IGNORECASE)
 class RequestMiddleware:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, context: Context) -> None:
+    def __init__(self, app: ASGIApp, context: ServerContext) -> None:
         self.app, self.context = app, context
         self._proxy_told = False
 

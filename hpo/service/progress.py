@@ -26,7 +26,7 @@ AT_REST = frozenset(
 
 
 @dataclass(frozen=True)
-class Position:
+class StudyPosition:
     """The state of a study; an equal position is not sent again."""
 
     name: str
@@ -47,7 +47,7 @@ class StudyProgress:
     """A position, the newest point of each running trial, and the trials that ended since the previous position."""
 
     study_id: int
-    position: Position
+    position: StudyPosition
     newest: tuple[Mapping[str, Any], ...]
     changed: tuple[Mapping[str, Any], ...]
 
@@ -73,7 +73,7 @@ def running_studies(store: Store) -> dict[int, str]:
     }
 
 
-def read_progress(store: Store, name: str, before: Position | None) -> StudyProgress | None:
+def read_progress(store: Store, name: str, before: StudyPosition | None) -> StudyProgress | None:
     """Return the progress of the study; None if it no longer exists."""
     try:
         study = store.study(name)
@@ -95,7 +95,7 @@ def read_progress(store: Store, name: str, before: Position | None) -> StudyProg
     counted_points.update(
         {trial.number: 0 for trial in running.values() if trial.number not in counted_points}
     )
-    position = Position(
+    position = StudyPosition(
         study.name, study.owner, study.state, study.cancel_requested, states, counted_points
     )
     return StudyProgress(study.id, position, newest, _changed(store, study, before, position))
@@ -114,7 +114,7 @@ def _trials(store: Store, study_id: int) -> tuple[dict[str, int], dict[int, Tria
 
 
 def _changed(
-    store: Store, study: Study, before: Position | None, position: Position
+    store: Store, study: Study, before: StudyPosition | None, position: StudyPosition
 ) -> tuple[Mapping[str, Any], ...]:
     """Return the trials that ended since ``before``, at most ``MOST_CHANGED``; none without a previous position."""
     if before is None:

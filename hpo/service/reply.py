@@ -10,6 +10,8 @@ from starlette.responses import Response
 from trainers.json_text import json_bytes
 
 
-def reply(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_reply(
+    value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """A JSON response."""
     return Response(json_bytes(value), status, headers=headers, media_type="application/json")

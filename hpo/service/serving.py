@@ -22,7 +22,7 @@ from hpo.errors import HpoError
 from hpo.runs.repository import open_store
 from hpo.service import logs
 from hpo.service.app import create_app
-from hpo.service.auth import Tokens, create_token
+from hpo.service.auth import TokenCache, create_token
 from hpo.service.config import ServerConfig
 from hpo.service.connections import guarded_protocol
 from hpo.service.logs import LOG
@@ -43,7 +43,7 @@ class ServeError(HpoError):
     exit_code = 2
 
 
-def serve(
+def serve_until_stopped(
     config: ServerConfig,
     *,
     worker: bool,
@@ -134,7 +134,7 @@ def login_secret(store: Store, folder: Path) -> str:
     file = secret_file(folder)
     try:
         secret = file.read_text(encoding="utf-8").strip()
-        if Tokens().look_up(store, secret).allows("admin"):
+        if TokenCache().look_up(store, secret).allows("admin"):
             return secret
     except (OSError, UnicodeError, RefusedError):
         pass

@@ -22,10 +22,10 @@ from typing import Any
 from hpo.errors import MOST_FAULTS, PlanError, SpecError
 from hpo.planning.machines import load_machine
 from hpo.runs.checks import check_full_scale, tells_memory
-from hpo.service.config import Limits, ServerConfig
-from hpo.study.faults import dotted, shown
+from hpo.service.config import ServerConfig, ServiceLimits
+from hpo.study.faults import dotted_location, shown_value
 from hpo.study.spec import StudySpec, check_constraints, check_target, parse_study
-from search_spaces.names import nearest
+from search_spaces.names import did_you_mean
 from search_spaces.plugins import PluginError
 from trainers.workloads.described import WORKLOADS, WorkloadDescription
 
@@ -71,14 +71,14 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
             ("workload",),
             (
                 f"workload must be one that this server allows ({', '.join(config.workloads)}), but got "
-                f"{shown(spec.workload)}{nearest(spec.workload, config.workloads)}; its configuration "
+                f"{shown_value(spec.workload)}{did_you_mean(spec.workload, config.workloads)}; its configuration "
                 "lists them under workloads"
             ),
         )
     elif ":" not in spec.workload and spec.workload not in WORKLOADS:
         yield (
             ("workload",),
-            f"there is no workload {shown(spec.workload)}{WORKLOADS.explain(spec.workload)}",
+            f"there is no workload {shown_value(spec.workload)}{WORKLOADS.explain(spec.workload)}",
         )
     yield from faults_of_data(spec.data, config.data_folders)
     for option in described.writes if (described := _described(spec)) else ():
@@ -94,7 +94,7 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
             yield (
                 ("data",),
                 f"the names of data options must have at most {LONGEST_NAME} characters, but "
-                f"got {shown(name)}",
+                f"got {shown_value(name)}",
             )
     limits, full = config.limits, spec.full_scale
     yield from _faults_of_size(spec, limits)
@@ -114,7 +114,9 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
         )
 
 
-def _faults_of_size(spec: StudySpec, limits: Limits) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def _faults_of_size(
+    spec: StudySpec, limits: ServiceLimits
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield a fault for each number above the limits of a study, before anything is run for it."""
     budget, data = spec.budget, spec.data
     evaluations = math.ceil(budget.epochs_per_trial * budget.evaluations_per_epoch)
@@ -143,7 +145,8 @@ def _faults_of_size(spec: StudySpec, limits: Limits) -> Iterator[tuple[tuple[str
         if not value <= most:
             yield (
                 location,
-                f"{dotted(location)} must ask for at most {most:,}{what} on this server, but got {value:,.12g}",
+                f"{dotted_location(location)} must ask for at most {most:,}{what} on this server, "
+                f"but got {value:,.12g}",
             )
 
 
@@ -172,7 +175,7 @@ def faults_of_data(
             yield (
                 location,
                 (
-                    f"{dotted(location)} names a file or folder, but this server's "
+                    f"{dotted_location(location)} names a file or folder, but this server's "
                     f"configuration has no data_folders that studies may read, and {reason}"
                 ),
             )
@@ -180,7 +183,7 @@ def faults_of_data(
             yield (
                 location,
                 (
-                    f"{dotted(location)} must be an absolute path within one of the server's data_folders "
+                    f"{dotted_location(location)} must be an absolute path within one of the server's data_folders "
                     f"({', '.join(map(str, folders))}), but {reason}"
                 ),
             )
@@ -192,8 +195,8 @@ def fault_of_machine(name: str) -> str | None:
     if name in names:
         return None
     return (
-        f"machine must be one of the built-in machines ({', '.join(names)}), but got {shown(name)}"
-        f"{nearest(name, names)}"
+        f"machine must be one of the built-in machines ({', '.join(names)}), but got {shown_value(name)}"
+        f"{did_you_mean(name, names)}"
     )
 
 
@@ -268,14 +271,16 @@ def _paths(
 def _outside(text: str, roots: Sequence[Path]) -> str | None:
     if len(text) > LONGEST_PATH:
         return (
-            f"a path must have at most {LONGEST_PATH:,} characters, but {shown(text)} has "
+            f"a path must have at most {LONGEST_PATH:,} characters, but {shown_value(text)} has "
             f"{len(text):,}"
         )
     try:
         path = Path(text)
         if not path.is_absolute():
-            return f"got {shown(text)}"
+            return f"got {shown_value(text)}"
         resolved = path.resolve()
     except (OSError, ValueError, RuntimeError) as error:  # NUL bytes, loops of links
-        return f"{shown(text)} is not possible: {error}"
-    return None if any(resolved.is_relative_to(root) for root in roots) else f"got {shown(text)}"
+        return f"{shown_value(text)} is not possible: {error}"
+    return (
+        None if any(resolved.is_relative_to(root) for root in roots) else f"got {shown_value(text)}"
+    )

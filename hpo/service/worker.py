@@ -92,7 +92,7 @@ class WorkerOptions:
     trackers: tuple[str, ...] = ()
 
 
-class Worker:
+class StudyWorker:
     """Runs studies until :meth:`stop`, or as ``once`` and ``drain`` say; call :meth:`run` once."""
 
     def __init__(self, options: WorkerOptions) -> None:

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hpo.study.faults import Location, SpecFaultsError, shown
+from hpo.study.faults import Location, SpecFaultsError, shown_value
 from hpo.study.program import ProgramSection
-from search_spaces.names import nearest
+from search_spaces.names import did_you_mean
 from trainers.job import MEMORY, PACE, Constraint
 
 MOST = 20
@@ -28,7 +28,7 @@ def parse_constraints(values: Any) -> tuple[Constraint, ...]:
         return values
     if not isinstance(values, Mapping):
         raise ValueError(
-            f"must be a mapping, such as {{{MEMORY}: {{at_most: 16}}}}, but got {shown(values)}"
+            f"must be a mapping, such as {{{MEMORY}: {{at_most: 16}}}}, but got {shown_value(values)}"
         )
     if len(values) > MOST:
         raise ValueError(f"must be at most {MOST}, but got {len(values)}")
@@ -108,7 +108,7 @@ def faults_of_metrics(
                 place,
                 f"constraints must name what workload {workload!r} reports "
                 f"({', '.join(sorted(known))}), but got "
-                f"{shown(each.name)}{nearest(each.name, known)}",
+                f"{shown_value(each.name)}{did_you_mean(each.name, known)}",
             )
         elif each.name in metrics and metrics[each.name] == each.at_most:
             right, wrong = (BOUNDS[1], BOUNDS[0]) if each.at_most else BOUNDS
@@ -125,11 +125,11 @@ def _fault(name: Any, bound: Any) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= 100:
         return " must be a name of 1 to 100 characters"
     if not isinstance(bound, Mapping):
-        return f" must be a mapping, such as {{at_most: 16}}, but got {shown(bound)}"
+        return f" must be a mapping, such as {{at_most: 16}}, but got {shown_value(bound)}"
     unknown = next((key for key in bound if key not in BOUNDS), None)
     if unknown is not None:
-        hint = nearest(str(unknown), BOUNDS) or f"; the keys are {', '.join(BOUNDS)}"
-        return f" has the unknown key {shown(unknown)}{hint}"
+        hint = did_you_mean(str(unknown), BOUNDS) or f"; the keys are {', '.join(BOUNDS)}"
+        return f" has the unknown key {shown_value(unknown)}{hint}"
     return _fault_of_bound(name, bound)
 
 
@@ -138,7 +138,7 @@ def _fault_of_bound(name: str, bound: Mapping[str, Any]) -> str:
         return f" must have exactly one of at_most and at_least, but got {'both' if bound else 'neither'}"
     ((kind, value),) = bound.items()
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return f".{kind} must be a finite number, but got {shown(value)}"
+        return f".{kind} must be a finite number, but got {shown_value(value)}"
     if name in OF_ANY and (kind != "at_most" or value <= 0):
         what = "gigabytes" if name == MEMORY else "seconds"
         return f" must be at_most a number of {what} above 0, but got {kind} {value:g}"

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from hpo.errors import MOST_FAULTS
-from search_spaces.names import nearest
+from search_spaces.names import did_you_mean
 from search_spaces.space import SearchSpaceError
 
 Location = tuple[str | int, ...]
@@ -23,20 +23,20 @@ class SpecFaultsError(ValueError):
         self.faults = tuple(faults)
 
 
-def dotted(location: Location) -> str:
+def dotted_location(location: Location) -> str:
     """Format a location for messages: ``ladder[2]``, ``budget.trials``."""
     return "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}" for part in location
     ).lstrip(".")
 
 
-def shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """Format a value for a message, at most one line."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def explain(error: ValidationError, model: type[BaseModel]) -> Iterator[tuple[Location, str]]:
+def explain_fault(error: ValidationError, model: type[BaseModel]) -> Iterator[tuple[Location, str]]:
     """Location and message of every fault that pydantic found in ``model``."""
     errors = error.errors(include_url=False)[: MOST_FAULTS + 1]
     meant = {
@@ -57,11 +57,11 @@ def explain(error: ValidationError, model: type[BaseModel]) -> Iterator[tuple[Lo
             )
         elif fault["type"] == "missing":
             if location not in meant:  # a misspelt key is one fault, not two
-                yield location, f"{dotted(location)} is missing; write {location[-1]}: ..."
+                yield location, f"{dotted_location(location)} is missing; write {location[-1]}: ..."
         elif fault["type"] == "extra_forbidden":
             yield location, _unknown_key(model, location)
         else:
-            yield location, f"{dotted(location)} {_rule(fault, cause)}"
+            yield location, f"{dotted_location(location)} {_rule(fault, cause)}"
 
 
 _WANTED: dict[str, str] = {
@@ -93,13 +93,11 @@ def _rule(fault: Any, cause: BaseException | None) -> str:
     kind, got = fault["type"], fault["input"]
     if kind in _WANTED:
         quotes = f'; put it in quotes, "{got}"' if kind == "string_type" and _is_scalar(got) else ""
-        return f"must be {_WANTED[kind]}, but got {shown(got)}{quotes}"
+        return f"must be {_WANTED[kind]}, but got {shown_value(got)}{quotes}"
     if kind in _BOUND:
         names = fault["ctx"].get("expected", "").replace("'", "").replace(" or ", ", ").split(", ")
-        return (
-            f"must be {_BOUND[kind](fault['ctx'])}, but got {shown(got)}{nearest(str(got), names)}"
-        )
-    return f"breaks a rule: {fault['msg']}, but got {shown(got)}"
+        return f"must be {_BOUND[kind](fault['ctx'])}, but got {shown_value(got)}{did_you_mean(str(got), names)}"
+    return f"breaks a rule: {fault['msg']}, but got {shown_value(got)}"
 
 
 def _is_scalar(value: Any) -> bool:
@@ -108,10 +106,10 @@ def _is_scalar(value: Any) -> bool:
 
 def _unknown_key(model: type[BaseModel], location: Location) -> str:
     names = _keys(model, location[:-1])
-    hint = nearest(str(location[-1]), names) if len(str(location[-1])) <= 100 else ""
+    hint = did_you_mean(str(location[-1]), names) if len(str(location[-1])) <= 100 else ""
     hint = hint or f"; the keys are {', '.join(names)}"
-    where = f" in {dotted(location[:-1])}" if len(location) > 1 else ""
-    return f"unknown key {shown(str(location[-1]))}{where}{hint}"
+    where = f" in {dotted_location(location[:-1])}" if len(location) > 1 else ""
+    return f"unknown key {shown_value(str(location[-1]))}{where}{hint}"
 
 
 def _nearest_key(model: type[BaseModel], location: Location) -> str | None:

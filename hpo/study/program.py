@@ -8,14 +8,14 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hpo.study.faults import Location, SpecFaultsError
-from search_spaces.names import nearest
+from search_spaces.names import did_you_mean
 from search_spaces.settings import names as setting_names
 from search_spaces.space import SearchSpace
 from trainers.workloads.program.command import (
     PLACEHOLDERS,
+    command_placeholders,
     faults_of_reading,
     own_placeholders,
-    placeholders,
 )
 from trainers.workloads.program.options import ProgramOptions, ProgramReportOptions
 
@@ -104,14 +104,14 @@ def faults_of_program(
             )
         ]
     options = program.options
-    read = placeholders(options.words)
+    read = command_placeholders(options.words)
     known = (*PLACEHOLDERS, *setting_names())
     faults: list[tuple[Location, str]] = [
         (
             ("program", "command"),
             f"the command contains {{{name}}}, which is neither a placeholder nor a setting in "
             f"search"
-            f"{nearest(name, known) or f'; add it there with a domain or a value ({name}: ...)'}",
+            f"{did_you_mean(name, known) or f'; add it there with a domain or a value ({name}: ...)'}",
         )
         for name in own_placeholders(options.words)
         if name not in (*search.own_names, *sizes)
@@ -128,4 +128,4 @@ def faults_of_program(
 def reads_seed(program: ProgramSection | None) -> bool:
     """Whether a repetition gets its seed: always without a program, and for a program if its command reads the seed."""
     options = program and program.options
-    return not options or options.reads_trial or "seed" in placeholders(options.words)
+    return not options or options.reads_trial or "seed" in command_placeholders(options.words)

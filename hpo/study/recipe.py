@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationInfo
 
-from hpo.study.faults import Location, shown
+from hpo.study.faults import Location, shown_value
 from hpo.study.program import PROGRAM
 from search_spaces.recipes import Recipe, RecipeError, recipe
 from search_spaces.space import SearchSpace, SearchSpaceError
@@ -30,7 +30,7 @@ LONGEST_NAME = 100
 def check_recipe(name: str) -> str:
     """Return ``name`` if there is such a recipe; else raise ValueError with the nearest name."""
     if len(name) > LONGEST_NAME:
-        raise ValueError(f"must name a published recipe, but got {shown(name)}")
+        raise ValueError(f"must name a published recipe, but got {shown_value(name)}")
     try:
         recipe(name)
     except RecipeError as error:
@@ -47,7 +47,7 @@ def parse_search(search: Any, info: ValidationInfo) -> SearchSpace:
         search = search.to_plain()
     if not isinstance(search, Mapping):
         raise ValueError(
-            f"must be a mapping of settings to values or domains, but got {shown(search)}"
+            f"must be a mapping of settings to values or domains, but got {shown_value(search)}"
         )
     own, inherited = _of_workload(info)
     space = (

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from hpo.study.faults import Location, shown
+from hpo.study.faults import Location, shown_value
 from search_spaces.divisors import divisors_of
 from search_spaces.domains import Categorical
 from search_spaces.settings import TrainingSettings
@@ -22,7 +22,7 @@ def check_name(name: str) -> str:
     if not name.isprintable() or name != name.strip() or not 1 <= len(name) <= MAX_NAME_CHARACTERS:
         raise ValueError(
             f"must be 1 to {MAX_NAME_CHARACTERS} printable characters with no space at its "
-            f"ends, but got {shown(name)}"
+            f"ends, but got {shown_value(name)}"
         )
     return name
 
@@ -32,7 +32,7 @@ def check_workload(workload: str) -> str:
     if not _WORKLOAD.fullmatch(workload):
         raise ValueError(
             "must be the name of a workload, or package.module:Class for your own class, but "
-            f"got {shown(workload)}"
+            f"got {shown_value(workload)}"
         )
     return workload
 
@@ -42,7 +42,7 @@ def check_ladder(ladder: tuple[int, ...]) -> tuple[int, ...]:
     for rung, following in itertools.pairwise(ladder):
         if following <= rung:
             raise ValueError(
-                f"must increase, but got {following} after {rung} in {shown(list(ladder))}"
+                f"must increase, but got {following} after {rung} in {shown_value(list(ladder))}"
             )
     return ladder
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpo.study.faults import shown
+from hpo.study.faults import shown_value
 from search_spaces.plugins import PluginError, Registry, instance_of
 
 
@@ -76,10 +76,10 @@ def check_sampler(name: str) -> str:
     if name not in SAMPLERS:
         *names, last = SAMPLERS
         raise ValueError(
-            f"must be one of {', '.join(names)} or {last}, but got {shown(name)}{SAMPLERS.explain(name)}"
+            f"must be one of {', '.join(names)} or {last}, but got {shown_value(name)}{SAMPLERS.explain(name)}"
         )
     try:
         SAMPLERS[name]
     except PluginError as error:
-        raise ValueError(f"{shown(name)} cannot be used: {error}") from error
+        raise ValueError(f"{shown_value(name)} cannot be used: {error}") from error
     return name

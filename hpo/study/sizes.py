@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from hpo.study.budgets import RungBudget, rung_budgets
-from hpo.study.faults import Location, SpecFaultsError, shown
+from hpo.study.faults import Location, SpecFaultsError, shown_value
 from hpo.study.program import ProgramSection
 from hpo.study.samplers import SAMPLERS
 from hpo.study.target import StudyTarget
@@ -109,7 +109,7 @@ def split_ladder(values: Any) -> Any:
                 (
                     ("ladder",),
                     f"ladder must give its batch sizes as {BATCH}: [...], but got "
-                    f"{shown(list(ladder))}",
+                    f"{shown_value(list(ladder))}",
                 )
             ]
         )
@@ -128,20 +128,23 @@ def _faults_of_names(ladder: Mapping[Any, Any]) -> Iterator[tuple[Location, str]
             yield (
                 ("ladder",),
                 f"ladder has no size "
-                f"{shown(name)}{nearest_or_all(str(name), (BATCH, *DIRECTIONS))}",
+                f"{shown_value(name)}{nearest_or_all(str(name), (BATCH, *DIRECTIONS))}",
             )
         elif not isinstance(each, Sequence) or isinstance(each, str) or not each:
             yield (
                 ("ladder", name),
-                f"ladder.{name} must be a list of sizes, but got {shown(each)}",
+                f"ladder.{name} must be a list of sizes, but got {shown_value(each)}",
             )
         elif any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in each):
             yield (
                 ("ladder", name),
-                f"ladder.{name} must hold whole numbers of 1 or more, but got {shown(list(each))}",
+                f"ladder.{name} must hold whole numbers of 1 or more, but got {shown_value(list(each))}",
             )
         elif any(later <= size for size, later in itertools.pairwise(each)):
-            yield ("ladder", name), f"ladder.{name} must increase, but got {shown(list(each))}"
+            yield (
+                ("ladder", name),
+                f"ladder.{name} must increase, but got {shown_value(list(each))}",
+            )
 
 
 def points(spec: GrowingStudy) -> list[Point]:
@@ -254,10 +257,10 @@ def point_budgets(spec: GrowingStudy) -> dict[Point, dict[int, RungBudget]]:
 
 def rung_name(global_batch_size: int, point: Point) -> str:
     """The rung in words: ``64`` or ``64, width 32``."""
-    return ", ".join(filter(None, (str(global_batch_size), told(point))))
+    return ", ".join(filter(None, (str(global_batch_size), sizes_in_words(point))))
 
 
-def told(point: Point) -> str:
+def sizes_in_words(point: Point) -> str:
     """The sizes in words: ``width 64, samples 4000``."""
     return ", ".join(f"{name} {size}" for name, size in named_sizes(point).items())
 

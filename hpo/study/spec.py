@@ -42,7 +42,7 @@ from hpo.study.sizes import BATCH, SAMPLES, faults_of_sizes, full_point, points,
 from hpo.study.target import MOST_EPOCHS, StudyTarget, faults_of_target, with_budget
 from hpo.study.trackers import TrackerChoice, parse_trackers
 from search_spaces.domains import Categorical
-from search_spaces.names import nearest
+from search_spaces.names import did_you_mean
 from search_spaces.space import SearchSpace
 from trainers.job import Constraint, Question
 
@@ -203,7 +203,7 @@ class StudySpec(Section):
     _text: str | None = PrivateAttr(None)
     _path: str | None = PrivateAttr(None)
     _folder: str | None = PrivateAttr(None)
-    _document: yaml_text.Document | None = PrivateAttr(None)
+    _document: yaml_text.YamlDocument | None = PrivateAttr(None)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -253,7 +253,7 @@ class StudySpec(Section):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> StudySpec:
         """The study of plain values, as in a study file; :class:`SpecError` lists all faults."""
-        return _validated(yaml_text.Document(dict(values)), None)
+        return _validated(yaml_text.YamlDocument(dict(values)), None)
 
     @property
     def text(self) -> str:
@@ -498,7 +498,7 @@ def check_target(spec: StudySpec, metrics: Mapping[str, bool]) -> None:
     if metric not in metrics:
         raise spec.error(
             f"target.metric must be one that workload {spec.workload!r} measures "
-            f"({', '.join(sorted(metrics))}), but got {metric!r}{nearest(metric, metrics)}",
+            f"({', '.join(sorted(metrics))}), but got {metric!r}{did_you_mean(metric, metrics)}",
             "target",
             "metric",
         )
@@ -536,7 +536,7 @@ def check_constraints(spec: StudySpec, metrics: Mapping[str, bool], *, memory: b
         raise spec.error(message, *location)
 
 
-def _validated(document: yaml_text.Document, path: str | None) -> StudySpec:
+def _validated(document: yaml_text.YamlDocument, path: str | None) -> StudySpec:
     faults = list(document.faults)
     spec = None
     if not isinstance(document.value, dict):
@@ -544,14 +544,14 @@ def _validated(document: yaml_text.Document, path: str | None) -> StudySpec:
             faults.append(
                 Fault(
                     "a study file must be a mapping of keys to values, but got "
-                    f"{study_faults.shown(document.value)}"
+                    f"{study_faults.shown_value(document.value)}"
                 )
             )
         raise SpecError(faults, path=path)
     try:
         spec = StudySpec.model_validate(document.value)
     except ValidationError as error:
-        for location, message in study_faults.explain(error, StudySpec):
+        for location, message in study_faults.explain_fault(error, StudySpec):
             faults.append(Fault(message, document.line(location), _dotted(location)))
     if faults or spec is None:
         faults.sort(key=lambda fault: (fault.line is None, fault.line or 0))
@@ -561,4 +561,4 @@ def _validated(document: yaml_text.Document, path: str | None) -> StudySpec:
 
 
 def _dotted(location: yaml_text.Location) -> str | None:
-    return study_faults.dotted(location) or None
+    return study_faults.dotted_location(location) or None

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpo.study.faults import shown
-from search_spaces.names import nearest
+from hpo.study.faults import shown_value
+from search_spaces.names import did_you_mean
 from search_spaces.plugins import PluginError, Registry, instance_of
 
 LONGEST = 4096
@@ -107,7 +107,7 @@ def parse_trackers(values: Any) -> tuple[TrackerChoice, ...]:
     """Parse the list of trackers in a study file; ValueError says what is wrong with it."""
     if not isinstance(values, list | tuple):
         raise ValueError(
-            f"must be a list, such as [{next(iter(TRACKERS))}], but got {shown(values)}"
+            f"must be a list, such as [{next(iter(TRACKERS))}], but got {shown_value(values)}"
         )
     found = [each if isinstance(each, TrackerChoice) else _choice(each) for each in values]
     names = [each.name for each in found]
@@ -124,7 +124,7 @@ def check_names(names: Sequence[str]) -> None:
     for name in names:
         if name not in TRACKERS:
             raise ValueError(
-                f"there is no tracker {shown(name)}{TRACKERS.explain(name)}; there are {', '.join(TRACKERS)}"
+                f"there is no tracker {shown_value(name)}{TRACKERS.explain(name)}; there are {', '.join(TRACKERS)}"
             )
 
 
@@ -165,24 +165,24 @@ def _choice(value: Any) -> TrackerChoice:
     if not isinstance(name, str) or name not in TRACKERS:
         raise ValueError(
             f"must name one of {', '.join(names)} or {last}, alone or with its settings, such as "
-            f"{{{names[0]}: {{project: mine}}}}, but got {shown(value)}{TRACKERS.explain(name)}"
+            f"{{{names[0]}: {{project: mine}}}}, but got {shown_value(value)}{TRACKERS.explain(name)}"
         )
     try:
         known = TRACKERS[name].settings
     except PluginError as error:
-        raise ValueError(f"{shown(name)} cannot be used: {error}") from error
+        raise ValueError(f"{shown_value(name)} cannot be used: {error}") from error
     if not isinstance(settings, Mapping):
         raise ValueError(
-            f"must have the settings of {name} as a mapping, but got {shown(settings)}"
+            f"must have the settings of {name} as a mapping, but got {shown_value(settings)}"
         )
     for key, text in settings.items():
         if key not in known:
             raise ValueError(
                 f"must have settings that {name} has ({', '.join(known) or 'none'}), but got "
-                f"{shown(key)}{nearest(str(key), known)}"
+                f"{shown_value(key)}{did_you_mean(str(key), known)}"
             )
         if not isinstance(text, str) or not 0 < len(text) <= LONGEST:
             raise ValueError(
-                f"{key} of {name} must be text of 1 to {LONGEST} characters, but got {shown(text)}"
+                f"{key} of {name} must be text of 1 to {LONGEST} characters, but got {shown_value(text)}"
             )
     return TrackerChoice(name, dict(settings))

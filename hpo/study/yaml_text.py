@@ -38,7 +38,7 @@ _WORDS: dict[str, bool | float | None] = {
 
 
 @dataclass
-class Document:
+class YamlDocument:
     """A text as plain values (dict, list, text, numbers, booleans, None), with the line of each.
 
     ``lines`` has the line, from 1, of each location: the keys and indices that lead to a value.
@@ -55,9 +55,9 @@ class Document:
         return self.lines.get(location) if location else None
 
 
-def read(text: str) -> Document:
+def read(text: str) -> YamlDocument:
     """Read the plain values of one YAML text; errors are collected in ``faults`` and nothing is raised."""
-    document = Document()
+    document = YamlDocument()
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
@@ -125,7 +125,7 @@ class _GivenUpError(Exception):
 class _Reader:
     """Converts the nodes of a document to plain values and counts them, aliases expanded."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: YamlDocument) -> None:
         self.document = document
         self.count = 0
 

@@ -15,7 +15,7 @@ from typing import Any
 from hpo.study.jobs import training_job
 from hpo.study.sizes import point_of
 from hpo.study.spec import StudySpec
-from hpo.tuning.generation.strategy import Done, Wait
+from hpo.tuning.generation.strategy import SweepDone, WaitForTrainings
 from hpo.tuning.retry import StorageRetry
 from hpo.tuning.stopping import RunningTrial
 from hpo.tuning.sweep import Sweep
@@ -28,7 +28,7 @@ from trainers.report import ConvergencePoint
 
 
 @dataclass(frozen=True)
-class Suggested:
+class SuggestedTrial:
     """A trial to be added, with the sampler's ticket for it; None for a repetition."""
 
     new: NewTrial
@@ -85,26 +85,26 @@ class AskedSweep(Sweep):
             self._rule.replay(f"stored-{trial.id}", self.rung(trial), [*results[:-1], last])
         self._ended(trial)
 
-    def next(self) -> Trial | Suggested | Done | None:
+    def next(self) -> Trial | SuggestedTrial | SweepDone | None:
         """Return a queued trial, or one to be added; None while that depends on running trials."""
         self.check()
         for trial in self.trials:
             if trial.state is TrialState.QUEUED:
                 return trial
         task = self._next_task()
-        if isinstance(task, Done):
+        if isinstance(task, SweepDone):
             return task
-        if isinstance(task, Wait):
+        if isinstance(task, WaitForTrainings):
             return None
-        return Suggested(*self._new_trial(task))
+        return SuggestedTrial(*self._new_trial(task))
 
-    def forget(self, suggested: Suggested) -> None:
+    def forget(self, suggested: SuggestedTrial) -> None:
         """Discard a suggestion: another process was faster."""
         if suggested.ticket is not None:
             sampler = self._samplers[point_of(self._spec, suggested.new.settings.get("own", {}))]
             sampler.forget(suggested.ticket, suggested.new.global_batch_size)
 
-    def began(self, trial: Trial, suggested: Suggested | None) -> None:
+    def began(self, trial: Trial, suggested: SuggestedTrial | None) -> None:
         """Record that a trial has begun."""
         self._trials[trial.id] = trial
         if suggested is not None and suggested.ticket is not None:

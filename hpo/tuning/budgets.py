@@ -7,7 +7,7 @@ from storage.records import Study
 from storage.store import Store
 
 
-class Budget:
+class BudgetUse:
     """Compares the usage of a study in the database with its budget.
 
     The database is only queried if the study has such a budget.

@@ -13,7 +13,7 @@ from ray.tune.stopper import NoopStopper
 from hpo.tuning.lost_machines import wait_for_notice
 from hpo.tuning.result_handler import ResultHandler
 from hpo.tuning.stopping import CurveStopping, LadderASHA
-from hpo.tuning.trainings import Trainings
+from hpo.tuning.trainings import StudyTrainings
 from storage.records import TrialState
 
 GRACE_SECONDS = 1.5
@@ -23,7 +23,7 @@ GRACE_SECONDS = 1.5
 class RayScheduler(FIFOScheduler):  # type: ignore[misc]
     """Applies the stopping rule at each result; the trials run in the order of the sweep."""
 
-    def __init__(self, sweep: Trainings, rule: LadderASHA | CurveStopping) -> None:
+    def __init__(self, sweep: StudyTrainings, rule: LadderASHA | CurveStopping) -> None:
         super().__init__()
         self._sweep, self._rule = sweep, rule
 
@@ -49,7 +49,7 @@ class RayScheduler(FIFOScheduler):  # type: ignore[misc]
 class RayResultCallback(tune.Callback):  # type: ignore[misc]
     """Passes results and ends to a :class:`~hpo.tuning.result_handler.ResultHandler`, and tracks the trials' actors."""
 
-    def __init__(self, sweep: Trainings, rule: LadderASHA | CurveStopping) -> None:
+    def __init__(self, sweep: StudyTrainings, rule: LadderASHA | CurveStopping) -> None:
         self._sweep, self._handler = sweep, ResultHandler(sweep, rule)
         self._actors: dict[str, Any] = {}
 
@@ -98,18 +98,18 @@ class RayResultCallback(tune.Callback):  # type: ignore[misc]
         )
 
 
-class Stopping(tune.Stopper):  # type: ignore[misc]
+class SweepStopper(tune.Stopper):  # type: ignore[misc]
     """Tells Tune, which polls several times a second, when to end the sweep.
 
     Tune waits ten seconds or more for actors in the middle of an epoch. Their trials are resumed by another run anyway,
     so they are killed if they have not ended ``GRACE_SECONDS`` after the sweep should have ended.
     """
 
-    def __init__(self, sweep: Trainings, handler: RayResultCallback) -> None:
+    def __init__(self, sweep: StudyTrainings, handler: RayResultCallback) -> None:
         self._sweep, self._handler = sweep, handler
         self._killing: threading.Timer | None = None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Stopping:
+    def __deepcopy__(self, memo: dict[int, Any]) -> SweepStopper:
         """Return itself: Tune copies its arguments, but there is only one sweep."""
         return self
 

@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from hpo.tuning.generation.strategy import Done
+from hpo.tuning.generation.strategy import SweepDone
 from hpo.tuning.interrupt import Interrupter, WorkInterrupted
 from hpo.tuning.result_handler import ResultHandler
 from hpo.tuning.stopping import CurveStopping, LadderASHA, RunningTrial
-from hpo.tuning.trainings import Trainings
+from hpo.tuning.trainings import StudyTrainings
 from hpo.tuning.trial_run import TrialRun
 
 if TYPE_CHECKING:
     from trainers.fused import FusedTrainings
 
 
-def train_fused(sweep: Trainings, rule: LadderASHA | CurveStopping, slots: int) -> None:
+def train_fused(sweep: StudyTrainings, rule: LadderASHA | CurveStopping, slots: int) -> None:
     """Train at most ``slots`` trials at once, until the sweep has nothing left to start or is interrupted."""
     handler, fused, number = ResultHandler(sweep, rule), FusedRuns(), 0
     running: dict[str, RunningTrial] = {}
@@ -30,7 +30,7 @@ def train_fused(sweep: Trainings, rule: LadderASHA | CurveStopping, slots: int) 
             while not sweep.interrupted:
                 while len(running) < slots:
                     config = sweep.next_config(str(number))
-                    if config is None or isinstance(config, Done):
+                    if config is None or isinstance(config, SweepDone):
                         break
                     trial = RunningTrial(str(number), config)
                     running[trial.trial_id] = trial
@@ -84,7 +84,7 @@ class FusedRuns:
         """Build a trial's training, or resume its checkpoint, and add it to a compatible model."""
         from trainers.errors import JobError
         from trainers.fused import FusedTrainings, fusion_key
-        from trainers.loop.synchronous import Training
+        from trainers.loop.synchronous import SynchronousTraining
 
         run = self._runs[trial_id] = TrialRun(workloads=self._workloads)
         run.begin(config)
@@ -96,7 +96,7 @@ class FusedRuns:
             self._ready[trial_id] = run.told(None)
             return
         try:
-            if not isinstance(training, Training):
+            if not isinstance(training, SynchronousTraining):
                 raise JobError(
                     "fused trials need a workload with a model that largebatch itself trains, "
                     "but got "

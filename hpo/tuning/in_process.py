@@ -7,21 +7,21 @@ are those of :mod:`hpo.tuning.tuner`.
 
 from __future__ import annotations
 
-from hpo.tuning.generation.strategy import Done
+from hpo.tuning.generation.strategy import SweepDone
 from hpo.tuning.interrupt import Interrupter, WorkInterrupted
 from hpo.tuning.result_handler import ResultHandler
 from hpo.tuning.stopping import CurveStopping, LadderASHA, RunningTrial
-from hpo.tuning.trainings import Trainings
+from hpo.tuning.trainings import StudyTrainings
 from hpo.tuning.trial_run import TrialRun
 
 
-def train_all(sweep: Trainings, rule: LadderASHA | CurveStopping) -> None:
+def train_all(sweep: StudyTrainings, rule: LadderASHA | CurveStopping) -> None:
     """Train until the sweep has nothing left to start or is interrupted."""
     handler, run, number = ResultHandler(sweep, rule), TrialRun(), 0
     with Interrupter(lambda: sweep.interrupted) as interrupter:
         while True:
             config = sweep.next_config(str(number))
-            if isinstance(config, Done):
+            if isinstance(config, SweepDone):
                 return
             assert config is not None, "a sweep waits only for trials that run, and none does"
             trial = RunningTrial(str(number), config)
@@ -34,7 +34,7 @@ def _train(
     run: TrialRun,
     handler: ResultHandler,
     rule: LadderASHA | CurveStopping,
-    sweep: Trainings,
+    sweep: StudyTrainings,
     interrupter: Interrupter,
 ) -> None:
     """Train one trial with the steps of Tune's own loop, in the same order; an interrupted trial has not ended."""

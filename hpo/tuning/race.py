@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from hpo.study.spec import StudySpec
-from hpo.tuning.generation.race import Course, epochs_left, first_seed, next_entry, next_seed
-from hpo.tuning.generation.strategy import Done, Wait, explorations
+from hpo.tuning.generation.race import RaceCourse, epochs_left, first_seed, next_entry, next_seed
+from hpo.tuning.generation.strategy import SweepDone, WaitForTrainings, explorations
 from hpo.tuning.retry import StorageRetry
-from hpo.tuning.trainings import Progress, Trainings
+from hpo.tuning.trainings import Progress, StudyTrainings
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial, Study, Trial, TrialPurpose
 from storage.store import Store
 
 
-class Race(Trainings):
+class Race(StudyTrainings):
     """One study's race at one batch in this process, within ``course.most_epochs``.
 
     An evaluation may come after the end of a trial's last epoch, so a trial ends with the last evaluation before its
@@ -31,7 +31,7 @@ class Race(Trainings):
         spec: StudySpec,
         study: Study,
         store: Store,
-        course: Course,
+        course: RaceCourse,
         *,
         checkpoints: Path,
         progress: Progress,
@@ -64,7 +64,9 @@ class Race(Trainings):
     @property
     def out_of_epochs(self) -> bool:
         """Whether the race ends because the rest of its budget is too small for another training."""
-        return not isinstance(next_entry(self.course, self.trials), Done) and self._nothing_left()
+        return (
+            not isinstance(next_entry(self.course, self.trials), SweepDone) and self._nothing_left()
+        )
 
     def _stored(self) -> list[Trial]:
         return [
@@ -99,17 +101,17 @@ class Race(Trainings):
         return epochs_left(self.course, self.trials, self._reserved) >= needed
 
     def _nothing_left(self) -> bool:
-        return isinstance(next_entry(self.course, self.trials), Done) or not self._affordable()
+        return isinstance(next_entry(self.course, self.trials), SweepDone) or not self._affordable()
 
-    def _next_trial(self) -> Trial | Done | None:
+    def _next_trial(self) -> Trial | SweepDone | None:
         entry = next_entry(self.course, self.trials)
-        if isinstance(entry, Done):
+        if isinstance(entry, SweepDone):
             return entry
-        if isinstance(entry, Wait):
+        if isinstance(entry, WaitForTrainings):
             return None
         if not self._affordable():
             return (
-                None if self._reserved else Done()
+                None if self._reserved else SweepDone()
             )  # a training that ends early gives back its reserved epochs
         return self._add(
             NewTrial(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from hpo.tuning.stopping import CurveStopping, LadderASHA, RunningTrial
-from hpo.tuning.trainings import Trainings
+from hpo.tuning.trainings import StudyTrainings
 from storage.records import TrialState
 
 
 class ResultHandler:
     """Handles each result and each end of the trials of a sweep, whichever process trains them."""
 
-    def __init__(self, sweep: Trainings, rule: LadderASHA | CurveStopping) -> None:
+    def __init__(self, sweep: StudyTrainings, rule: LadderASHA | CurveStopping) -> None:
         self._sweep, self._rule = sweep, rule
 
     def result(self, trial: RunningTrial, result: dict[str, Any]) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
-from hpo.tuning.generation.strategy import Done
-from hpo.tuning.trainings import Trainings
+from hpo.tuning.generation.strategy import SweepDone
+from hpo.tuning.trainings import StudyTrainings
 
 
 class SweepSearcher(Searcher):  # type: ignore[misc]
@@ -15,14 +15,14 @@ class SweepSearcher(Searcher):  # type: ignore[misc]
     reports a trial that the scheduler stopped as an ordinary result.
     """
 
-    def __init__(self, sweep: Trainings) -> None:
+    def __init__(self, sweep: StudyTrainings) -> None:
         super().__init__(metric="metric", mode="max")
         self._sweep = sweep
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next training's config, None to be asked again later, or FINISHED."""
         config = self._sweep.next_config(trial_id)
-        if isinstance(config, Done):
+        if isinstance(config, SweepDone):
             # running trials may have to restart, and Tune stops asking once it gets FINISHED
             waits = self._sweep.running and not self._sweep.interrupted
             return None if waits else Searcher.FINISHED

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from hpo.tuning.generation.curves import hopeless
+from hpo.tuning.generation.curves import is_hopeless
 
 MILESTONES = (1.0, 2.0)
 """Multiples of the fewest epochs of the rung. Half of the trainings continue past each, which keeps enough of a rung's
@@ -194,7 +194,7 @@ class CurveStopping:
         if not _is_stoppable(trial) or limit is None:
             return False
         judged = trial.config.get("by_curve", True)
-        if epochs[-1] >= limit or (judged and hopeless(epochs, metrics, self._threshold, limit)):
+        if epochs[-1] >= limit or (judged and is_hopeless(epochs, metrics, self._threshold, limit)):
             self._reasons[trial.trial_id] = trial.config.get("limit_reason") or (
                 f"by its curve up to epoch {epochs[-1]:.2f} it needs more than {limit:.2f} epochs, more than a trial "
                 "at this batch size is worth"

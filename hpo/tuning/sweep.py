@@ -18,24 +18,24 @@ from hpo.study.spec import StudySpec
 from hpo.tuning.generation.growing import GrowingStrategy
 from hpo.tuning.generation.samplers import Sampler, make_sampler
 from hpo.tuning.generation.strategy import (
-    Choose,
-    Done,
-    Explore,
-    Repeat,
+    ChooseBatch,
+    ExploreSettings,
+    RepeatTraining,
+    SweepDone,
     Task,
-    Wait,
+    WaitForTrainings,
     explorations,
     next_of_all,
     next_seed,
 )
 from hpo.tuning.retry import StorageRetry
-from hpo.tuning.trainings import Progress, Trainings
+from hpo.tuning.trainings import Progress, StudyTrainings
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial, Study, Trial, TrialPurpose
 from storage.store import Store
 
 
-class Sweep(Trainings):
+class Sweep(StudyTrainings):
     """One study's sweep."""
 
     purpose = TrialPurpose.SWEEP
@@ -124,13 +124,13 @@ class Sweep(Trainings):
         self._sampler(trial).tell(trial, ticket, partial(self.points, trial))
 
     def _nothing_left(self) -> bool:
-        return isinstance(self._next_task(), Done)
+        return isinstance(self._next_task(), SweepDone)
 
-    def _next_trial(self) -> Trial | Done | None:
+    def _next_trial(self) -> Trial | SweepDone | None:
         task = self._next_task()
-        if isinstance(task, Done):
+        if isinstance(task, SweepDone):
             return task
-        if isinstance(task, Wait):
+        if isinstance(task, WaitForTrainings):
             return None
         new, ticket = self._new_trial(task)
         trial = self._add(new)
@@ -138,15 +138,19 @@ class Sweep(Trainings):
             self._tickets[trial.id] = ticket
         return trial
 
-    def _new_trial(self, task: Explore | Choose | Repeat) -> tuple[NewTrial, int | None]:
+    def _new_trial(
+        self, task: ExploreSettings | ChooseBatch | RepeatTraining
+    ) -> tuple[NewTrial, int | None]:
         """Return the trial of a task, and the sampler's ticket for it; a repetition has none."""
         seed = next_seed(self.trials)
-        if isinstance(task, Repeat):
+        if isinstance(task, RepeatTraining):
             batch, ticket = task.global_batch_size, None
             settings = TrainingSettings.from_record(task.settings).to_dict()
         else:
             rung, sizes = (
-                (task.global_batch_size, task.sizes) if isinstance(task, Explore) else (None, ())
+                (task.global_batch_size, task.sizes)
+                if isinstance(task, ExploreSettings)
+                else (None, ())
             )
             batch, suggested, ticket = self._samplers[sizes].suggest(rung, self._unfinished())
             own = {**suggested.own, **dict(sizes)}
@@ -163,11 +167,11 @@ class Sweep(Trainings):
                 trials[self._point(trial)].append(trial)
             return next_of_all(self._budgets, trials, self._spec.question)
         if len(self._trials) >= self._spec.budget.trials:
-            return Done()
+            return SweepDone()
         unfinished = self._unfinished()
         if not self._only_sampler.ended(unfinished):
-            return Choose()
-        return Wait() if unfinished else Done()
+            return ChooseBatch()
+        return WaitForTrainings() if unfinished else SweepDone()
 
     @property
     def why_ended(self) -> str:

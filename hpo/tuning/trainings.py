@@ -21,8 +21,8 @@ from hpo.errors import HpoError, TuningError
 from hpo.extrapolation.evidence.stored import as_counted
 from hpo.study.jobs import training_job, trial_folder
 from hpo.study.spec import StudySpec
-from hpo.tuning.budgets import Budget
-from hpo.tuning.generation.strategy import Done
+from hpo.tuning.budgets import BudgetUse
+from hpo.tuning.generation.strategy import SweepDone
 from hpo.tuning.retry import StorageRetry
 from hpo.tuning.trial_writer import TrialWriter
 from search_spaces.settings import TrainingSettings
@@ -54,7 +54,7 @@ def ways_out(study: str) -> str:
     )
 
 
-class Ending(StrEnum):
+class TrainingsEnding(StrEnum):
     """Why trainings ended."""
 
     COMPLETE = "complete"  # every planned training has ended
@@ -62,7 +62,7 @@ class Ending(StrEnum):
     STOPPED = "stopped"  # they were asked to stop, and resume when the study is run again
 
 
-class Trainings:
+class StudyTrainings:
     """One study's trainings of one purpose in this process; creating it loads the state from the database.
 
     ``stop`` is called often, and ends the trainings once it returns true; ``retry`` waits for an unavailable database.
@@ -87,7 +87,7 @@ class Trainings:
         self._retry = retry or StorageRetry()
         self._writer, self._budget = (
             TrialWriter(store, self._retry),
-            Budget(study, store, self._retry),
+            BudgetUse(study, store, self._retry),
         )
         self._trials: dict[int, Trial] = {}
         self._ids: dict[str, int] = {}
@@ -115,7 +115,7 @@ class Trainings:
     def _take_up(self) -> None:
         """Learn from the trials of earlier runs, before anything starts."""
 
-    def _next_trial(self) -> Trial | Done | None:
+    def _next_trial(self) -> Trial | SweepDone | None:
         """Add and return the next trial, or Done if there is none; None while that depends on running trials."""
         raise NotImplementedError
 
@@ -164,13 +164,13 @@ class Trainings:
         return self._interrupted or bool(self.spent) or self.failure is not None
 
     @property
-    def ending(self) -> Ending:
+    def ending(self) -> TrainingsEnding:
         """How the trainings ended; raise the error that ended them, if any."""
         if self.failure is not None:
             raise self.failure
         if self.complete:
-            return Ending.COMPLETE
-        return Ending.SPENT if self.spent else Ending.STOPPED
+            return TrainingsEnding.COMPLETE
+        return TrainingsEnding.SPENT if self.spent else TrainingsEnding.STOPPED
 
     @property
     def running(self) -> bool:
@@ -182,20 +182,20 @@ class Trainings:
         """Whether every planned training has ended."""
         return all(trial.state.finished for trial in self._trials.values()) and self._nothing_left()
 
-    def next_config(self, tune_id: str) -> dict[str, Any] | Done | None:
+    def next_config(self, tune_id: str) -> dict[str, Any] | SweepDone | None:
         """Return the next job for an actor; None while that depends on running trials."""
         if self.interrupted:
-            return Done()
+            return SweepDone()
         try:
             self.check()
             trial = self._in_flight.pop(0) if self._in_flight else self._next_trial()
-            if trial is None or isinstance(trial, Done):
+            if trial is None or isinstance(trial, SweepDone):
                 return trial
             if trial.state is not TrialState.RUNNING:
                 self._start(trial)
         except (HpoError, StoreError) as error:
             self.failure = error
-            return Done()
+            return SweepDone()
         self._trials[trial.id] = dataclasses.replace(trial, state=TrialState.RUNNING)
         self._ids[tune_id] = trial.id
         return {

@@ -24,12 +24,12 @@ from hpo.study.jobs import search_path
 from hpo.study.restart_limits import RAY_STARTS, TRIAL_RESTARTS
 from hpo.study.samplers import SAMPLERS
 from hpo.study.spec import StudySpec
-from hpo.tuning.generation.race import Course
+from hpo.tuning.generation.race import RaceCourse
 from hpo.tuning.race import Race
 from hpo.tuning.retry import StorageRetry
 from hpo.tuning.stopping import FAR_BEHIND, CurveStopping, LadderASHA
 from hpo.tuning.sweep import Sweep
-from hpo.tuning.trainings import Ending, Progress, Trainings
+from hpo.tuning.trainings import Progress, StudyTrainings, TrainingsEnding
 from storage.records import Study
 from storage.store import Store
 from trainers.errors import CommunicationError
@@ -61,7 +61,7 @@ class RayOptions:
 class SweepEnd:
     """How a sweep ended, with a message about it."""
 
-    ending: Ending
+    ending: TrainingsEnding
     message: str = ""
 
 
@@ -100,14 +100,14 @@ def run_sweep(
         say=say,
     )
     end = _run(spec, sweep, lambda: rule_of(spec, sweep), _checkpoints(folder, study), ray)
-    return SweepEnd(end.ending, sweep.why_ended) if end.ending is Ending.COMPLETE else end
+    return SweepEnd(end.ending, sweep.why_ended) if end.ending is TrainingsEnding.COMPLETE else end
 
 
 def run_race(
     spec: StudySpec,
     study: Study,
     store: Store,
-    course: Course,
+    course: RaceCourse,
     *,
     folder: Path,
     progress: Progress,
@@ -136,14 +136,14 @@ def run_race(
         _checkpoints(folder, study),
         ray,
     )
-    if end.ending is Ending.COMPLETE and race.out_of_epochs:
+    if end.ending is TrainingsEnding.COMPLETE and race.out_of_epochs:
         return SweepEnd(end.ending, "the budget of the race is spent")
     return end
 
 
 def _run(
     spec: StudySpec,
-    trainings: Trainings,
+    trainings: StudyTrainings,
     rule: Callable[[], LadderASHA | CurveStopping],
     checkpoints: Path,
     ray: RayOptions | None,
@@ -156,7 +156,7 @@ def _run(
         finally:
             trainings.close()
     end = SweepEnd(trainings.ending, trainings.spent)
-    if end.ending is Ending.COMPLETE:
+    if end.ending is TrainingsEnding.COMPLETE:
         shutil.rmtree(checkpoints, ignore_errors=True)
     return end
 
@@ -196,7 +196,7 @@ def only_runner(folder: Path, study: Study) -> Iterator[None]:
 
 def _train(
     spec: StudySpec,
-    trainings: Trainings,
+    trainings: StudyTrainings,
     rule: Callable[[], LadderASHA | CurveStopping],
     options: RayOptions,
 ) -> None:
@@ -242,12 +242,12 @@ def rule_of(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
 
 
 def _tune(
-    spec: StudySpec, sweep: Trainings, rule: LadderASHA | CurveStopping, scratch: Path
+    spec: StudySpec, sweep: StudyTrainings, rule: LadderASHA | CurveStopping, scratch: Path
 ) -> None:
     import ray
     from ray import tune
 
-    from hpo.tuning.callbacks import RayResultCallback, RayScheduler, Stopping
+    from hpo.tuning.callbacks import RayResultCallback, RayScheduler, SweepStopper
     from hpo.tuning.resources import TrialResources, check_shares, machines_of_ray
     from hpo.tuning.searcher import SweepSearcher
     from hpo.tuning.trainable import TrialTrainable
@@ -258,7 +258,7 @@ def _tune(
     concurrent = resources.concurrent(machines)
     sweep.resources = dataclasses.asdict(resources)
     handler = RayResultCallback(sweep, rule)
-    stopping = Stopping(sweep, handler)
+    stopping = SweepStopper(sweep, handler)
     # `tune.run`, not `Tuner`: the latter pickles searcher and callbacks, which hold the open database.
     try:
         tune.run(

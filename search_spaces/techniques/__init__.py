@@ -21,7 +21,7 @@ from search_spaces.techniques.optimizers import (
     is_own,
 )
 from search_spaces.techniques.schedules import BATCH_CONTROLS, DECAYS, WARMUP_SHAPES
-from search_spaces.techniques.technique import Technique, Use, listed
+from search_spaces.techniques.technique import Technique, Use, listed_words
 
 __all__ = [
     "BATCH_CONTROLS",
@@ -133,7 +133,7 @@ def fault_of_use(name: str, values_of: ValuesOf) -> str | None:
         return None
     others = dict.fromkeys(other for each in hindrances for other in each)
     found = " and ".join(
-        f"{other} {listed(tuple(map(_shown, values_of(other))))}" for other in others
+        f"{other} {listed_words(tuple(map(_shown, values_of(other))))}" for other in others
     )
     return f"has no effect with {found}; it is used with {', or with '.join(map(str, uses))}"
 

@@ -32,7 +32,11 @@ class Use:
             yield from self.also.hindrances(values_of)
 
     def __str__(self) -> str:
-        mine = f"{self.setting} {listed(self.values)}" if self.values else f"{self.setting} above 0"
+        mine = (
+            f"{self.setting} {listed_words(self.values)}"
+            if self.values
+            else f"{self.setting} above 0"
+        )
         return mine if self.also is None else f"{mine} and {self.also}"
 
 
@@ -64,6 +68,6 @@ class Technique:
             setting.check(name, setting.default)
 
 
-def listed(values: tuple[str, ...]) -> str:
+def listed_words(values: tuple[str, ...]) -> str:
     """Join values as ``a, b or c``."""
     return values[0] if len(values) == 1 else f"{', '.join(values[:-1])} or {values[-1]}"

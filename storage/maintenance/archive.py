@@ -56,7 +56,7 @@ class ArchivedTable:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class ArchiveManifest:
     """The content of an archive: its tables, parents before children, and the schema revision."""
 
     schema: str
@@ -69,7 +69,7 @@ class Manifest:
         return sum(table.rows for table in self.tables)
 
 
-def write_archive(database: Database, path: Path) -> Manifest:
+def write_archive(database: Database, path: Path) -> ArchiveManifest:
     """Write a consistent snapshot of all tables, while others continue to write.
 
     Raises :class:`StoreUnavailable` if the database holds none of our tables, or the file cannot be written.
@@ -82,7 +82,7 @@ def write_archive(database: Database, path: Path) -> Manifest:
             database.read() as connection,
             zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=4) as out,
         ):
-            manifest = Manifest(
+            manifest = ArchiveManifest(
                 _revision(connection, database.url),
                 datetime.now(UTC).isoformat(timespec="seconds"),
                 tuple(_write_table(connection, out, name) for name in _tables(connection)),
@@ -103,7 +103,7 @@ def write_archive(database: Database, path: Path) -> Manifest:
     return manifest
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path) -> ArchiveManifest:
     """Return the content of an archive; :class:`InvalidRecord` for a file that is not an archive or is truncated."""
     try:
         with zipfile.ZipFile(path) as file:
@@ -123,7 +123,7 @@ def read_manifest(path: Path) -> Manifest:
                 raise InvalidRecord(
                     f"{path} must hold tables of largebatch, but holds {table.name!r}"
                 )
-        return Manifest(plain["schema"], plain["made_at"], tables)
+        return ArchiveManifest(plain["schema"], plain["made_at"], tables)
     except FileNotFoundError:
         raise InvalidRecord(f"there is no file {path}; `hpo db backup {path}` writes one") from None
     except (*_UNREADABLE, KeyError, TypeError, ValueError, OSError) as error:
@@ -146,7 +146,7 @@ def _check_manifest(schema: object, tables: Sequence[ArchivedTable]) -> None:
             raise ValueError(f"the columns of {table.name!r} must have names")
 
 
-def load_archive(database: Database, path: Path, *, replace: bool = False) -> Manifest:
+def load_archive(database: Database, path: Path, *, replace: bool = False) -> ArchiveManifest:
     """Fill a database from an archive, all or nothing, and upgrade it to the present schema.
 
     Raises :class:`Conflict` if rows exist already, unless ``replace``; :class:`SchemaTooNew` for the archive of a

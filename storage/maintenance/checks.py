@@ -31,7 +31,7 @@ _REPAIR = "restore a backup: hpo db restore FILE"
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckFinding:
     """The result of one check: its status, and the remedy if there is a problem."""
 
     name: str
@@ -40,7 +40,7 @@ class Finding:
     way_out: str = ""
 
 
-def check_database(database: Database, folder: Path | None = None) -> list[Finding]:
+def check_database(database: Database, folder: Path | None = None) -> list[CheckFinding]:
     """Check the whole database; ``folder`` holds the checkpoints of running trials, if it is on this machine.
 
     It changes nothing. If the schema is not the present one, only the schema and the file are checked.
@@ -59,20 +59,20 @@ def check_database(database: Database, folder: Path | None = None) -> list[Findi
     return found
 
 
-def _integrity(connection: Connection) -> Finding:
+def _integrity(connection: Connection) -> CheckFinding:
     if connection.dialect.name == "sqlite":
         said = [str(row[0]) for row in connection.exec_driver_sql("PRAGMA integrity_check(10)")]
         if said != ["ok"]:
-            return Finding("integrity", "fail", "; ".join(said), _REPAIR)
-        return Finding("integrity", "ok", "every page and index of the file is intact")
+            return CheckFinding("integrity", "fail", "; ".join(said), _REPAIR)
+        return CheckFinding("integrity", "ok", "every page and index of the file is intact")
     for table in metadata.sorted_tables:  # reads every row; a damaged page raises
         connection.exec_driver_sql(
             f"SELECT count(*) FROM (SELECT t.*::text FROM {table.name} t) whole"
         )
-    return Finding("integrity", "ok", "every row can be read")
+    return CheckFinding("integrity", "ok", "every row can be read")
 
 
-def _references(connection: Connection) -> Finding:
+def _references(connection: Connection) -> CheckFinding:
     broken = broken_references(connection)
     if connection.dialect.name == "postgresql":
         names = ", ".join(f"'{table.name}'" for table in metadata.sorted_tables)
@@ -84,15 +84,15 @@ def _references(connection: Connection) -> Finding:
             )
         ]
     if broken:
-        return Finding("references", "fail", "; ".join(broken), _REPAIR)
-    return Finding("references", "ok", "every row refers to existing rows")
+        return CheckFinding("references", "fail", "; ".join(broken), _REPAIR)
+    return CheckFinding("references", "ok", "every row refers to existing rows")
 
 
-def _schema(connection: Connection) -> Iterator[Finding]:
+def _schema(connection: Connection) -> Iterator[CheckFinding]:
     found = migrations.revision(connection)
     if found != migrations.HEAD:
         way_out = "upgrade largebatch" if found and found > migrations.HEAD else "hpo db upgrade"
-        yield Finding(
+        yield CheckFinding(
             "schema",
             "fail",
             f"the schema is {found or 'not there'}, this release needs {migrations.HEAD}",
@@ -101,17 +101,17 @@ def _schema(connection: Connection) -> Iterator[Finding]:
         return
     differences = migrations.differences(connection)
     if differences:
-        yield Finding(
+        yield CheckFinding(
             "schema",
             "fail",
             f"the tables are not those of schema {found}: {'; '.join(differences[:5])}",
             _REPAIR,
         )
     else:
-        yield Finding("schema", "ok", f"the schema is {found}, the newest")
+        yield CheckFinding("schema", "ok", f"the schema is {found}, the newest")
 
 
-def _kinds(connection: Connection) -> Finding:
+def _kinds(connection: Connection) -> CheckFinding:
     """Check whether every value has its column's type; PostgreSQL enforces it."""
     odd: list[str] = []
     if connection.dialect.name == "sqlite":
@@ -124,14 +124,14 @@ def _kinds(connection: Connection) -> Finding:
             statement = f"SELECT {key} FROM {table.name} WHERE {' OR '.join(wrong)}"
             odd += [f"{table.name} {row[0]}" for row in connection.exec_driver_sql(statement)]
     if odd:
-        return Finding(
+        return CheckFinding(
             "kinds",
             "fail",
             f"{len(odd)} rows hold values of a type that differs from their columns: "
             f"{_some(odd, 10)}",
             _REPAIR,
         )
-    return Finding("kinds", "ok", "every value has the type of its column")
+    return CheckFinding("kinds", "ok", "every value has the type of its column")
 
 
 def _stored_as(kind: TypeEngine[Any]) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ def _stored_as(kind: TypeEngine[Any]) -> tuple[str, ...]:
     )
 
 
-def _sums(connection: Connection) -> Finding:
+def _sums(connection: Connection) -> CheckFinding:
     """Check whether every study file and every ended trial is unchanged since it was written."""
     names, changed = {}, []
     for study in checksums.of_studies(connection):
@@ -161,20 +161,20 @@ def _sums(connection: Connection) -> Finding:
         elif trial.state in unfinished and trial.stored is not None:
             changed.append(f"{owner}, which had ended")
     if changed:
-        return Finding(
+        return CheckFinding(
             "checksums",
             "fail",
             f"{len(changed)} records have changed since they were written: {_some(changed, 10)}",
             _REPAIR,
         )
-    return Finding(
+    return CheckFinding(
         "checksums",
         "ok",
         "every study file and every finished trial is unchanged since it was written",
     )
 
 
-def _numbers(connection: Connection) -> Finding:
+def _numbers(connection: Connection) -> CheckFinding:
     """Check whether trials are missing: those of a study are numbered from 0."""
     counted = (
         select(studies.c.name, func.count(), func.max(trials.c.number))
@@ -188,25 +188,25 @@ def _numbers(connection: Connection) -> Finding:
         if isinstance(last, int) and last + 1 != count
     ]
     if missing:
-        return Finding("numbers", "fail", f"trials are missing: {_some(missing)}", _REPAIR)
-    return Finding("numbers", "ok", "the trials of every study are numbered without a gap")
+        return CheckFinding("numbers", "fail", f"trials are missing: {_some(missing)}", _REPAIR)
+    return CheckFinding("numbers", "ok", "the trials of every study are numbered without a gap")
 
 
-def _set_aside(connection: Connection) -> Finding:
+def _set_aside(connection: Connection) -> CheckFinding:
     rows = connection.execute(select(quarantine).order_by(quarantine.c.id)).all()
     if rows:
         named = (f"{row.source}: {row.content[:60]}... ({row.reason})" for row in rows)
-        return Finding(
+        return CheckFinding(
             "quarantine",
             "warn",
             f"{len(rows)} rows of an earlier release held impossible figures and were set aside: "
             f"{_some(named)}",
             "the table quarantine has the original rows; empty it after reviewing them",
         )
-    return Finding("quarantine", "ok", "no row of an earlier release had to be set aside")
+    return CheckFinding("quarantine", "ok", "no row of an earlier release had to be set aside")
 
 
-def _curves(connection: Connection) -> Finding:
+def _curves(connection: Connection) -> CheckFinding:
     bare = trials.c.state.in_(_HAS_A_CURVE), ~exists().where(convergence.c.trial_id == trials.c.id)
     of_studies = select(studies.c.name, func.count()).join(
         trials, trials.c.study_id == studies.c.id
@@ -215,17 +215,17 @@ def _curves(connection: Connection) -> Finding:
         of_studies.where(*bare).group_by(studies.c.name).order_by(studies.c.name)
     ).all()
     if rows:
-        return Finding(
+        return CheckFinding(
             "curves",
             "warn",
             f"{sum(row[1] for row in rows)} finished trials have no convergence point, "
             f"in {_some(row[0] for row in rows)}",
             "their results stay usable; their curves are lost",
         )
-    return Finding("curves", "ok", "every trial that was trained has its curve")
+    return CheckFinding("curves", "ok", "every trial that was trained has its curve")
 
 
-def _repetitions(connection: Connection) -> Finding:
+def _repetitions(connection: Connection) -> CheckFinding:
     """Find trainings of a study with equal settings, batch size and seed; now refused, but races once stored them."""
     one = (studies.c.name, trials.c.study_id, trials.c.global_batch_size, trials.c.seed)
     alike = (
@@ -254,19 +254,19 @@ def _repetitions(connection: Connection) -> Finding:
             if len(group) > 1
         ]
     if named:
-        return Finding(
+        return CheckFinding(
             "repetitions",
             "warn",
             f"the same settings were trained more than once at the same batch size with the "
             f"same seed, {_some(named)}",
             "they count once: `hpo forecast STUDY --at BATCH --race` races the configurations that are missing",
         )
-    return Finding(
+    return CheckFinding(
         "repetitions", "ok", "no study has trained the same settings twice with the same seed"
     )
 
 
-def _left_running(connection: Connection) -> Finding:
+def _left_running(connection: Connection) -> CheckFinding:
     statement = (
         select(studies.c.name)
         .join(trials, trials.c.study_id == studies.c.id)
@@ -276,16 +276,18 @@ def _left_running(connection: Connection) -> Finding:
     )
     names = list(connection.execute(statement).scalars())
     if names:
-        return Finding(
+        return CheckFinding(
             "trials",
             "warn",
             f"trials are marked as running in studies that are not running: {_some(names)}",
             "run or resume the study: running trials restart from their checkpoints",
         )
-    return Finding("trials", "ok", "no trial is marked as running in a study that is not running")
+    return CheckFinding(
+        "trials", "ok", "no trial is marked as running in a study that is not running"
+    )
 
 
-def _folders(connection: Connection, folder: Path | None) -> Iterator[Finding]:
+def _folders(connection: Connection, folder: Path | None) -> Iterator[CheckFinding]:
     gone = [
         f"plan {row.id}: {row.directory}"
         for row in connection.execute(
@@ -298,24 +300,24 @@ def _folders(connection: Connection, folder: Path | None) -> Iterator[Finding]:
         and not Path(row.directory).is_dir()
     ]
     if gone:
-        yield Finding(
+        yield CheckFinding(
             "plans",
             "warn",
             f"the folders of {len(gone)} plans are not on this machine: {_some(gone)}",
             "`hpo plan STUDY --output DIR` writes a plan's folder again",
         )
     else:
-        yield Finding("plans", "ok", "every plan has its folder")
+        yield CheckFinding("plans", "ok", "every plan has its folder")
     orphans = [] if folder is None else orphan_checkpoints(connection, folder)
     if orphans:
-        yield Finding(
+        yield CheckFinding(
             "checkpoints",
             "warn",
             f"{len(orphans)} checkpoints belong to no unfinished trial: {_some(map(str, orphans))}",
             "hpo db prune removes them",
         )
     elif folder is not None:
-        yield Finding(
+        yield CheckFinding(
             "checkpoints",
             "ok",
             f"every checkpoint in {folder} belongs to a trial that is not finished",

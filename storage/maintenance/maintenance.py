@@ -19,8 +19,8 @@ from storage import migrations
 from storage.database import NOTHING_STORED, Database
 from storage.errors import Conflict, InvalidRecord, NoDatabaseFile, StoreUnavailable
 from storage.maintenance.archive import load_archive, write_archive
-from storage.maintenance.checks import Finding, check_database, orphan_checkpoints
-from storage.maintenance.retention import Pruned, prune_database
+from storage.maintenance.checks import CheckFinding, check_database, orphan_checkpoints
+from storage.maintenance.retention import PrunedRows, prune_database
 from storage.schema.tables import metadata
 
 SQLITE_SIGNATURE = b"SQLite format 3\x00"
@@ -30,7 +30,7 @@ _PAGES = 1024  # copied at a time, so that writers can proceed in between
 
 
 @dataclass(frozen=True)
-class Backup:
+class DatabaseBackup:
     """A backup that was written or read: its kind (``sqlite`` or ``archive``), schema and size."""
 
     path: Path
@@ -42,7 +42,7 @@ class Backup:
 
 def upgrade(url: str) -> tuple[str | None, str]:
     """Create or upgrade the tables; return the schema before (None for none) and after."""
-    with opened(url) as database:
+    with open_without_upgrade(url) as database:
         with database.read() as connection:
             before = migrations.revision(connection)
         with database.translated():
@@ -53,13 +53,13 @@ def upgrade(url: str) -> tuple[str | None, str]:
 def is_ours(url: str) -> bool:
     """Whether a database holds our tables; False if it does not exist. Other programs use the same table names."""
     try:
-        with opened(url, create=False) as database, database.read() as connection:
+        with open_without_upgrade(url, create=False) as database, database.read() as connection:
             return migrations.revision(connection) is not None
     except NoDatabaseFile:
         return False
 
 
-def check(url: str, folder: Path | None = None) -> list[Finding]:
+def check(url: str, folder: Path | None = None) -> list[CheckFinding]:
     """Check everything and change nothing; see :func:`storage.maintenance.checks.check_database`."""
     with _existing(url) as database:
         return check_database(database, folder)
@@ -88,7 +88,7 @@ def vacuum(url: str) -> tuple[int, int]:
         return before, _size(database)
 
 
-def backup(url: str, path: Path) -> Backup:
+def backup(url: str, path: Path) -> DatabaseBackup:
     """Copy a consistent snapshot of the database, while others use it.
 
     A file named ``.db`` or ``.sqlite`` is a copy by SQLite's online backup; any other name an archive that restores
@@ -102,24 +102,24 @@ def backup(url: str, path: Path) -> Backup:
         if path.suffix in _SQLITE_SUFFIXES:
             return _copy_sqlite(database, path)
         manifest = write_archive(database, path)
-    return Backup(path, "archive", manifest.schema, manifest.rows, path.stat().st_size)
+    return DatabaseBackup(path, "archive", manifest.schema, manifest.rows, path.stat().st_size)
 
 
-def restore(url: str, path: Path, *, replace: bool = False) -> Backup:
+def restore(url: str, path: Path, *, replace: bool = False) -> DatabaseBackup:
     """Fill an empty database from a backup of either kind, and upgrade it to the present schema.
 
     All or nothing; :class:`Conflict` if rows exist, unless ``replace``.
     """
-    with opened(url) as database:
+    with open_without_upgrade(url) as database:
         if _is_sqlite_file(path):
             return _restore_sqlite(database, path, replace=replace)
         manifest = load_archive(database, path, replace=replace)
-    return Backup(path, "archive", manifest.schema, manifest.rows, path.stat().st_size)
+    return DatabaseBackup(path, "archive", manifest.schema, manifest.rows, path.stat().st_size)
 
 
 def prune(
     url: str, older_than: timedelta, *, keep_best: bool, dry_run: bool, folder: Path | None = None
-) -> Pruned:
+) -> PrunedRows:
     """Remove old data that is not evidence, including files of trials: see :mod:`storage.maintenance.retention`."""
     with _existing(url) as database:
         with database.translated():
@@ -136,7 +136,7 @@ def prune(
         return pruned
 
 
-def _copy_sqlite(database: Database, path: Path) -> Backup:
+def _copy_sqlite(database: Database, path: Path) -> DatabaseBackup:
     source = database.file
     if source is None:
         raise InvalidRecord(
@@ -160,10 +160,10 @@ def _copy_sqlite(database: Database, path: Path) -> Backup:
         ) from error
     finally:
         partial.unlink(missing_ok=True)
-    return Backup(path, "sqlite", schema, None, path.stat().st_size)
+    return DatabaseBackup(path, "sqlite", schema, None, path.stat().st_size)
 
 
-def _restore_sqlite(database: Database, path: Path, *, replace: bool) -> Backup:
+def _restore_sqlite(database: Database, path: Path, *, replace: bool) -> DatabaseBackup:
     """Restore through a copy, as opening the backup would write to it, and an archive, so that one import suffices."""
     with TemporaryDirectory() as folder:
         copied, archive = Path(folder, "copy.db"), Path(folder, "archive.zip")
@@ -175,10 +175,10 @@ def _restore_sqlite(database: Database, path: Path, *, replace: bool) -> Backup:
                 source.backup(copy)
         except sqlite3.Error as error:
             raise InvalidRecord(f"{path} is damaged: {error}") from error
-        with opened(str(copied)) as source_database:
+        with open_without_upgrade(str(copied)) as source_database:
             manifest = write_archive(source_database, archive)
         load_archive(database, archive, replace=replace)
-    return Backup(path, "sqlite", manifest.schema, manifest.rows, path.stat().st_size)
+    return DatabaseBackup(path, "sqlite", manifest.schema, manifest.rows, path.stat().st_size)
 
 
 def _schema_of(copy: sqlite3.Connection) -> str:
@@ -196,7 +196,7 @@ def _is_sqlite_file(path: Path) -> bool:
 
 
 @contextmanager
-def opened(url: str, *, create: bool = True) -> Iterator[Database]:
+def open_without_upgrade(url: str, *, create: bool = True) -> Iterator[Database]:
     """Open a database without upgrading its schema."""
     database = Database(url, timeout_seconds=TIMEOUT_SECONDS, create=create)
     try:
@@ -208,7 +208,7 @@ def opened(url: str, *, create: bool = True) -> Iterator[Database]:
 @contextmanager
 def _existing(url: str) -> Iterator[Database]:
     """Open a database that must hold our tables: a wrong path must not create a new file."""
-    with opened(url, create=False) as database:
+    with open_without_upgrade(url, create=False) as database:
         with database.read() as connection:
             found = migrations.revision(connection)
         if found is None:

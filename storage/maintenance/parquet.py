@@ -152,13 +152,13 @@ def _fields(table: str, names: Sequence[str] | Mapping[str, Any]) -> list[pyarro
     import pyarrow as pa
     from sqlalchemy import BigInteger, Boolean, Integer
 
-    from storage.schema.column_types import FloatList, Number, UtcDateTime
+    from storage.schema.column_types import FloatList, NumberType, UtcDateTime
 
     types = (
         (Boolean, pa.bool_()),
         (BigInteger, pa.int64()),
         (Integer, pa.int32()),
-        (Number, pa.float64()),
+        (NumberType, pa.float64()),
         (FloatList, pa.list_(pa.float64())),
         (UtcDateTime, pa.timestamp("us", tz="UTC")),
     )

@@ -9,21 +9,21 @@ from sqlalchemy import text, update
 from storage import migrations
 from storage.database import Database
 from storage.errors import StoreError
-from storage.maintenance.checks import Finding
-from storage.maintenance.maintenance import opened
+from storage.maintenance.checks import CheckFinding
+from storage.maintenance.maintenance import open_without_upgrade
 from storage.schema.tables import studies
 
 MOST_OFFSET_SECONDS = 5.0
 
 
-def probe(url: str) -> list[Finding]:
+def probe_database(url: str) -> list[CheckFinding]:
     """Check whether a database is readable and writable, has the present schema and the right time; changes nothing."""
     try:
-        with opened(url) as database:
+        with open_without_upgrade(url) as database:
             file = database.file
             if file is not None and not file.exists():
                 return [
-                    Finding(
+                    CheckFinding(
                         "storage",
                         "ok",
                         f"{database.url} does not exist yet; the first study creates it",
@@ -33,14 +33,14 @@ def probe(url: str) -> list[Finding]:
                 found = migrations.revision(connection)
             if found is None:
                 return [
-                    Finding(
+                    CheckFinding(
                         "storage", "ok", f"{database.url} is readable; its tables do not exist yet"
                     ),
                     _clock(database),
                 ]
             if found != migrations.HEAD:
                 return [
-                    Finding(
+                    CheckFinding(
                         "storage",
                         "warn" if found < migrations.HEAD else "fail",
                         f"{database.url} has schema {found}, this release {migrations.HEAD}",
@@ -50,7 +50,7 @@ def probe(url: str) -> list[Finding]:
             with database.write() as connection:
                 connection.execute(update(studies).where(studies.c.id == -1).values(message=""))
             return [
-                Finding(
+                CheckFinding(
                     "storage", "ok", f"{database.url} is readable and writable, schema {found}"
                 ),
                 _clock(database),
@@ -58,14 +58,16 @@ def probe(url: str) -> list[Finding]:
             ]
     except StoreError as error:
         return [
-            Finding("storage", "fail", str(error).split("; ")[0], str(error).partition("; ")[2])
+            CheckFinding(
+                "storage", "fail", str(error).split("; ")[0], str(error).partition("; ")[2]
+            )
         ]
 
 
-def _clock(database: Database) -> Finding:
+def _clock(database: Database) -> CheckFinding:
     """Check the offset between this machine's clock and the database's, by which leases expire."""
     if database.file is not None:
-        return Finding(
+        return CheckFinding(
             "clock",
             "ok",
             f"leases use this machine's clock, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
@@ -77,16 +79,16 @@ def _clock(database: Database) -> Finding:
     seconds = (here - there).total_seconds()
     said = f"this machine's clock is {abs(seconds):.1f} s {'ahead of' if seconds > 0 else 'behind'} the database's"
     if abs(seconds) > MOST_OFFSET_SECONDS:
-        return Finding(
+        return CheckFinding(
             "clock",
             "warn",
             said,
             "synchronize the clock with NTP; leases use the database's clock, logs this one",
         )
-    return Finding("clock", "ok", said)
+    return CheckFinding("clock", "ok", said)
 
 
-def _shared_memory(database: Database) -> list[Finding]:
+def _shared_memory(database: Database) -> list[CheckFinding]:
     with database.read() as connection:
         if (
             database.file is None
@@ -94,7 +96,7 @@ def _shared_memory(database: Database) -> list[Finding]:
         ):
             return []
     return [
-        Finding(
+        CheckFinding(
             "storage",
             "warn",
             "the file system has no shared memory, so readers and writers block each other",

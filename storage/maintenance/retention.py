@@ -22,7 +22,7 @@ _ENDED = (StudyState.FINISHED, StudyState.FAILED, StudyState.CANCELLED)
 
 
 @dataclass(frozen=True)
-class Pruned:
+class PrunedRows:
     """The number of rows (``checkpoints``: files) removed, or to be removed; ``trials`` are those that lost a curve."""
 
     points: int
@@ -36,7 +36,7 @@ class Pruned:
 
 def prune_database(
     database: Database, before: datetime, *, keep_best: bool, dry_run: bool, checkpoints: int = 0
-) -> Pruned:
+) -> PrunedRows:
     """Remove data older than ``before``, all or nothing; a dry run only counts it.
 
     These are curves of ended studies not changed since then, events, workers not seen since then, and tokens invalid
@@ -55,7 +55,7 @@ def prune_database(
         old = {name: _remove(connection, name, before, dry_run=dry_run) for name in _AGES}
         points = _delete(connection, convergence, curves, dry_run=dry_run)
         checksums.write_of_trials(connection, sound)
-        return Pruned(
+        return PrunedRows(
             points=points,
             trials=len(thinned),
             **old,

@@ -11,7 +11,7 @@ from sqlalchemy import DateTime, Dialect, Double, Text
 from sqlalchemy.types import TypeDecorator
 
 
-class Number(TypeDecorator[float]):
+class NumberType(TypeDecorator[float]):
     """A double in which NaN is NULL: SQLite has no NaN, and PostgreSQL sorts it above every number."""
 
     impl = Double
@@ -62,7 +62,7 @@ class PlainText(TypeDecorator[str]):
         return None if value is None else plain_text(value)
 
 
-class Measures(TypeDecorator[Mapping[str, float]]):
+class MeasuresType(TypeDecorator[Mapping[str, float]]):
     """Numbers by name as a JSON object: ``{"top5": 0.93}``; None if there are none."""
 
     impl = Text

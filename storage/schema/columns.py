@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import CheckConstraint, Column, Enum, ForeignKey, Integer, MetaData, Text
 from sqlalchemy import text as sql
 
-from storage.schema.column_types import Number, PlainText, UtcDateTime
+from storage.schema.column_types import NumberType, PlainText, UtcDateTime
 
 metadata = MetaData(
     naming_convention={
@@ -30,12 +30,12 @@ _SINGULAR = {
 }
 
 
-def identity() -> Column[int]:
+def identity_column() -> Column[int]:
     """Return a primary key column."""
     return Column("id", Integer, primary_key=True)
 
 
-def parent(
+def parent_column(
     table: str, *, nullable: bool = False, primary_key: bool = False, on_delete: str = "CASCADE"
 ) -> Column[int]:
     """Return a foreign key to the row of another table that owns this one; deleting it cascades."""
@@ -60,17 +60,19 @@ def one_of(kind: type[StrEnum], rule: str) -> Enum:
     )
 
 
-def number(name: str, *, nullable: bool = False, earlier: str | None = None) -> Column[float]:
+def number_column(
+    name: str, *, nullable: bool = False, earlier: str | None = None
+) -> Column[float]:
     """Return a double column; NaN is NULL. ``earlier`` is the value for rows older than the column."""
     return Column(
         name,
-        Number,
+        NumberType,
         nullable=nullable,
         server_default=sql(earlier) if earlier is not None else None,
     )
 
 
-def whole(name: str, *, nullable: bool = False, earlier: str | None = None) -> Column[int]:
+def integer_column(name: str, *, nullable: bool = False, earlier: str | None = None) -> Column[int]:
     """Return an integer column; ``earlier`` is the value for rows older than the column."""
     return Column(
         name,
@@ -80,7 +82,7 @@ def whole(name: str, *, nullable: bool = False, earlier: str | None = None) -> C
     )
 
 
-def text(name: str, *, earlier: str | None = None) -> Column[str]:
+def text_column(name: str, *, earlier: str | None = None) -> Column[str]:
     """Return a text column; ``earlier`` is the value for rows older than the column."""
     return Column(
         name,
@@ -90,16 +92,16 @@ def text(name: str, *, earlier: str | None = None) -> Column[str]:
     )
 
 
-def told(name: str) -> Column[str]:
+def readable_text_column(name: str) -> Column[str]:
     """Return a column for readable text from a client, with control characters escaped."""
     return Column(name, PlainText, nullable=False)
 
 
-def time(name: str, *, nullable: bool = False) -> Column[Any]:
+def time_column(name: str, *, nullable: bool = False) -> Column[Any]:
     """Return a column for a time in UTC."""
     return Column(name, UtcDateTime, nullable=nullable)
 
 
-def rule(name: str, condition: str) -> CheckConstraint:
+def check_rule(name: str, condition: str) -> CheckConstraint:
     """Return a CHECK constraint."""
     return CheckConstraint(condition, name=name)

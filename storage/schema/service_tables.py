@@ -7,17 +7,27 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text
 
-from storage.schema.columns import identity, metadata, number, parent, rule, text, time, told, whole
+from storage.schema.columns import (
+    check_rule,
+    identity_column,
+    integer_column,
+    metadata,
+    number_column,
+    parent_column,
+    readable_text_column,
+    text_column,
+    time_column,
+)
 
 # Readers ask for rows after the last id they have seen, so an id must not be reused: AUTOINCREMENT.
 events = Table(
     "events",
     metadata,
-    identity(),
-    parent("studies", nullable=True),
-    time("at"),
-    text("kind"),
-    told("message"),
+    identity_column(),
+    parent_column("studies", nullable=True),
+    time_column("at"),
+    text_column("kind"),
+    readable_text_column("message"),
     Column("data", Text),
     Index(None, "study_id"),
     sqlite_autoincrement=True,
@@ -26,15 +36,15 @@ events = Table(
 tokens = Table(
     "tokens",
     metadata,
-    identity(),
-    text("name"),
-    text("owner"),
+    identity_column(),
+    text_column("name"),
+    text_column("owner"),
     Column("digest", Text, nullable=False, unique=True),
-    text("scopes"),
-    time("created_at"),
-    time("expires_at", nullable=True),
-    time("revoked_at", nullable=True),
-    time("last_used_at", nullable=True),
+    text_column("scopes"),
+    time_column("created_at"),
+    time_column("expires_at", nullable=True),
+    time_column("revoked_at", nullable=True),
+    time_column("last_used_at", nullable=True),
     Index(None, "owner"),
 )
 
@@ -42,66 +52,66 @@ workers = Table(
     "workers",
     metadata,
     Column("name", Text, primary_key=True),
-    text("host"),
+    text_column("host"),
     Column("pid", BigInteger, nullable=False),
-    text("version"),
-    parent("studies", nullable=True, on_delete="SET NULL"),
-    whole("cores"),
-    whole("accelerators"),
-    time("started_at"),
-    time("seen_at"),
+    text_column("version"),
+    parent_column("studies", nullable=True, on_delete="SET NULL"),
+    integer_column("cores"),
+    integer_column("accelerators"),
+    time_column("started_at"),
+    time_column("seen_at"),
     Index(None, "study_id"),
 )
 
 workload_costs = Table(
     "workload_costs",
     metadata,
-    parent("studies", primary_key=True),
+    parent_column("studies", primary_key=True),
     Column("parameters", BigInteger, nullable=False),
     Column("gradient_tensors", Integer, nullable=False),
-    number("flops_per_sample"),
-    number("activation_bytes_per_sample"),
-    number("sample_bytes"),
-    number("host_seconds_per_sample", earlier="0"),
-    whole("evaluation_samples", earlier="0"),
+    number_column("flops_per_sample"),
+    number_column("activation_bytes_per_sample"),
+    number_column("sample_bytes"),
+    number_column("host_seconds_per_sample", earlier="0"),
+    integer_column("evaluation_samples", earlier="0"),
 )
 
 throughputs = Table(
     "throughputs",
     metadata,
-    identity(),
-    text("machine"),
-    text("workload"),
-    whole("nodes"),
-    whole("accelerators"),
-    whole("global_batch_size"),
-    text("precision"),
-    number("samples_per_second"),
-    text("source"),
-    time("created_at"),
+    identity_column(),
+    text_column("machine"),
+    text_column("workload"),
+    integer_column("nodes"),
+    integer_column("accelerators"),
+    integer_column("global_batch_size"),
+    text_column("precision"),
+    number_column("samples_per_second"),
+    text_column("source"),
+    time_column("created_at"),
     Index(None, "machine", "workload"),
-    rule("sizes_positive", "nodes > 0 AND accelerators > 0 AND global_batch_size > 0"),
-    rule("samples_per_second_positive", "samples_per_second > 0"),
+    check_rule("sizes_positive", "nodes > 0 AND accelerators > 0 AND global_batch_size > 0"),
+    check_rule("samples_per_second_positive", "samples_per_second > 0"),
 )
 
 # Which process runs a plan with a seed now, so that no other does. The row is deleted with the run.
 plan_runs = Table(
     "plan_runs",
     metadata,
-    parent("plans", primary_key=True),
+    parent_column("plans", primary_key=True),
     Column("seed", BigInteger, primary_key=True),
-    told("holder"),
-    time("expires_at"),
+    readable_text_column("holder"),
+    time_column("expires_at"),
 )
 
 # Laws fitted to a study's evidence, identified by its fingerprint: plain numbers, as text.
 fits = Table(
     "fits",
     metadata,
-    parent("studies", primary_key=True),
+    parent_column("studies", primary_key=True),
     Column("fingerprint", Text, primary_key=True),
-    text("content"),
-    time("made_at"),
+    text_column("content"),
+    time_column("made_at"),
 )
 
 # Browser sessions: each cookie maps to the token that logged in, until it expires.
@@ -109,7 +119,7 @@ sessions = Table(
     "sessions",
     metadata,
     Column("digest", Text, primary_key=True),
-    parent("tokens"),
-    time("expires_at"),
+    parent_column("tokens"),
+    time_column("expires_at"),
     Index(None, "token_id"),
 )

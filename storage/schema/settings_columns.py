@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from storage.errors import InvalidRecord, nearest
+from storage.errors import InvalidRecord, nearest_or_all
 from storage.schema.setting_types import OPTIONAL_SETTINGS, OWN_SETTINGS, SETTING_TYPES
 
 
@@ -20,7 +20,7 @@ def to_columns(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name in settings:
         if name not in SETTING_TYPES and name != "own":
             raise InvalidRecord(
-                f"there is no setting {name!r}; {nearest(name, SETTING_TYPES, 'settings')}"
+                f"there is no setting {name!r}; {nearest_or_all(name, SETTING_TYPES, 'settings')}"
             )
     for name in own:
         if name in SETTING_TYPES:

@@ -38,7 +38,7 @@ _EARLIER = {
 
 
 @dataclass(frozen=True)
-class Summed:
+class ChecksummedRow:
     """A row with its checksums: the ``id``, the ``number`` of a trial or the ``name`` of a study, its state, and the
     ``stored`` checksum. ``found`` is the computed one, None if its values cannot be read as numbers.
     """
@@ -70,18 +70,18 @@ def write_all(connection: Connection) -> None:
         write_of_trials(connection, ids[first : first + _CHUNK])
 
 
-def of_studies(connection: Connection, study_id: int | None = None) -> Iterator[Summed]:
+def of_studies(connection: Connection, study_id: int | None = None) -> Iterator[ChecksummedRow]:
     """Yield the checksums of one study or of all."""
     which = "" if study_id is None else f" WHERE id = {int(study_id)}"
     names = f"id, name, state, checksum, {', '.join(_OF_A_STUDY)}"
     for row in connection.exec_driver_sql(f"SELECT {names} FROM studies{which}").mappings():
         found = _sum(_lines({name: row[name] for name in _OF_A_STUDY}))
-        yield Summed(
+        yield ChecksummedRow(
             row["id"], row["id"], str(row["name"]), str(row["state"]), row["checksum"], found
         )
 
 
-def of_trials(connection: Connection, ids: Sequence[int]) -> Iterator[Summed]:
+def of_trials(connection: Connection, ids: Sequence[int]) -> Iterator[ChecksummedRow]:
     """Yield the checksums of some trials, :data:`_CHUNK` at a time, by id."""
     for first in range(0, len(ids), _CHUNK):
         listed = ", ".join(str(int(each)) for each in sorted(ids[first : first + _CHUNK]))
@@ -90,7 +90,7 @@ def of_trials(connection: Connection, ids: Sequence[int]) -> Iterator[Summed]:
         for row in rows.mappings().all():
             curve = curves.get(row["id"], b"")
             settled = {name: value for name, value in row.items() if name not in _NO_PART}
-            yield Summed(
+            yield ChecksummedRow(
                 row["id"],
                 row["study_id"],
                 str(row["number"]),
@@ -149,7 +149,7 @@ def _sum(*parts: bytes) -> int:
     return int.from_bytes(digest, "big", signed=True)
 
 
-def _write(connection: Connection, table: str, sums: Iterable[Summed]) -> None:
+def _write(connection: Connection, table: str, sums: Iterable[ChecksummedRow]) -> None:
     values = [(each.found, each.id) for each in sums]
     if not values:
         return

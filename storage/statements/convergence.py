@@ -17,14 +17,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from storage.errors import InvalidRecord
 from storage.records import Convergence, ConvergencePoint
-from storage.schema.column_types import Number
+from storage.schema.column_types import NumberType
 from storage.schema.tables import convergence
 from storage.statements import copy_points, damage, trials
 
 _COLUMNS = tuple(column.name for column in convergence.c)
 _DTYPE = np.dtype(
     [
-        (column.name, np.float64 if isinstance(column.type, Number) else np.int64)
+        (column.name, np.float64 if isinstance(column.type, NumberType) else np.int64)
         for column in convergence.c
     ]
 )

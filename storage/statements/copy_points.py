@@ -14,7 +14,7 @@ import numpy as np
 from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql
 
-from storage.schema.column_types import Number
+from storage.schema.column_types import NumberType
 from storage.schema.tables import convergence
 
 _DIALECT: Any = postgresql.dialect()  # type: ignore[no-untyped-call]
@@ -22,7 +22,7 @@ _HEADER = b"PGCOPY\n\xff\r\n\x00" + bytes(8)  # signature, flags, length of the 
 _TRAILER = b"\xff\xff"
 _ROWS = 50_000  # per block: 6.6 MB
 _NAMES = tuple(column.name for column in convergence.c)
-_NUMBERS = frozenset(column.name for column in convergence.c if isinstance(column.type, Number))
+_NUMBERS = frozenset(column.name for column in convergence.c if isinstance(column.type, NumberType))
 _TYPES = {column.name: column.type.compile(_DIALECT) for column in convergence.c}
 _LAYOUT = np.dtype(
     [

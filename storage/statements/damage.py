@@ -17,7 +17,7 @@ from sqlalchemy import Boolean, Connection, DateTime, Integer, Row, Select, Tabl
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from storage.errors import DamagedRow
-from storage.schema.column_types import FloatList, Measures
+from storage.schema.column_types import FloatList, MeasuresType
 
 _log = logging.getLogger(__name__)
 _Record = TypeVar("_Record")
@@ -44,7 +44,7 @@ def check_kinds(table: Table, rows: Sequence[Row[Any]]) -> None:
 
 
 def _check_kind(name: str, kind: TypeEngine[Any], value: object) -> None:
-    if isinstance(kind, (FloatList, Measures)) or isinstance(value, Enum):
+    if isinstance(kind, (FloatList, MeasuresType)) or isinstance(value, Enum):
         return  # converted or refused by the column's type
     plain = kind.impl_instance if isinstance(kind, TypeDecorator) else kind
     wanted: Any = next((each for of, each in _KINDS if isinstance(plain, of)), (float, int))

@@ -32,7 +32,7 @@ from sqlalchemy import (
     true,
 )
 
-from storage.errors import InvalidRecord, NotFound, nearest
+from storage.errors import InvalidRecord, NotFound, nearest_or_all
 from storage.figures import MOST, MOST_SAMPLES, MOST_WHOLE
 from storage.records import PlanKind, StudyState, StudySummary, Trial, TrialState, Usage
 from storage.schema.column_types import FloatList
@@ -151,7 +151,7 @@ def of_trials(
     """Return trials in any order, those without a value last."""
     if order not in ORDERS:
         raise InvalidRecord(
-            f"trials cannot be ordered by {order!r}; {nearest(order, ORDERS, 'orders')}"
+            f"trials cannot be ordered by {order!r}; {nearest_or_all(order, ORDERS, 'orders')}"
         )
     key = trials.c[order]
     # Only ids are sorted: a trial has some eighty columns. Within a study they increase with the numbers, and are part

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, select, update
 
 from storage.database import insert_into
-from storage.errors import Conflict, NotFound, nearest
+from storage.errors import Conflict, NotFound, nearest_or_all
 from storage.records import NewStudy, Study, StudyState
 from storage.schema.tables import studies
 from storage.statements import checksums, clock, damage
@@ -51,7 +51,7 @@ def by_name(connection: Connection, name: str) -> Study:
         for each in connection.execute(select(studies.c.name)).scalars()
         if isinstance(each, str)
     ]
-    raise NotFound(f"there is no study {name!r}; {nearest(name, known, 'studies')}")
+    raise NotFound(f"there is no study {name!r}; {nearest_or_all(name, known, 'studies')}")
 
 
 def by_id(connection: Connection, study_id: int) -> Study:

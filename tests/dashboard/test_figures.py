@@ -28,7 +28,7 @@ from hpo.dashboard.view import StudyView, load_view
 from hpo.errors import EvidenceError
 from hpo.extrapolation.forecast import epochs_band, setting_band
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.runs.formatting import interval, number, with_unit
+from hpo.runs.formatting import format_interval, format_number, with_unit
 from hpo.runs.results import StudyResult
 from hpo.runs.study_forecast import with_forecast
 from storage.records import CalibrationRow, PlanKind, TrialState, Trust
@@ -432,7 +432,7 @@ def test_ticks_of_a_logarithmic_axis(low: float, high: float, expected: list[flo
 
 
 def test_words() -> None:
-    assert [number(value) for value in (None, 7, 123456, 0.12345, 99.96, 12345.6, True)] == [
+    assert [format_number(value) for value in (None, 7, 123456, 0.12345, 99.96, 12345.6, True)] == [
         "",
         "7",
         "123,456",
@@ -441,7 +441,7 @@ def test_words() -> None:
         "12,346",
         "True",
     ]
-    assert interval(Interval(36.24, 22.63, 152.0)) == "36.2 (22.6 to 152)"
+    assert format_interval(Interval(36.24, 22.63, 152.0)) == "36.2 (22.6 to 152)"
     assert (with_unit("learning_rate"), with_unit("warmup_epochs"), with_unit("momentum")) == (
         "learning rate (per update)",
         "warmup epochs",

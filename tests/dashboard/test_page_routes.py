@@ -16,7 +16,7 @@ import pytest
 
 from hpo.cli.commands.web import dashboard_routers
 from hpo.dashboard.pages import STATIC
-from hpo.runs.formatting import number, percent
+from hpo.runs.formatting import format_number, format_percent
 from hpo.service.app import create_app
 from hpo.service.auth import create_token
 from hpo.service.config import ServerConfig
@@ -325,12 +325,12 @@ def test_a_preview_keeps_nothing_and_draws_the_plan(client: httpx.Client, storag
         assert len(store.plans(store.study("small").id)) == before
     assert found["forecast"]["global_batch_size"] == FULL_SCALE
     told = dict(found["prospects"])
-    assert told["risk of divergence"] == percent(found["forecast"]["divergence"])
+    assert told["risk of divergence"] == format_percent(found["forecast"]["divergence"])
     for name, row in zip(
         ("half", "twice"), found["forecast"]["sensitivity"]["learning_rate"], strict=True
     ):
         assert told[f"{name} the learning rate"].startswith(
-            f"{number(row['epochs_factor']['median'])} ("
+            f"{format_number(row['epochs_factor']['median'])} ("
         )
     front = found["plan"]["details"]["front"]
     drawn = found["figures"]["front"]["data"][0]
@@ -384,7 +384,7 @@ def test_calibration_is_drawn_for_epochs_and_time(client: httpx.Client) -> None:
 
 
 def test_thousands_of_trials_are_thinned_evenly(tmp_path: Path) -> None:
-    from hpo.dashboard.points import thinned
+    from hpo.dashboard.points import thin_trials
 
     with Store.open(f"sqlite:///{tmp_path}/many.db") as store:
         study = make_study(store)
@@ -392,8 +392,8 @@ def test_thousands_of_trials_are_thinned_evenly(tmp_path: Path) -> None:
             add_trial(store, study, 16, 0.1, epochs, reached(float(epochs)))
         add_trial(store, study, 32, 0.1, 0, reached(5.0))
         trials = store.trials(study)
-    kept = thinned(trials, 10)
-    assert thinned(trials, 40) == list(trials)
+    kept = thin_trials(trials, 10)
+    assert thin_trials(trials, 40) == list(trials)
     assert 10 <= len(kept) <= 12
     epochs = [trial.epochs_to_target or math.nan for trial in kept if trial.global_batch_size == 16]
     assert (min(epochs), max(epochs)) == (1.0, 39.0)

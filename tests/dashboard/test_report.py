@@ -21,7 +21,7 @@ from hpo.extrapolation.calibration import Calibration
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.prospects import Chance, Sensitivity
-from hpo.runs.formatting import prospects
+from hpo.runs.formatting import forecast_remarks
 from storage.records import StudyState, TrialState
 from storage.store import Store
 
@@ -111,7 +111,7 @@ def test_the_forecast_is_the_headline(view: StudyView, report: str) -> None:
 
 def test_what_else_the_forecast_says_is_all_there(view: StudyView, report: str) -> None:
     assert view.result.forecast is not None
-    rows = prospects(view.result.forecast.numbers)
+    rows = forecast_remarks(view.result.forecast.numbers)
     assert [name for name, _ in rows] == [
         "regime",
         "chance of reaching the target",
@@ -144,7 +144,7 @@ def test_a_forecast_in_words() -> None:
             Sensitivity(3.0, Interval(2.5, 1.5, 3.0), 1.0),
         ),
     )
-    assert dict(prospects(told)) == {
+    assert dict(forecast_remarks(told)) == {
         "regime": "diminishing returns; critical batch size 209 (126 to 347)",
         "chance of reaching the target": "0 % within 16 epochs, 49 % within 20, >99 % within 40",
         "risk of divergence": "2 %",
@@ -154,7 +154,7 @@ def test_a_forecast_in_words() -> None:
         "earlier forecasts": "2 of 3 held; the interval is 1.25 times as wide as from the laws alone",
     }
     of_a_table = dict(
-        prospects(
+        forecast_remarks(
             dataclasses.replace(
                 told, divergence=None, sensitivity=(), disagreement=1.0, calibration=Calibration()
             )

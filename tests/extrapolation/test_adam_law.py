@@ -12,7 +12,7 @@ from hpo.extrapolation.inference.model import make_models
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.laws.adam_law import AdamRate, log_best_batch, log_excess
 from hpo.extrapolation.laws.laws import log_growth, log_small_batch_excess
-from hpo.extrapolation.laws.priors import AdamPriors, Normal, Priors
+from hpo.extrapolation.laws.priors import AdamPriors, NormalPrior, Priors
 
 BATCHES = np.log([4.0, 32.0, 256.0, 2048.0, 16384.0])
 CRITICAL, LOW = 1500.0, 60.0
@@ -199,4 +199,4 @@ def test_learning_moves_the_belief_to_what_sweeps_say_and_narrows_it():
 
 
 def test_priors_hold_a_spread_in_every_belief():
-    assert all(one.sd > 0 for one in vars(AdamPriors()).values() if isinstance(one, Normal))
+    assert all(one.sd > 0 for one in vars(AdamPriors()).values() if isinstance(one, NormalPrior))

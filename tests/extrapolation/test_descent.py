@@ -16,8 +16,8 @@ from hpo.extrapolation.laws.descent_laws import DescentRate
 from hpo.extrapolation.laws.make_laws import make_descent, make_laws
 from hpo.extrapolation.recommend import ALIKE, serve_alike
 from trainers.workloads.noisy_quadratic.dynamics import stability_limit
-from trainers.workloads.noisy_quadratic.optimum import epochs_to_target, optimum
-from trainers.workloads.noisy_quadratic.problem import Problem
+from trainers.workloads.noisy_quadratic.optimum import epochs_to_target, quadratic_optimum
+from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 
 pytestmark = pytest.mark.fit
 
@@ -144,7 +144,7 @@ def exact_trials(problem, target, momentum):
     """Rate, batch and epochs of a grid of rates at every rung, without noise between seeds."""
     limit, found = float(stability_limit(problem.curvature, momentum=momentum)), []
     for batch in LADDER:
-        best = optimum(problem, target, batch, momentum=momentum)
+        best = quadratic_optimum(problem, target, batch, momentum=momentum)
         for rate in best.learning_rate * np.exp(np.linspace(-2.0, 1.0, 13)):
             epochs = float(
                 epochs_to_target(
@@ -160,7 +160,9 @@ def exact_trials(problem, target, momentum):
 def test_a_noisy_quadratic_follows_the_law_up_to_16_times_the_ladder(exponent):
     """Fitted to exact epochs at 16 to 256, by least squares and with the bound of stability known."""
     problem, target = (
-        Problem(modes=150, curvature_exponent=exponent, noise_scale=10.0, train_samples=4_000),
+        QuadraticProblem(
+            modes=150, curvature_exponent=exponent, noise_scale=10.0, train_samples=4_000
+        ),
         0.05,
     )
     rate, batch, epochs = exact_trials(problem, target, 0.0)
@@ -190,7 +192,7 @@ def test_a_noisy_quadratic_follows_the_law_up_to_16_times_the_ladder(exponent):
             problem, target, learning_rate=chosen, global_batch_size=4096, momentum=0.0
         )
     )
-    assert needed / optimum(problem, target, 4096, momentum=0.0).epochs < 1.08
+    assert needed / quadratic_optimum(problem, target, 4096, momentum=0.0).epochs < 1.08
 
 
 def sgd(evidence, **settings):
@@ -210,7 +212,7 @@ def sgd(evidence, **settings):
 @functools.cache
 def quadratic_evidence(momentum=0.0):
     problem, target = (
-        Problem(modes=150, curvature_exponent=1.2, noise_scale=10.0, train_samples=4_000),
+        QuadraticProblem(modes=150, curvature_exponent=1.2, noise_scale=10.0, train_samples=4_000),
         0.05,
     )
     rng = np.random.default_rng(3)
@@ -249,7 +251,7 @@ def test_trials_of_a_quadratic_choose_the_law_of_descent_and_forecast_the_truth(
     posterior = of_quadratic
     assert posterior.model.descent is not None
     found = forecast(posterior, 4096)
-    best = optimum(problem, target, 4096, momentum=0.0)
+    best = quadratic_optimum(problem, target, 4096, momentum=0.0)
     assert found.epochs_to_target.low < best.epochs < found.epochs_to_target.high
     assert found.epochs_to_target.high / found.epochs_to_target.low < 2.0
     needed = float(

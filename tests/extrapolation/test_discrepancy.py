@@ -13,7 +13,7 @@ def test_trials_overrule_the_laws():
     places = np.linspace(-1, 1, 41)[:, None]
     prior = np.abs(places[:, 0]) * 0.2  # the laws hold 0 to be best; at 0.4 it is 20 % faster
     tried = np.array([[0.0], [0.2], [0.4], [0.6]])
-    corrected = discrepancy.correct(
+    corrected = discrepancy.correct_by_trials(
         prior, places, tried, np.abs(tried[:, 0]) * 0.2, np.log([100, 88, 80, 90]), 0.04
     )
     best = int(np.argmin(corrected.mean))
@@ -26,7 +26,7 @@ def test_it_is_the_mixture_of_gaussian_processes_over_its_sizes():
     """Two trials one length apart: each size's posterior by 2 x 2 algebra, weighted by the trials' joint density."""
     distance, noise, gap = 0.3, 0.1, np.array([0.3, -0.3])
     places = np.array([[0.0], [distance]])
-    found = discrepancy.correct(np.zeros(2), places, places, np.zeros(2), gap, noise)
+    found = discrepancy.correct_by_trials(np.zeros(2), places, places, np.zeros(2), gap, noise)
     near = math.exp(-0.5)  # at the length of the kernel, 0.3
     weights, means, bends, variances = [], [], [], []
     for size, probability in ((0.1, 0.25), (0.2, 0.4), (0.4, 0.25), (0.8, 0.1)):
@@ -51,7 +51,9 @@ def test_the_discrepancy_is_as_large_as_the_trials_say():
     """It follows trials the more, the further the laws missed them."""
     places, noise = np.array([[0.0], [1.0]]), 0.1
     shares = [
-        discrepancy.correct(np.zeros(2), places, places, np.zeros(2), [size, -size], noise).bend[0]
+        discrepancy.correct_by_trials(
+            np.zeros(2), places, places, np.zeros(2), [size, -size], noise
+        ).bend[0]
         / size
         for size in (0.05, 0.3, 1.0)
     ]
@@ -62,7 +64,7 @@ def test_the_discrepancy_is_as_large_as_the_trials_say():
 def test_trials_whose_seeds_are_not_told_share_none():
     places, zeros = np.array([[0.0], [1.0]]), np.zeros(2)
     means = [
-        discrepancy.correct(zeros, places, places, zeros, [0.3, -0.3], 0.1, seeds).mean
+        discrepancy.correct_by_trials(zeros, places, places, zeros, [0.3, -0.3], 0.1, seeds).mean
         for seeds in (None, (None, None), (1, 2), (1, 1))
     ]
     assert means[0] == pytest.approx(means[1]) and means[0] == pytest.approx(means[2])

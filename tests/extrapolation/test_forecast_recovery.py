@@ -11,7 +11,7 @@ from hpo.errors import EvidenceError
 from hpo.extrapolation.evidence.evidence import Evidence, Observation
 from hpo.extrapolation.forecast import epochs_band, forecast, setting_band
 from hpo.extrapolation.inference.posterior import fit
-from hpo.extrapolation.inference.residual import LENGTH, SHARED, kernel
+from hpo.extrapolation.inference.residual import LENGTH, SHARED, residual_correlation
 from hpo.extrapolation.recommend import expected_cost, response_at
 
 pytestmark = pytest.mark.fit
@@ -143,7 +143,7 @@ def test_drawn_residuals_have_the_conditional_mean():
     }
     mean = posterior.model.mean(values, rows.log_batch)
     drawn = rows.draw_residuals(values, mean, np.random.default_rng(1))
-    prior = np.exp(2 * values["log_recipe_scatter"][0]) * kernel(rows.log_batch)
+    prior = np.exp(2 * values["log_recipe_scatter"][0]) * residual_correlation(rows.log_batch)
     gap = rows.log_epochs - mean[0]
     inverse = np.linalg.inv(prior + np.diag(rows.error**2))
     np.testing.assert_allclose(drawn.mean(axis=0), prior @ inverse @ gap, atol=1e-3)

@@ -10,7 +10,7 @@ import pytest
 from hpo.errors import EvidenceError
 from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, Observation, ScaledSetting
 from hpo.extrapolation.forecast import band_at_sizes, setting_band_at_sizes
-from hpo.extrapolation.inference.information import Information, information
+from hpo.extrapolation.inference.information import TrainingInformation, training_information
 from hpo.extrapolation.inference.posterior import Posterior, fit
 from hpo.extrapolation.inference.trials import WITNESSES
 from trainers.job import Question, Target
@@ -60,14 +60,14 @@ def posterior() -> Posterior:
 
 
 @pytest.fixture(scope="module")
-def told(posterior: Posterior) -> Information:
-    return information(posterior, 128, RUNGS)
+def told(posterior: Posterior) -> TrainingInformation:
+    return training_information(posterior, 128, RUNGS)
 
 
 def test_a_normal_mean_is_known_as_the_textbook_has_it():
     """n trainings of variance s^2 of an unknown of variance 1 leave 1 / (1 + n / s^2)."""
     variance, runs = 0.25, 0.01
-    one = Information(
+    one = TrainingInformation(
         np.ones((1, 1, 1)),
         np.full((1, 1, 1, 1), 1 / variance),
         np.ones((1, 1)),
@@ -86,7 +86,7 @@ def test_two_rungs_that_tell_of_a_line_tell_its_far_end_as_least_squares_do():
     slopes, variance, prior = np.array([[1.0, 0.0], [1.0, 1.0]]), 0.04, np.diag([1.0, 4.0])
     told = np.einsum("ri,rj->rij", slopes, slopes)[None] / variance
     far = np.array([[1.0, 3.0]])
-    line = Information(prior[None], told, far, [], np.zeros(1))
+    line = TrainingInformation(prior[None], told, far, [], np.zeros(1))
     for counts in ([1, 1], [4, 1], [1, 9]):
         many = np.array(counts) / (1 + np.array(counts) / WITNESSES)
         covariance = np.linalg.inv(prior + slopes.T @ np.diag(many / variance) @ slopes)
@@ -94,7 +94,7 @@ def test_two_rungs_that_tell_of_a_line_tell_its_far_end_as_least_squares_do():
 
 
 @pytest.mark.fit
-def test_more_trainings_never_widen_and_each_buys_less(told: Information):
+def test_more_trainings_never_widen_and_each_buys_less(told: TrainingInformation):
     rng = np.random.default_rng(0)
     for _ in range(30):
         counts = rng.integers(0, 8, len(RUNGS)).astype(float)
@@ -106,7 +106,7 @@ def test_more_trainings_never_widen_and_each_buys_less(told: Information):
 
 
 @pytest.mark.fit
-def test_what_is_nearer_the_full_scale_tells_more(told: Information):
+def test_what_is_nearer_the_full_scale_tells_more(told: TrainingInformation):
     def at(width: int, length: int) -> float:
         sizes = {"width": width, "training_samples": length}
         return told.spread([3.0 if rung[1] == sizes else 0.5 for rung in RUNGS])
@@ -115,7 +115,7 @@ def test_what_is_nearer_the_full_scale_tells_more(told: Information):
 
 
 @pytest.mark.fit
-def test_settings_missed_by_more_are_expected_to_cost_more(told: Information):
+def test_settings_missed_by_more_are_expected_to_cost_more(told: TrainingInformation):
     counts = [4.0] * len(RUNGS)
     twice = told.scaled(counts, 2 * told.regret(counts))
     assert twice.regret(counts) == pytest.approx(2 * told.regret(counts))
@@ -123,7 +123,7 @@ def test_settings_missed_by_more_are_expected_to_cost_more(told: Information):
 
 
 @pytest.mark.fit
-def test_counts_must_be_of_all_rungs(told: Information):
+def test_counts_must_be_of_all_rungs(told: TrainingInformation):
     with pytest.raises(EvidenceError, match=f"each of {len(RUNGS)} rungs, but got"):
         told.spread([1.0])
     with pytest.raises(EvidenceError, match="0 or more"):
@@ -135,7 +135,7 @@ def test_means_of_tuned_rows_tell_nothing_of_single_trainings():
     rates = ScaledSetting("learning_rate", "log", 1e-3, 0.3)
     fit_of_rows = fit(Evidence((), rows, None, (rates,)), rng=np.random.default_rng(0))
     with pytest.raises(EvidenceError, match="give the single trainings"):
-        information(fit_of_rows, 512, [(16, {})])
+        training_information(fit_of_rows, 512, [(16, {})])
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ def test_what_is_told_of_twice_the_trainings_is_what_a_fit_to_them_comes_to():
     for seed in range(3):
         fits = {each: fitted(each, seed) for each in (2, 4)}
         for known, asked in ((2, 4), (4, 2)):
-            predicted = information(fits[known], 128, RUNGS).spread([asked] * len(RUNGS))
+            predicted = training_information(fits[known], 128, RUNGS).spread([asked] * len(RUNGS))
             ratios.append(predicted / spread(fits[asked]))
     assert 0.7 < np.exp(np.mean(np.log(ratios))) < 1.4
     assert max(ratios) < 2.2 and min(ratios) > 0.45

@@ -9,7 +9,7 @@ from ladders import Truth, sweep
 
 from hpo.extrapolation.evidence.evidence import Observation
 from hpo.extrapolation.forecast import forecast
-from hpo.extrapolation.inference.posterior import fit, thinned
+from hpo.extrapolation.inference.posterior import fit, thin_posterior
 from hpo.extrapolation.inference.trials import make_trials
 from hpo.extrapolation.raced import BELOW_A_LOSS, RISK_COUNTS, after_race
 from hpo.extrapolation.recommend import recommend
@@ -21,7 +21,7 @@ BATCH = 512
 
 @pytest.fixture(scope="module")
 def posterior():
-    return thinned(
+    return thin_posterior(
         fit(sweep(Truth(), np.random.default_rng(3), settings=6), rng=np.random.default_rng(0)), 500
     )
 

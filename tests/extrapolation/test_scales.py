@@ -17,7 +17,7 @@ from hpo.extrapolation.evidence.table import read_table
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.laws.scales import Scales, drifted
-from hpo.runs.fits import pack, unpack
+from hpo.runs.fits import pack_fit, unpack_fit
 from trainers.job import Question, Target
 
 RATES = ScaledSetting("learning_rate", "log", 1e-4, 0.1)
@@ -216,7 +216,7 @@ def test_trust_says_how_far_each_direction_goes():
 
 def test_a_fit_is_stored_and_read_with_its_scales():
     posterior = fit(ladder((64.0, 128.0)), rng=np.random.default_rng(0))
-    again = unpack(pack(posterior), posterior.evidence)
+    again = unpack_fit(pack_fit(posterior), posterior.evidence)
     assert again is not None
     assert forecast(again, 512).epochs_to_target == forecast(posterior, 512).epochs_to_target
 

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
-from hpo.extrapolation.inference.residual import across, kernel, log_student, student_cdf
-from hpo.extrapolation.inference.sampler import near_mode, standard_normal, temper
+from hpo.extrapolation.inference.residual import (
+    log_student,
+    residual_correlation,
+    residual_cross_correlation,
+    student_cdf,
+)
+from hpo.extrapolation.inference.sampler import near_mode, sample_by_tempering, standard_normal
 
 pytestmark = pytest.mark.fit
 
@@ -21,7 +26,7 @@ def _gaussian(mean, covariance):
 def test_tempering_finds_mean_and_covariance_of_a_narrow_gaussian(start):
     mean, covariance = np.array([1.5, -0.5]), np.array([[0.04, 0.018], [0.018, 0.01]])
     density = _gaussian(mean, covariance)
-    sample = temper(start(density), density, 4000, np.random.default_rng(0))
+    sample = sample_by_tempering(start(density), density, 4000, np.random.default_rng(0))
     assert sample.temperature == 1.0
     np.testing.assert_allclose(sample.particles.mean(axis=0), mean, atol=0.02)
     np.testing.assert_allclose(np.cov(sample.particles.T), covariance, rtol=0.15)
@@ -41,7 +46,7 @@ def test_the_evidence_is_the_marginal_likelihood(start):
         return likelihood - 0.5 * (points**2).sum(axis=1)
 
     exact = norm.logpdf(seen, 0.0, np.hypot(1.0, sd)).sum()
-    found = temper(start(density), density, 4000, np.random.default_rng(0))
+    found = sample_by_tempering(start(density), density, 4000, np.random.default_rng(0))
     assert found.log_evidence == pytest.approx(exact, abs=0.15)
 
 
@@ -67,7 +72,7 @@ def test_tempering_finds_both_modes():
             np.log(2) - 0.5 * ((points[:, 0] + 1) / 0.1) ** 2,
         )
 
-    sample = temper(standard_normal(1), density, 4000, np.random.default_rng(0))
+    sample = sample_by_tempering(standard_normal(1), density, 4000, np.random.default_rng(0))
     assert (sample.particles > 0).mean() == pytest.approx(1 / 3, abs=0.06)
 
 
@@ -79,8 +84,8 @@ def test_student_matches_scipy():
 
 def test_residuals_of_near_configurations_are_alike_but_not_the_same():
     batches = np.log([100.0, 110.0, 10_000.0])
-    matrix = kernel(batches)
+    matrix = residual_correlation(batches)
     np.testing.assert_allclose(np.diag(matrix), 1.0)
     assert 1 > matrix[0, 1] > 10 * matrix[0, 2] > 0
     assert np.linalg.eigvalsh(matrix).min() > 0
-    assert across(batches, batches[:1])[0, 0] < 1
+    assert residual_cross_correlation(batches, batches[:1])[0, 0] < 1

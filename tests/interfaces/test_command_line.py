@@ -16,7 +16,7 @@ import hpo
 from hpo.cli.commands import options
 from hpo.cli.main import main
 from hpo.cli.output.tables import show_trials, write_csv
-from hpo.runs.formatting import number, percent
+from hpo.runs.formatting import format_number, format_percent
 
 pytestmark = pytest.mark.fit
 
@@ -116,17 +116,17 @@ def test_forecast_says_what_may_happen(study):
     )[0]
     shown = " ".join(call("forecast", "cells", "--at", "64", "--budget-epochs", "30").split())
     within = {each["epochs"]: each["probability"] for each in document["chance_of_reaching"]}
-    assert f"{percent(within[30.0])} within 30" in shown
-    assert f"risk of divergence {percent(document['divergence'])}" in shown
+    assert f"{format_percent(within[30.0])} within 30" in shown
+    assert f"risk of divergence {format_percent(document['divergence'])}" in shown
     half, twice = (
         each["epochs_factor"]["median"] for each in document["sensitivity"]["learning_rate"]
     )
-    assert f"half the learning rate {number(half)} (" in shown
-    assert f"twice the learning rate {number(twice)} (" in shown
+    assert f"half the learning rate {format_number(half)} (" in shown
+    assert f"twice the learning rate {format_number(twice)} (" in shown
     assert f"regime {document['regime']}; critical batch size" in shown
     assert f"at 64, trust {document['trust']}: {document['reason']}" in shown
     assert "earlier forecasts none to compare with yet" in shown
-    assert f"risk of divergence {percent(document['divergence'])}" in " ".join(
+    assert f"risk of divergence {format_percent(document['divergence'])}" in " ".join(
         call("show", "cells").split()
     )
 

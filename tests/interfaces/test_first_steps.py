@@ -96,7 +96,7 @@ def test_a_wrong_answer_is_asked_again_with_the_rule(folder):
     assert hpo.load_study(folder / "study.yaml").target.at_most == 0.2
 
 
-@pytest.mark.parametrize("workload", [*init.beginnings(), "cells:Cells"])
+@pytest.mark.parametrize("workload", [*init.study_beginnings(), "cells:Cells"])
 @pytest.mark.parametrize("batches", ["16-128,512", "10-70,350", "7-21,49"])
 def test_options_alone_make_a_study_of_every_workload(folder, workload, batches):
     said = call(
@@ -105,7 +105,7 @@ def test_options_alone_make_a_study_of_every_workload(folder, workload, batches)
     assert said.exit_code == 0, said.output
     spec = hpo.load_study(folder / "yes.yaml")
     assert spec.name == "yes"
-    assert spec.workload == init.beginnings().get(workload, (workload, None))[0]
+    assert spec.workload == init.study_beginnings().get(workload, (workload, None))[0]
     low, high, full = map(int, re.findall(r"\d+", batches))
     assert (spec.ladder[0], spec.ladder[-1], spec.full_scale.global_batch_size) == (low, high, full)
 

@@ -7,8 +7,8 @@ import pytest
 import hpo
 from storage.store import Store
 from trainers.begin import begin_training
-from trainers.workloads.noisy_quadratic.optimum import optimum
-from trainers.workloads.noisy_quadratic.problem import Problem
+from trainers.workloads.noisy_quadratic.optimum import quadratic_optimum
+from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 
 pytestmark = [pytest.mark.fit, pytest.mark.processes]
 
@@ -62,7 +62,9 @@ def test_forecast_plan_and_script_tell_what_a_batch_by_the_noise_scale_saves(tmp
     while not training.finished:
         sizes.add(training.advance().global_batch_size)
     assert max(sizes) == 512 and training.outcome.state == "reached"
-    problem = Problem.from_data(plan.job.data)
-    constant = optimum(problem, plan.job.target.threshold, 64, momentum=0.9).epochs * 512 / 64
+    problem = QuadraticProblem.from_data(plan.job.data)
+    constant = (
+        quadratic_optimum(problem, plan.job.target.threshold, 64, momentum=0.9).epochs * 512 / 64
+    )
     saved = 1 - training.outcome.steps / constant
     assert made.ramp.updates.low <= saved <= made.ramp.updates.high, (saved, made.ramp)

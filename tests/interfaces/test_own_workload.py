@@ -19,7 +19,7 @@ from hpo.study.sizes import points
 from hpo.study.spec import StudySpec, load_study, parse_study
 from search_spaces.settings import TrainingSettings
 from trainers.begin import begin_training
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.workloads import Workload
 
 pytestmark = [pytest.mark.fit, pytest.mark.processes]
@@ -74,7 +74,7 @@ def test_the_example_that_grows_trains_every_size_in_mup() -> None:
         job = training_job(spec, TrainingSettings(**given, own=dict(point)), 8, seed=0)
         assert job.settings.scale == dict(point)
         training = begin_training(dataclasses.replace(job, epochs=1.0))
-        assert isinstance(training, Training)
+        assert isinstance(training, SynchronousTraining)
         hidden = training.model[2].weight
         growth = training.replica.growths[hidden]
         assert hidden.shape == (point[0][1],) * 2 and growth.fan_in == point[0][1] / 8

@@ -13,7 +13,7 @@ import hpo
 from hpo.cli.main import main
 from hpo.errors import SpecError
 from hpo.runs.repository import open_store, stored_spec
-from hpo.service.worker import Worker, WorkerOptions
+from hpo.service.worker import StudyWorker, WorkerOptions
 from hpo.tuning.tuner import stop_ray
 from storage.records import NewStudy, PlanKind, StudyState
 from tests.service.api_server import served
@@ -167,7 +167,7 @@ def test_a_worker_in_another_folder_runs_and_validates_it(place, monkeypatch):
     elsewhere = place.folder / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    Worker(
+    StudyWorker(
         WorkerOptions(
             storage=place.storage,
             folder=place.folder / ".hpo",
@@ -226,7 +226,9 @@ def test_a_server_is_asked_for_it_by_what_it_has_itself(place, monkeypatch):
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     storage, folder = f"sqlite:///{place.folder}/two/hpo.db", place.folder / ".hpo"
-    Worker(WorkerOptions(storage=storage, folder=folder, once=True, data_folders=(data,))).run()
+    StudyWorker(
+        WorkerOptions(storage=storage, folder=folder, once=True, data_folders=(data,))
+    ).run()
     result = hpo.read_study("curved", storage)
     assert result.study.state is StudyState.FINISHED, result.study.message
     assert len(result.trials) == 4
@@ -239,7 +241,7 @@ def test_a_worker_reads_data_of_its_data_folders_only(place, changes):
     enter(place, **changes)
     allowed = place.folder / "allowed"
     allowed.mkdir()
-    Worker(
+    StudyWorker(
         WorkerOptions(
             storage=place.storage,
             folder=place.folder / ".hpo",

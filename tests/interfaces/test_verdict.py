@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpo.runs.verdict import mean_of, verdicts
+from hpo.runs.verdict import mean_of, rule_verdicts
 from storage.records import PlanKind
 from trainers.job import HOW_SOON
 
@@ -29,11 +29,11 @@ def test_the_mean_is_geometric_and_its_error_that_of_the_logarithms():
 
 
 def test_a_clear_difference_is_told_in_epochs_and_standard_errors():
-    [line] = verdicts(
+    [line] = rule_verdicts(
         a_run(PlanKind.FORECAST, 9.9, 10.0, 10.1), [a_run(PlanKind.SQRT_SCALING, 19.8, 20.0, 20.2)]
     )
     assert line.startswith("against square-root scaling: the forecast needs 50 % fewer epochs (")
-    [line] = verdicts(
+    [line] = rule_verdicts(
         a_run(PlanKind.FORECAST, 19.8, 20.0, 20.2), [a_run(PlanKind.NO_SCALING, 9.9, 10.0, 10.1)]
     )
     assert line.startswith("against no scaling: the forecast needs 100 % more epochs (")
@@ -41,27 +41,27 @@ def test_a_clear_difference_is_told_in_epochs_and_standard_errors():
 
 def test_no_verdict_within_two_standard_errors():
     rule = a_run(PlanKind.NO_SCALING, 9.0, 11.0, 13.0)
-    [line] = verdicts(a_run(PlanKind.FORECAST, 8.0, 10.0, 12.0), [rule])
+    [line] = rule_verdicts(a_run(PlanKind.FORECAST, 8.0, 10.0, 12.0), [rule])
     assert "no verdict within 2 standard errors" in line
 
 
 def test_lost_runs_are_told():
-    [line] = verdicts(
+    [line] = rule_verdicts(
         a_run(PlanKind.FORECAST, 10.0, 10.0), [a_run(PlanKind.LINEAR_SCALING, None, None)]
     )
     assert line == "against linear scaling: linear scaling lost every run"
-    [line] = verdicts(
+    [line] = rule_verdicts(
         a_run(PlanKind.FORECAST, 9.0, 10.0), [a_run(PlanKind.LINEAR_SCALING, 30.0, 31.0, None)]
     )
     assert line.endswith("; lost: 0 of 2 by the forecast, 1 of 3 by linear scaling")
-    assert verdicts(a_run(PlanKind.FORECAST, 9.0), [a_run(PlanKind.LINEAR_SCALING)]) == []
+    assert rule_verdicts(a_run(PlanKind.FORECAST, 9.0), [a_run(PlanKind.LINEAR_SCALING)]) == []
 
 
 def test_one_run_that_arrived_is_no_mean():
     ours = a_run(PlanKind.FORECAST, 20.0, 21.0, 22.0)
-    [line] = verdicts(ours, [a_run(PlanKind.LINEAR_SCALING, 61.0, None, None)])
+    [line] = rule_verdicts(ours, [a_run(PlanKind.LINEAR_SCALING, 61.0, None, None)])
     assert line == (
         "against linear scaling: 3 of 3 runs by the forecast succeeded, 1 of 3 by linear scaling"
     )
-    [line] = verdicts(a_run(PlanKind.FORECAST, 20.0), [a_run(PlanKind.NO_SCALING, 30.0)])
+    [line] = rule_verdicts(a_run(PlanKind.FORECAST, 20.0), [a_run(PlanKind.NO_SCALING, 30.0)])
     assert line == "against no scaling: no verdict on a single run"

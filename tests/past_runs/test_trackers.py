@@ -16,7 +16,7 @@ from hpo.past_runs.mlflow_store import read_mlflow
 from hpo.past_runs.tensorboard_folder import read_tensorboard
 from hpo.runs.exports.mlflow_log import MlflowTracker
 from hpo.runs.exports.tensorboard_log import TensorBoardTracker
-from hpo.runs.exports.tracking import track
+from hpo.runs.exports.tracking import track_study
 from hpo.runs.repository import enter_study, stored_spec
 from hpo.study.spec import parse_study
 from search_spaces.settings import TrainingSettings
@@ -152,7 +152,7 @@ def test_what_others_have_in_the_folder_stays(store, tmp_path):
     )
     other.parent.mkdir(parents=True)
     other.write_bytes(b"")
-    track(store, study_of(store), tensorboard(store, tmp_path / "boards"))
+    track_study(store, study_of(store), tensorboard(store, tmp_path / "boards"))
     assert other.exists()
 
 
@@ -175,7 +175,7 @@ def test_a_study_is_followed_until_it_ends(store, tmp_path):
             store.set_study_state(study.id, StudyState.FINISHED)
         return False
 
-    assert track(store, study, tracker, follow=True, stopped=looked) == 4
+    assert track_study(store, study, tracker, follow=True, stopped=looked) == 4
     assert len(seen) == 3
     runs = sorted(read_tensorboard(tmp_path / "boards"), key=lambda run: run.label)
     assert [len(run.curves["epochs"]) for run in runs] == [5, 3, 5, 2]
@@ -186,7 +186,7 @@ def test_following_stops_when_it_is_asked_to(store, tmp_path):
     tracker = tensorboard(store, tmp_path / "boards")
 
     def follow():
-        ended.append(track(store, study_of(store), tracker, follow=True, stopped=asked.wait))
+        ended.append(track_study(store, study_of(store), tracker, follow=True, stopped=asked.wait))
 
     thread = threading.Thread(target=follow)
     thread.start()
@@ -199,7 +199,7 @@ def test_following_stops_when_it_is_asked_to(store, tmp_path):
 def test_a_folder_that_cannot_be_written(store, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ExportError, match="--to"):
-        track(store, study_of(store), tensorboard(store, tmp_path / "file" / "in"))
+        track_study(store, study_of(store), tensorboard(store, tmp_path / "file" / "in"))
 
 
 def test_mlflow_that_is_not_installed(store, monkeypatch):
@@ -276,7 +276,7 @@ def test_aim_has_a_run_for_each_trial_and_goes_on_where_it_stopped(store, tmp_pa
 
     def written():
         tracker = AimTracker(study, stored_spec(study), tmp_path / "trackers")
-        count = track(store, study, tracker)
+        count = track_study(store, study, tracker)
         tracker.close()
         return count
 

@@ -174,7 +174,7 @@ def test_nothing_of_a_tracker_runs_in_the_process_that_trains(lines, tmp_path, m
     """No code of it is ever called here, and no thread of the run but its own listener waits for what it says."""
     monkeypatch.setattr(beside, "GRACE_SECONDS", 8.0)
     monkeypatch.setattr(beside, "make_tracker", None)
-    monkeypatch.setattr(beside, "track", None)
+    monkeypatch.setattr(beside, "track_study", None)
     seen: dict[str, set[str]] = {}
 
     class Watching(Heard):

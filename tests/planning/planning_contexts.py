@@ -10,10 +10,10 @@ import numpy as np
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.machines import Accelerator, Link, Machine, Storage
 from hpo.planning.placement.candidates import PlanningContext
-from hpo.planning.placement.epochs import Epochs, quantiles
-from hpo.planning.placement.placements import Memory, Placement
-from hpo.planning.placement.rates import Rate
-from hpo.planning.timing.failures import Failures
+from hpo.planning.placement.epochs import EpochsForecast, epoch_quantiles
+from hpo.planning.placement.placements import AcceleratorMemory, Placement
+from hpo.planning.placement.rates import ThroughputRate
+from hpo.planning.timing.failures import NodeFailures
 
 END = 1.6448536
 
@@ -29,14 +29,15 @@ class KnownLaw:
     supported: tuple[int, int] = (8, 256)
     swept: int = 32
 
-    def at(self, batch: int) -> Epochs:
+    def at(self, batch: int) -> EpochsForecast:
         median = self.minimum * (1 + batch / self.critical)
         spread = math.exp(END * self.sd)
-        return Epochs(
-            quantiles(Interval(median, median / spread, median * spread), 200), self.divergence
+        return EpochsForecast(
+            epoch_quantiles(Interval(median, median / spread, median * spread), 200),
+            self.divergence,
         )
 
-    def near(self, batch: int) -> Epochs:
+    def near(self, batch: int) -> EpochsForecast:
         return self.at(batch)
 
     def spread_after(self, seen: int, batch: int) -> float:
@@ -60,12 +61,12 @@ class KnownRates:
             + self.wait * math.log2(placement.workers)
         )
 
-    def __call__(self, placement: Placement) -> Rate:
+    def __call__(self, placement: Placement) -> ThroughputRate:
         seconds = self.seconds(placement)
         rate = placement.global_batch_size / seconds
         spread = math.exp(END * (self.sd if placement.nodes > 1 else self.node_sd))
         network = self.wait * math.log2(placement.workers) / seconds
-        return Rate(
+        return ThroughputRate(
             Interval(rate, rate / spread, rate * spread),
             "compute",
             {"compute": 1 - network, "network": network, "input": 0.0, "control": 0.0},
@@ -93,9 +94,9 @@ def a_context(
     law: KnownLaw | None = None,
     rates: KnownRates | None = None,
     unit: int = 2,
-    memory: Memory | None = None,
+    memory: AcceleratorMemory | None = None,
     train_samples: int = 1000,
-    failures: Failures | None = None,
+    failures: NodeFailures | None = None,
 ) -> PlanningContext:
     return PlanningContext(
         machine or a_machine(),
@@ -108,11 +109,13 @@ def a_context(
     )
 
 
-def memory_of(samples: int) -> Memory:
+def memory_of(samples: int) -> AcceleratorMemory:
     """Return the memory that holds exactly this many samples of a micro batch."""
     from hpo.planning.placement.placements import RESERVED_BYTES
 
-    return Memory(capacity=RESERVED_BYTES + 1e9 + samples * 1e6, state=1e9, per_sample=1e6)
+    return AcceleratorMemory(
+        capacity=RESERVED_BYTES + 1e9 + samples * 1e6, state=1e9, per_sample=1e6
+    )
 
 
 def random_context(rng: np.random.Generator) -> PlanningContext:

@@ -9,16 +9,16 @@ import pytest
 
 from hpo.planning.timing.collectives import (
     ALL_REDUCES,
-    Links,
+    CollectiveLinks,
     RankLayout,
     all_reduce_seconds,
     halving_doubling,
-    hierarchical,
-    hybrid,
+    hierarchical_all_reduce,
+    hybrid_all_reduce,
     parameter_server,
-    ring,
-    torus,
-    tree,
+    ring_all_reduce,
+    torus_all_reduce,
+    tree_all_reduce,
 )
 
 
@@ -133,7 +133,7 @@ def test_ring(nodes, local, group):
     scatter_rings(run, rings)
     gather_rings(run, rings)
     run.check()
-    found = ring(layout)
+    found = ring_all_reduce(layout)
     assert (
         found.messages_in_node + found.messages_between
         == pytest.approx(run.rounds)
@@ -155,7 +155,7 @@ def test_of_the_hops_that_a_piece_makes_around_a_ring_the_share_that_leaves_a_no
         )
         for start in range(ranks)
     ]
-    assert ring(layout).messages_between == pytest.approx(np.mean(crossings))
+    assert ring_all_reduce(layout).messages_between == pytest.approx(np.mean(crossings))
 
 
 @pytest.mark.parametrize(("nodes", "group"), [(2, 1), (4, None), (8, 2), (16, 4), (16, 8)])
@@ -245,7 +245,7 @@ def test_torus(nodes, local, wide, group):
     gather_rings(run, columns)
     gather_rings(run, rows)
     run.check()
-    found = torus(layout, wide)
+    found = torus_all_reduce(layout, wide)
     assert found.messages_in_node + found.messages_between == pytest.approx(run.rounds)
     assert run.rounds == 2 * (across - 1) + 2 * (down - 1)
     assert (found.volume_in_node, found.volume_between, found.volume_leaving) == pytest.approx(
@@ -291,7 +291,7 @@ def test_groups_of_the_hierarchical_all_reduce(nodes, local, group, rack):
         )
     gather_rings(run, inside)
     run.check()
-    found = hierarchical(layout, group)
+    found = hierarchical_all_reduce(layout, group)
     assert found.volume_leaving == pytest.approx(run.volume_leaving)
     assert found.messages_in_node + found.messages_between == pytest.approx(run.rounds)
     if group <= local:
@@ -330,14 +330,14 @@ def test_two_trees(nodes):
                 if child // group != parent // group:
                     leaving[child // group] += 0.5
                     leaving[parent // group] += 0.5
-        leaves = tree(RankLayout(nodes, 1, group)).volume_leaving
+        leaves = tree_all_reduce(RankLayout(nodes, 1, group)).volume_leaving
         assert leaves == pytest.approx(max(leaving.values(), default=0.0) / group)
         assert leaves <= 6 / group  # a dozen edges at most, however large the group
 
     def depth(node):
         return 0 if node == 0 else 1 + depth(first[node])
 
-    found = tree(RankLayout(nodes, 1))
+    found = tree_all_reduce(RankLayout(nodes, 1))
     assert found.messages_between == 2 * max(map(depth, range(nodes)))
     assert max(sent.values()) <= found.volume_between == 2
 
@@ -352,7 +352,7 @@ def test_parameter_servers(nodes, servers):
     assert parameter_server(RankLayout(nodes, 1), servers).messages_between == 2
 
 
-LINKS = Links(3e-6, 1 / 50e9, 10e-6, 1 / 10e9)
+LINKS = CollectiveLinks(3e-6, 1 / 50e9, 10e-6, 1 / 10e9)
 
 
 @pytest.mark.parametrize("name", ALL_REDUCES)
@@ -364,20 +364,20 @@ def test_limits_and_monotony_of_every_all_reduce(name):
         layout = RankLayout(nodes, local)
         seconds = all_reduce_seconds(name, size, layout, LINKS)
         assert all_reduce_seconds(name, 2 * size, layout, LINKS) > seconds
-        slower = Links(
+        slower = CollectiveLinks(
             LINKS.message_in_node, LINKS.byte_in_node, LINKS.message_between, 2 * LINKS.byte_between
         )
         assert seconds <= all_reduce_seconds(name, size, layout, slower) <= 2 * seconds
         # no all-reduce can send less than (N-1)/N of all bytes out of a node, twice (Patarasuk and Yuan 2009)
         assert seconds >= 2 * (nodes - 1) / nodes * size * LINKS.byte_between * 0.999
-        free = Links(0.0, 0.0, 0.0, 0.0)
+        free = CollectiveLinks(0.0, 0.0, 0.0, 0.0)
         assert all_reduce_seconds(name, size, layout, free) == 0
 
 
 @pytest.mark.parametrize("name", [*ALL_REDUCES, "auto"])
 def test_one_rank_has_nothing_to_reduce_and_one_node_needs_no_network(name):
     assert all_reduce_seconds(name, 1e6, RankLayout(1, 1), LINKS) == 0
-    costly = Links(LINKS.message_in_node, LINKS.byte_in_node, 1.0, 1.0)
+    costly = CollectiveLinks(LINKS.message_in_node, LINKS.byte_in_node, 1.0, 1.0)
     assert all_reduce_seconds(name, 1e6, RankLayout(1, 8), costly) == all_reduce_seconds(
         name, 1e6, RankLayout(1, 8), LINKS
     )
@@ -417,23 +417,25 @@ def test_in_racks_of_one_node_a_taper_is_a_slower_network():
 
 def test_the_automatic_choice_is_the_tree_for_small_and_the_ring_for_large_messages():
     layout = RankLayout(512, 8)
-    for size, best in ((1e4, tree), (1e12, ring)):
+    for size, best in ((1e4, tree_all_reduce), (1e12, ring_all_reduce)):
         assert all_reduce_seconds("auto", size, layout, LINKS) == pytest.approx(
             best(layout).seconds(size, LINKS)
         )
 
 
 def test_the_torus_is_as_square_as_it_can_be_made():
-    assert torus(RankLayout(256, 4)) == torus(
+    assert torus_all_reduce(RankLayout(256, 4)) == torus_all_reduce(
         RankLayout(256, 4), 8
     )  # 32 x 32, as Mikami et al. for 1,024
-    assert torus(RankLayout(864, 4)) == torus(RankLayout(864, 4), 16)  # 64 x 54
+    assert torus_all_reduce(RankLayout(864, 4)) == torus_all_reduce(
+        RankLayout(864, 4), 16
+    )  # 64 x 54
 
 
 def test_mikamis_rows_save_what_jias_groups_send_between_nodes():
     """arXiv:1811.05233, section 2.2: the payload of the second phase is X times smaller than a hierarchical one's."""
     layout = RankLayout(64, 4)
-    rows, groups = torus(layout, 1), hierarchical(layout, 4)
+    rows, groups = torus_all_reduce(layout, 1), hierarchical_all_reduce(layout, 4)
     assert rows.volume_between == pytest.approx(
         groups.volume_between
     )  # four columns share the node's adapters
@@ -442,6 +444,6 @@ def test_mikamis_rows_save_what_jias_groups_send_between_nodes():
 
 def test_the_hybrid_sends_between_nodes_what_one_rank_of_each_would():
     assert (
-        hybrid(RankLayout(1024, 6)).volume_between
+        hybrid_all_reduce(RankLayout(1024, 6)).volume_between
         == halving_doubling(RankLayout(1024, 1)).volume_between
     )

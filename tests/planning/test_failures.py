@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 
 from hpo.errors import PlanError
-from hpo.planning.timing.failures import Failures
+from hpo.planning.timing.failures import NodeFailures
 
 
 def one_run(
-    training: float, interval: float, failures: Failures, between: float, rng: np.random.Generator
+    training: float,
+    interval: float,
+    failures: NodeFailures,
+    between: float,
+    rng: np.random.Generator,
 ) -> float:
     """A run by the clock: the next failure is drawn once, and again after each."""
     clock, done, following = 0.0, 0.0, rng.exponential(between)
@@ -39,7 +43,7 @@ def test_expected_seconds_agree_with_a_simulation_by_the_clock(
     node_hours: float, interval: float
 ) -> None:
     failures, nodes, training = (
-        Failures(node_hours, restart_seconds=120, checkpoint_seconds=20),
+        NodeFailures(node_hours, restart_seconds=120, checkpoint_seconds=20),
         512,
         7200.0,
     )
@@ -55,7 +59,7 @@ def test_expected_seconds_agree_with_a_simulation_by_the_clock(
 
 def test_the_interval_is_the_best_of_all() -> None:
     failures, nodes, day = (
-        Failures(20_000, restart_seconds=300, checkpoint_seconds=30),
+        NodeFailures(20_000, restart_seconds=300, checkpoint_seconds=30),
         4560,
         86_400.0,
     )
@@ -69,18 +73,18 @@ def test_the_interval_is_the_best_of_all() -> None:
 
 
 def test_limits() -> None:
-    never = Failures(checkpoint_seconds=10)
+    never = NodeFailures(checkpoint_seconds=10)
     assert never.expected_seconds(5000, 1000) == 5000
     assert never.expected_seconds(5000, 1000, interval=1000) == 5050
     assert never.checkpoint_interval(1000) == math.inf
-    rare = Failures(1e9, checkpoint_seconds=10)
+    rare = NodeFailures(1e9, checkpoint_seconds=10)
     assert rare.expected_seconds(5000, 1, interval=1000) == pytest.approx(5050, rel=1e-4)
-    assert Failures(0.001).expected_seconds(1e6, 4560, interval=1e5) == math.inf
+    assert NodeFailures(0.001).expected_seconds(1e6, 4560, interval=1e5) == math.inf
 
 
 def test_more_nodes_and_worse_nodes_take_longer() -> None:
     times = [
-        Failures(hours).expected_seconds(3600, nodes)
+        NodeFailures(hours).expected_seconds(3600, nodes)
         for hours, nodes in ((50_000, 100), (50_000, 1000), (50_000, 4560), (5_000, 4560))
     ]
     assert times == sorted(times)
@@ -88,11 +92,11 @@ def test_more_nodes_and_worse_nodes_take_longer() -> None:
 
 
 def test_the_slowdown_of_a_long_run_is_that_of_its_stretches() -> None:
-    failures = Failures(5000, restart_seconds=120, checkpoint_seconds=20)
+    failures = NodeFailures(5000, restart_seconds=120, checkpoint_seconds=20)
     day = failures.expected_seconds(864_000, 1000)
     assert failures.slowdown(1000) == pytest.approx(day / 864_000)
     assert failures.slowdown(1000) > failures.slowdown(10) > 1
-    assert Failures().slowdown(1000) == 1
+    assert NodeFailures().slowdown(1000) == 1
 
 
 @pytest.mark.parametrize(
@@ -106,4 +110,4 @@ def test_the_slowdown_of_a_long_run_is_that_of_its_stretches() -> None:
 )
 def test_figures_that_cannot_be_are_refused(values: dict[str, float]) -> None:
     with pytest.raises(PlanError, match=next(iter(values))):
-        Failures(**values)
+        NodeFailures(**values)

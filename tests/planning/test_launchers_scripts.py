@@ -12,7 +12,7 @@ from hpo.errors import PlanError
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.launchers import script_of
 from hpo.planning.launchers.launch import choose_backend, write_plan
-from hpo.planning.launchers.run import clock, duration, possible_nodes, run_of
+from hpo.planning.launchers.run import clock, format_duration, possible_nodes, run_of
 from hpo.planning.machines import load_machine, machine_names, machine_text
 from hpo.planning.schedulers import SCHEDULERS, SchedulerDescription
 from hpo.testing import SchedulerContract
@@ -143,7 +143,7 @@ def test_nodes_over_which_the_batch_splits():
 
 
 def test_durations_and_clocks():
-    assert [duration(seconds) for seconds in (45.0, 119.6, 600.0, 7260.0)] == [
+    assert [format_duration(seconds) for seconds in (45.0, 119.6, 600.0, 7260.0)] == [
         "45 s",
         "120 s",
         "10 min",

@@ -307,8 +307,8 @@ def test_this_machine_counts_its_gpus(nvidia_smi, monkeypatch):
 
 
 def test_what_was_measured_with_gpus_does_not_stand_without(nvidia_smi, monkeypatch):
-    found = measure.Measured(1e10, 1e9, 1e-5, 1e9, 0.7, {"fp32": 5e13, "bf16": 7e14})
-    monkeypatch.setattr(measure, "measure", lambda cores, folder, gpu: found)
+    found = measure.MachineMeasurements(1e10, 1e9, 1e-5, 1e9, 0.7, {"fp32": 5e13, "bf16": 7e14})
+    monkeypatch.setattr(measure, "measure_machine", lambda cores, folder, gpu: found)
     nvidia_smi("NVIDIA H200, 143771")
     measure_local()
     device = load_machine("local").accelerator

@@ -9,9 +9,14 @@ import math
 import numpy as np
 import pytest
 
-from hpo.planning.placement.candidates import Candidate, PlanningContext
-from hpo.planning.placement.optimise import PlanConstraints, best_of, choose, placement_space
-from hpo.planning.placement.pareto import excerpt, front, knee
+from hpo.planning.placement.candidates import PlacementCandidate, PlanningContext
+from hpo.planning.placement.optimise import (
+    PlanConstraints,
+    best_of,
+    choose_placement,
+    placement_space,
+)
+from hpo.planning.placement.pareto import front_excerpt, pareto_front, pareto_knee
 from hpo.planning.placement.placements import (
     Placement,
     PlacementSpace,
@@ -30,7 +35,7 @@ from tests.planning.planning_contexts import (
 from trainers.cost import WorkloadCost
 
 
-def everything(context: PlanningContext, batches: range, ranks: range) -> list[Candidate]:
+def everything(context: PlanningContext, batches: range, ranks: range) -> list[PlacementCandidate]:
     """Every placement that the rules allow, with every micro batch of whole normalization batches that fits."""
     found = []
     for nodes in range(1, context.machine.nodes + 1):
@@ -45,7 +50,7 @@ def everything(context: PlanningContext, batches: range, ranks: range) -> list[C
     return found
 
 
-def score(candidate: Candidate, objective: str, context: PlanningContext) -> float:
+def score(candidate: PlacementCandidate, objective: str, context: PlanningContext) -> float:
     """Mean seconds; times all accelerators of the nodes; times 300 W."""
     seconds = candidate.expected_seconds
     hours = seconds * candidate.placement.nodes * context.machine.accelerators_per_node / 3600
@@ -58,7 +63,7 @@ def score(candidate: Candidate, objective: str, context: PlanningContext) -> flo
 def test_the_choice_with_a_free_batch_is_the_best_of_everything(seed: int, objective: str) -> None:
     context = random_context(np.random.default_rng(seed))
     per_node = context.machine.accelerators_per_node
-    found = choose(context, PlanConstraints(minimise=objective))
+    found = choose_placement(context, PlanConstraints(minimise=objective))
     tried = everything(context, range(8, 257), range(per_node, per_node + 1))
     assert found is not None and len(tried) > 100
     assert score(found.best, objective, context) == pytest.approx(
@@ -72,7 +77,7 @@ def test_the_choice_for_one_batch_is_the_best_of_everything(seed: int, objective
     rng = np.random.default_rng(100 + seed)
     context = random_context(rng)
     batch = context.unit * int(rng.choice([12, 24, 36, 60]))
-    found = choose(context, PlanConstraints(minimise=objective, global_batch_size=batch))
+    found = choose_placement(context, PlanConstraints(minimise=objective, global_batch_size=batch))
     tried = everything(
         context, range(batch, batch + 1), range(1, context.machine.accelerators_per_node + 1)
     )
@@ -90,7 +95,7 @@ def test_the_cheapest_that_meets_a_deadline(seed: int) -> None:
     tried = everything(context, range(8, 257), range(per_node, per_node + 1))
     fastest = min(each.seconds.high for each in tried)
     constraints = PlanConstraints(deadline_seconds=1.3 * fastest, chance=0.9)
-    found = choose(context, constraints)
+    found = choose_placement(context, constraints)
     meeting = [each for each in tried if each.chance_within(1.3 * fastest) >= 0.9]
     assert found is not None and found.best.chance_within(1.3 * fastest) >= 0.9
     # the grid may miss the very cheapest of those that only just meet it
@@ -101,7 +106,7 @@ def test_a_longer_slot_is_never_worse() -> None:
     context = a_context()
     slots = np.geomspace(10, 2000, 25)
     found = [
-        choose(context, PlanConstraints(minimise="accelerator_hours", slot_seconds=slot))
+        choose_placement(context, PlanConstraints(minimise="accelerator_hours", slot_seconds=slot))
         for slot in slots
     ]
     best = [each.best for each in found if each]
@@ -117,11 +122,11 @@ def test_a_longer_slot_is_never_worse() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_front_holds_all_that_nothing_dominates(seed: int) -> None:
     context = random_context(np.random.default_rng(300 + seed))
-    found = choose(context, PlanConstraints())
+    found = choose_placement(context, PlanConstraints())
     assert found is not None
-    members = front(found.candidates)
+    members = pareto_front(found.candidates)
 
-    def dominates(one: Candidate, other: Candidate) -> bool:
+    def dominates(one: PlacementCandidate, other: PlacementCandidate) -> bool:
         first, second = (
             (one.expected_seconds, one.expected_hours),
             (other.expected_seconds, other.expected_hours),
@@ -133,21 +138,23 @@ def test_the_front_holds_all_that_nothing_dominates(seed: int) -> None:
     for each in found.candidates:
         if (each.expected_seconds, each.expected_hours) not in values:
             assert any(dominates(member, each) for member in members)
-    assert knee(members).expected_seconds <= 1.1 * members[0].expected_seconds
-    shown = excerpt(members, [knee(members)], 4)
+    assert pareto_knee(members).expected_seconds <= 1.1 * members[0].expected_seconds
+    shown = front_excerpt(members, [pareto_knee(members)], 4)
     assert (
         len(shown) <= 5
-        and knee(members) in shown
+        and pareto_knee(members) in shown
         and {members[0].placement, members[-1].placement} <= {each.placement for each in shown}
     )
 
 
 def test_the_likeliest_is_taken_where_none_ends_in_time() -> None:
     context = a_context()
-    quick = choose(context, PlanConstraints())
+    quick = choose_placement(context, PlanConstraints())
     assert quick is not None
     slot = quick.best.seconds.low
-    found = choose(context, PlanConstraints(slot_seconds=slot, minimise="accelerator_hours"))
+    found = choose_placement(
+        context, PlanConstraints(slot_seconds=slot, minimise="accelerator_hours")
+    )
     assert found is not None and 0 < found.best.chance_within(slot) < 0.9
     assert found.best.chance_within(slot) == max(
         each.chance_within(slot) for each in found.candidates
@@ -204,22 +211,25 @@ def test_memory_by_hand() -> None:
 
 def test_fewer_ranks_than_accelerators_only_where_the_batch_asks_for_it() -> None:
     context = a_context(machine=a_machine(4, 6), unit=8)
-    eight = choose(context, PlanConstraints(global_batch_size=64))
+    eight = choose_placement(context, PlanConstraints(global_batch_size=64))
     assert eight is not None and eight.best.placement.workers in (1, 2, 4, 8)
-    free = choose(context, PlanConstraints())
+    free = choose_placement(context, PlanConstraints())
     assert free is not None and all(each.placement.ranks_per_node == 6 for each in free.candidates)
-    few = choose(a_context(machine=a_machine(1, 6), unit=64), PlanConstraints())
+    few = choose_placement(a_context(machine=a_machine(1, 6), unit=64), PlanConstraints())
     assert few is not None and all(each.placement.workers <= 4 for each in few.candidates)
 
 
 def test_more_nodes_than_the_evidence_fills_take_a_normalization_batch_each() -> None:
     context = a_context(machine=a_machine(200, 3), law=KnownLaw(supported=(8, 256)))
-    found = choose(context, PlanConstraints(nodes=200))
+    found = choose_placement(context, PlanConstraints(nodes=200))
     assert found is not None and found.best.placement == Placement(200, 3, 2, 2)
 
 
 def test_no_placement_where_the_memory_is_too_small() -> None:
     context = a_context(unit=4, memory=memory_of(3))
-    assert choose(context, PlanConstraints()) is None
+    assert choose_placement(context, PlanConstraints()) is None
     assert not PlacementSpace((1, 1), (1, 1), (4, 4), 4, 3).possible
-    assert choose(dataclasses.replace(context, memory=memory_of(4)), PlanConstraints()) is not None
+    assert (
+        choose_placement(dataclasses.replace(context, memory=memory_of(4)), PlanConstraints())
+        is not None
+    )

@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.planning.placement.bottlenecks import limited_by, sensitivity, shares
-from hpo.planning.placement.candidates import Candidate
-from hpo.planning.placement.epochs import IntervalLaw, PosteriorLaw, quantiles
-from hpo.planning.placement.optimise import PlanConstraints, choose
+from hpo.planning.placement.bottlenecks import limited_by, plan_sensitivity, time_shares
+from hpo.planning.placement.candidates import PlacementCandidate
+from hpo.planning.placement.epochs import IntervalLaw, PosteriorLaw, epoch_quantiles
+from hpo.planning.placement.optimise import PlanConstraints, choose_placement
 from hpo.planning.placement.placements import Placement
-from hpo.planning.placement.rates import LEAST_EFFICIENCY, Rate, SweepRates, seconds_to_target
-from hpo.planning.timing.failures import Failures
+from hpo.planning.placement.rates import (
+    LEAST_EFFICIENCY,
+    SweepRates,
+    ThroughputRate,
+    seconds_to_target,
+)
+from hpo.planning.timing.failures import NodeFailures
 from tests.planning.planning_contexts import (
     END,
     KnownLaw,
@@ -35,14 +40,14 @@ class Evaluating:
     rates: KnownRates
     seconds: float
 
-    def __call__(self, placement: Placement) -> Rate:
+    def __call__(self, placement: Placement) -> ThroughputRate:
         return replace(self.rates(placement), evaluation_seconds=self.seconds)
 
 
 PLACE = Placement(nodes=4, ranks_per_node=3, local_batch_size=6, micro_batch_size=6)
 
 
-def candidate(**parts: object) -> Candidate:
+def candidate(**parts: object) -> PlacementCandidate:
     return a_context(**parts).candidate(PLACE)  # type: ignore[arg-type]
 
 
@@ -67,7 +72,7 @@ def test_the_time_is_that_of_drawn_epochs_and_rates() -> None:
 
 
 def test_failing_nodes_stretch_time_hours_and_the_chance() -> None:
-    failures = Failures(node_hours=2.0, restart_seconds=60, checkpoint_seconds=5)
+    failures = NodeFailures(node_hours=2.0, restart_seconds=60, checkpoint_seconds=5)
     calm, failing = candidate(), candidate(failures=failures)
     factor = failures.expected_seconds(1e6, PLACE.nodes) / 1e6
     assert factor > 1.1
@@ -99,7 +104,7 @@ def test_hours_and_energy_by_hand() -> None:
 
 
 def test_quantiles_have_the_interval_that_they_were_made_from() -> None:
-    values = quantiles(Interval(10.0, 4.0, 15.0), 2000)
+    values = epoch_quantiles(Interval(10.0, 4.0, 15.0), 2000)
     assert np.quantile(values, [0.5, 0.05, 0.95]) == pytest.approx([10.0, 4.0, 15.0], rel=0.01)
     assert (np.diff(values) >= 0).all()
 
@@ -109,7 +114,7 @@ def test_the_shares_of_the_time_by_hand() -> None:
         law=KnownLaw(sd=1e-6), rates=KnownRates(sample=0.01, each_pass=0.02, wait=0.03)
     )
     one = context.candidate(PLACE)
-    parts = shares(context, one)
+    parts = time_shares(context, one)
     step, wait = KnownRates().seconds(PLACE), 0.03 * math.log2(12)
     needed = (1 + 8 / 64) / (
         1 + 72 / 64
@@ -130,7 +135,7 @@ def test_evaluations_by_hand() -> None:
     assert one.evaluating == pytest.approx((epoch + 20) / epoch, rel=1e-4)
     assert one.seconds.median == pytest.approx(10 * (1 + 72 / 64) * (epoch + 20), rel=1e-4)
     assert one.expected_seconds / calm.expected_seconds == pytest.approx(one.evaluating)
-    parts = shares(context, one)
+    parts = time_shares(context, one)
     assert sum(parts.values()) == pytest.approx(1)
     assert parts["evaluation"] == pytest.approx(
         (1 - parts["statistics"]) * 20 / (epoch + 20), rel=1e-4
@@ -138,7 +143,7 @@ def test_evaluations_by_hand() -> None:
     # at most one after each update, of which there are 1,000 / 72 in an epoch
     often = replace(context, evaluations_per_epoch=1000).candidate(PLACE)
     assert often.evaluating == pytest.approx(1 + 1000 / 72 * 5 / epoch, rel=1e-4)
-    assert calm.evaluating == 1 and "evaluation" not in shares(without, calm)
+    assert calm.evaluating == 1 and "evaluation" not in time_shares(without, calm)
 
 
 def test_input_limits_a_plan_though_the_stall_is_the_smaller_part_of_a_step() -> None:
@@ -157,7 +162,7 @@ def test_memory_limits_where_many_small_passes_cost_more_than_the_samples() -> N
         memory=memory_of(2),
     )
     one = context.candidate(Placement(4, 3, 12, 2))
-    parts = shares(context, one)
+    parts = time_shares(context, one)
     saved = 5 * 0.5 / KnownRates(0.001, 0.5, 1e-6).seconds(one.placement)
     assert parts["memory"] == pytest.approx(saved * (1 - parts["statistics"]), rel=1e-3)
     assert limited_by(parts, one.rate) == "memory" and sum(parts.values()) == pytest.approx(1)
@@ -166,12 +171,12 @@ def test_memory_limits_where_many_small_passes_cost_more_than_the_samples() -> N
 def test_sensitivity_compares_with_the_best_of_other_node_counts() -> None:
     context = a_context()
     constraints = PlanConstraints(nodes=2, global_batch_size=72)
-    found = choose(context, constraints)
+    found = choose_placement(context, constraints)
     assert found is not None
-    changes = {each.what: each for each in sensitivity(context, constraints, found.best)}
+    changes = {each.what: each for each in plan_sensitivity(context, constraints, found.best)}
     assert set(changes) == {"half the nodes", "twice the nodes"}
     for what, nodes in (("half the nodes", 1), ("twice the nodes", 4)):
-        other = choose(context, PlanConstraints(nodes=nodes, global_batch_size=72))
+        other = choose_placement(context, PlanConstraints(nodes=nodes, global_batch_size=72))
         assert other is not None
         assert changes[what].time == pytest.approx(
             other.best.expected_seconds / found.best.expected_seconds

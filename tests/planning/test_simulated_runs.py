@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate, stats
 
 from benchmarks.simulated_machine.simulation import simulate, slowest_of
-from hpo.planning.timing.failures import Failures
+from hpo.planning.timing.failures import NodeFailures
 
 pytestmark = pytest.mark.medium
 
@@ -31,7 +31,7 @@ def test_a_run_without_scatter_and_failures_is_a_sum() -> None:
         ranks=64,
         nodes=16,
         coefficient_of_variation=0.0,
-        failures=Failures(),
+        failures=NodeFailures(),
         rng=np.random.default_rng(0),
     )
     assert run.seconds == pytest.approx(125.0)
@@ -39,7 +39,11 @@ def test_a_run_without_scatter_and_failures_is_a_sum() -> None:
 
 
 def test_its_mean_is_the_expected_time_with_failures() -> None:
-    failures, nodes, updates = Failures(1500, restart_seconds=90, checkpoint_seconds=5), 512, 20_000
+    failures, nodes, updates = (
+        NodeFailures(1500, restart_seconds=90, checkpoint_seconds=5),
+        512,
+        20_000,
+    )
     rng = np.random.default_rng(3)
     runs = [
         simulate(
@@ -71,7 +75,7 @@ def test_scatter_slows_every_update_by_the_extreme_value() -> None:
         ranks=27_360,
         nodes=4560,
         coefficient_of_variation=0.02,
-        failures=Failures(),
+        failures=NodeFailures(),
         rng=np.random.default_rng(1),
     )
     # E max of N standard normals, N = 27,360, by numerical integration: 4.1

@@ -7,8 +7,13 @@ import pytest
 from hpo.errors import PlanError
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.machines import load_machine
-from hpo.planning.timing.assumptions import FIGURES, Assumptions, normal_draws, spread
-from hpo.planning.timing.collectives import Links, RankLayout, all_reduce_seconds
+from hpo.planning.timing.assumptions import (
+    FIGURES,
+    TimingAssumptions,
+    assumption_values,
+    normal_draws,
+)
+from hpo.planning.timing.collectives import CollectiveLinks, RankLayout, all_reduce_seconds
 from hpo.planning.timing.costs import cost_names, cost_sources, home_cost
 from hpo.planning.timing.step_time import (
     StepOptions,
@@ -56,7 +61,7 @@ def changed(machine, **figures):
 def exactly(figure):
     """Assumptions in which one figure is as given and sure, and nothing else costs anything."""
     nothing = Interval(1e-15, 1e-15, 1e-15)
-    free = Assumptions(
+    free = TimingAssumptions(
         link_share=Interval(1, 1, 1),
         latency_factor=Interval(1, 1, 1),
         seconds_per_tensor=nothing,
@@ -158,7 +163,7 @@ def test_only_what_is_longer_than_the_back_propagation_shows_and_never_less_than
         sure = exactly({})
         found = at(nodes=nodes, all_reduce=all_reduce, control_plane="none", assumptions=sure)
         backward = 2 / 3 * found.compute
-        links = Links(
+        links = CollectiveLinks(
             SUMMIT.intra_node.latency_seconds,
             1 / SUMMIT.intra_node.bandwidth_bytes_per_second,
             SUMMIT.inter_node.latency_seconds,
@@ -356,7 +361,7 @@ def test_each_doubling_of_the_nodes_costs_the_same_share_of_the_speed():
 
 def test_draws_of_a_figure_have_its_median_and_its_ends():
     figure = Interval(0.7, 0.4, 0.9)
-    values = spread(figure, normal_draws()[1:, 0])
+    values = assumption_values(figure, normal_draws()[1:, 0])
     assert np.quantile(values, [0.5, 0.05, 0.95]) == pytest.approx([0.7, 0.4, 0.9], rel=0.03)
     correlations = np.corrcoef(normal_draws()[1:].T) - np.eye(FIGURES)
     assert np.abs(correlations).max() < 0.25

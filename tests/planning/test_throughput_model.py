@@ -7,7 +7,12 @@ import pytest
 
 from hpo.errors import EvidenceError
 from hpo.planning.throughput import Measurement, fit_throughput
-from hpo.planning.throughput.step_model import Points, Reference, log_throughput, step_terms
+from hpo.planning.throughput.step_model import (
+    ReferenceRow,
+    ThroughputPoints,
+    log_throughput,
+    step_terms,
+)
 
 pytestmark = pytest.mark.fit
 
@@ -105,9 +110,9 @@ def formula(
     accelerators: Sequence[float], batches: Sequence[float], node_size: float
 ) -> np.ndarray:
     n, b = np.array(accelerators, dtype=float), np.array(batches, dtype=float)
-    points = Points(n, b, np.full(len(n), node_size), np.ones(len(n)))
+    points = ThroughputPoints(n, b, np.full(len(n), node_size), np.ones(len(n)))
     values = random_parameters(np.random.default_rng(1))
-    return np.exp(log_throughput(step_terms(values, points, Reference(8.0, 128.0)), points))
+    return np.exp(log_throughput(step_terms(values, points, ReferenceRow(8.0, 128.0)), points))
 
 
 @pytest.mark.parametrize("node_size", [4.0, 8.0, float("nan")])

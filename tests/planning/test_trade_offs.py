@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from hpo.planning.placement.optimise import PlanConstraints, candidates
+from hpo.planning.placement.optimise import PlanConstraints, placement_candidates
 from hpo.planning.placement.tradeoffs import AIMS, BALANCED, nondominated, trade_offs
 from tests.planning.planning_contexts import KnownLaw, a_context, a_machine, random_context
 from trainers.job import Question, Target
@@ -57,7 +57,7 @@ def test_members_are_the_whole_front_over_batches_placements_and_settings(seed: 
     every = {
         aims(each, law.near(each.placement.global_batch_size).interval.median, law.divergence)
         for law in laws
-        for each in candidates(dataclasses.replace(context, law=law), PlanConstraints())
+        for each in placement_candidates(dataclasses.replace(context, law=law), PlanConstraints())
     }
     front = {
         one

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from search_spaces.names import nearest, nearest_or_all
+from search_spaces.names import did_you_mean, nearest_or_all
 
 KNOWN = ("sgd", "lars", "lamb")
 
 
 def test_a_typo_is_offered_its_nearest_name() -> None:
-    assert nearest("larz", KNOWN) == nearest_or_all("larz", iter(KNOWN)) == "; did you mean 'lars'?"
+    assert (
+        did_you_mean("larz", KNOWN)
+        == nearest_or_all("larz", iter(KNOWN))
+        == "; did you mean 'lars'?"
+    )
 
 
 def test_without_a_near_name_nothing_or_all_are_offered() -> None:
-    assert nearest("quadratic", KNOWN) == ""
+    assert did_you_mean("quadratic", KNOWN) == ""
     assert nearest_or_all("quadratic", iter(KNOWN)) == "; there are lamb, lars, sgd"

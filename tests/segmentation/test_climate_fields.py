@@ -14,12 +14,12 @@ from trainers.workloads.segmentation.grid import (
     grid_of,
     on_sphere,
 )
-from trainers.workloads.segmentation.harmonics import random_coefficients, synthesis
+from trainers.workloads.segmentation.harmonics import harmonic_synthesis, random_coefficients
 from trainers.workloads.segmentation.planet import saturation_humidity, surface_of
 from trainers.workloads.segmentation.weather import (
     Cyclone,
     River,
-    State,
+    WeatherState,
     plant_cyclone,
     plant_river,
 )
@@ -39,7 +39,7 @@ def calm(grid):
     def even(value):
         return np.full((grid.height, grid.width), float(value))
 
-    return State(
+    return WeatherState(
         even(0),
         even(0),
         even(101_000),
@@ -130,14 +130,14 @@ def test_synthesis_is_the_sum_of_spherical_harmonics():
         for order in range(degree + 1):
             wave = coefficients[0, degree, order] * sph_harm_y(degree, order, colatitude, longitude)
             expected += (2 if order else 1) * wave.real
-    np.testing.assert_allclose(synthesis(coefficients, 20, 30)[0], expected, atol=1e-5)
+    np.testing.assert_allclose(harmonic_synthesis(coefficients, 20, 30)[0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("slope", [-5.0, -2.0, -1.2])
 def test_random_fields_have_variance_one_and_the_slope_that_was_asked_for(slope):
     degrees = np.array([8, 11, 16, 22, 30, 40])
     coefficients = random_coefficients(np.random.default_rng(2), (slope,) * 30, 63, 7)
-    fields = synthesis(coefficients, 96, 144)
+    fields = harmonic_synthesis(coefficients, 96, 144)
     weights = np.repeat(GRID.cell_areas_km2[:, None], 144, 1)
     assert np.average((fields**2).mean(0), weights=weights) == pytest.approx(1, abs=0.15)
     variances = sum(spectral_variances(field, degrees) for field in fields[:8])
@@ -145,10 +145,12 @@ def test_random_fields_have_variance_one_and_the_slope_that_was_asked_for(slope)
 
 
 def test_a_finer_grid_shows_the_same_large_waves():
-    coarse = synthesis(random_coefficients(np.random.default_rng(3), (-5.0,), 20, 7), 31, 60)[0]
+    coarse = harmonic_synthesis(
+        random_coefficients(np.random.default_rng(3), (-5.0,), 20, 7), 31, 60
+    )[0]
     finer = random_coefficients(np.random.default_rng(3), (-5.0,), 40, 7)
     finer[:, 21:] = 0
-    fine = synthesis(finer, 61, 120)[0, ::2, ::2]
+    fine = harmonic_synthesis(finer, 61, 120)[0, ::2, ::2]
     assert np.corrcoef(coarse.ravel(), fine.ravel())[0, 1] > 0.99999
 
 

@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trainers.numerics.normalization import GhostBatchNorm
 from trainers.workloads.segmentation.blocks import memory_format
-from trainers.workloads.segmentation.deeplab import DeepLab, Encoder
+from trainers.workloads.segmentation.deeplab import DeepLab, DeepLabEncoder
 from trainers.workloads.segmentation.tiramisu import Tiramisu
 
 NETWORKS = {
@@ -66,7 +66,7 @@ def test_deeplab_costs_what_kurth_et_al_counted():
 def test_the_encoder_has_the_size_of_resnet50_v2():
     """Keras' ResNet50V2 without its top has 23,519,360 weights, 4,096 of them in a normalization left out here."""
     with torch.device("meta"):
-        encoder = Encoder(3, 64, (3, 4, 6, 3), norm)
+        encoder = DeepLabEncoder(3, 64, (3, 4, 6, 3), norm)
     assert sum(parameter.numel() for parameter in encoder.parameters()) == 23_519_360 - 4_096
 
 

@@ -6,7 +6,7 @@ from search_spaces.settings import TrainingSettings
 from trainers import DataError, JobError
 from trainers.distributed.single import SingleProcess
 from trainers.job import Target, TrainingJob
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.workloads import metrics_of
 from trainers.workloads.segmentation import task
 from trainers.workloads.segmentation.task import SegmentationWorkload
@@ -93,7 +93,9 @@ def job(**changes):
 @pytest.mark.parametrize("name", ["deeplabv3plus_small", "tiramisu_small"])
 def test_training_a_few_samples_lowers_the_loss_and_raises_the_iou(workload, name):
     work = workload(FakeSamples(train_samples=16), model=name)
-    training = Training(job(epochs=20, evaluations_per_epoch=0.5), SingleProcess(), workload=work)
+    training = SynchronousTraining(
+        job(epochs=20, evaluations_per_epoch=0.5), SingleProcess(), workload=work
+    )
     points = []
     while not training.finished:
         points.append(training.advance())
@@ -103,7 +105,7 @@ def test_training_a_few_samples_lowers_the_loss_and_raises_the_iou(workload, nam
 
 def test_weights_do_not_depend_on_the_micro_batch(workload):
     def trained(micro_batch):
-        training = Training(
+        training = SynchronousTraining(
             job(epochs=1, micro_batch_size=micro_batch), SingleProcess(), workload=workload()
         )
         training.advance()

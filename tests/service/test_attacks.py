@@ -26,7 +26,7 @@ from hpo.cli.own_arguments import storage_with_password
 from hpo.service import checking
 from hpo.service.app import create_app
 from hpo.service.auth import create_token
-from hpo.service.checking import Checker
+from hpo.service.checking import CheckerPool
 from hpo.service.config import ServerConfig
 from hpo.service.connections import PIPELINED
 from hpo.service.context import allowed_hosts
@@ -1026,7 +1026,7 @@ def test_files_of_one_owner_are_checked_one_at_a_time(tmp_path, monkeypatch):
         time.sleep(1)
         return {"refused": "slow"}
 
-    monkeypatch.setattr(Checker, "_answer", answer)
+    monkeypatch.setattr(CheckerPool, "_answer", answer)
     with served(tmp_path) as api, ThreadPoolExecutor(5) as pool:
         began = time.monotonic()
         slow = [pool.submit(api.submit, spec="slow", owner="eve") for _ in range(3)]
@@ -1112,7 +1112,7 @@ def test_checks_that_take_long_leave_all_threads_to_reads(tmp_path, monkeypatch)
         free.wait(60)
         return {"refused": "slow"}
 
-    monkeypatch.setattr(Checker, "_answer", answer)
+    monkeypatch.setattr(CheckerPool, "_answer", answer)
     with (
         served(tmp_path, threads=3, limits={"check_seconds": 0.5}) as api,
         ThreadPoolExecutor(12) as pool,
@@ -1151,7 +1151,7 @@ def test_a_check_that_comes_when_the_server_ends_is_answered_and_leaves_no_proce
             ended.append(self)
 
     monkeypatch.setattr(checking, "_Process", Process)
-    checker = Checker(ServerConfig.model_validate({}))
+    checker = CheckerPool(ServerConfig.model_validate({}))
     for _ in range(2):
         with pytest.raises(RefusedError, match="read"):
             checker.check("text")

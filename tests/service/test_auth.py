@@ -41,7 +41,7 @@ def test_a_secret_is_long_random_and_stored_as_its_digest_alone(api):
     [("read", {"read"}), ("submit", {"read", "submit"}), ("admin", {"read", "submit", "admin"})],
 )
 def test_scopes(scope, allowed):
-    principal = auth.Principal(1, "ada", frozenset({scope}))
+    principal = auth.TokenHolder(1, "ada", frozenset({scope}))
     assert {each for each in auth.SCOPES if principal.allows(each)} == allowed
 
 
@@ -113,7 +113,7 @@ class CountedStore:
 def test_busy_tokens_are_looked_up_together_and_a_revoked_one_ends(api, monkeypatch):
     made = [auth.create_token(api.store, owner=name, scope="read") for name in ("a", "b", "c")]
     (first, _), (second, revoked), (third, _) = made
-    store, tokens = CountedStore(api.store), auth.Tokens()
+    store, tokens = CountedStore(api.store), auth.TokenCache()
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
     for secret in (first, second, third):

@@ -10,14 +10,14 @@ import pytest
 
 from hpo import errors
 from hpo.client import calls
-from hpo.client.address import address
+from hpo.client.address import server_address
 from hpo.client.calls import WaitPolicy
 from hpo.client.errors import error_of_response
 from hpo.client.event_stream import EventStream
-from hpo.client.protocol import NoResponse, Pause, Request, ServerResponse, get
+from hpo.client.protocol import ClientRequest, NoResponse, Pause, ServerResponse, get_request
 from hpo.client.retries import LONGEST_RETRY_AFTER, RetryPolicy, ask, retry_after
 
-READ, WRITE = get("studies"), Request("POST", "/studies/a/resume")
+READ, WRITE = get_request("studies"), ClientRequest("POST", "/studies/a/resume")
 BROKEN, UNSENT = NoResponse("the connection broke"), NoResponse("refused", never_sent=True)
 SPEC = """name: digits
 workload: noisy_quadratic
@@ -397,11 +397,11 @@ def test_a_feed_of_something_else():
 def test_the_address_comes_from_the_environment_and_hides_the_token(monkeypatch):
     monkeypatch.setenv("HPO_SERVER", "https://hpo.example.org/largebatch/")
     monkeypatch.setenv("HPO_TOKEN", "lb_secret\n")
-    found = address(None, None)
+    found = server_address(None, None)
     assert found.root == "https://hpo.example.org/largebatch/api/v1"
     assert found.headers["Authorization"] == "Bearer lb_secret"
     assert "secret" not in repr(found)
-    assert address("localhost:8642", "lb_other").url == "http://localhost:8642"
+    assert server_address("localhost:8642", "lb_other").url == "http://localhost:8642"
 
 
 @pytest.mark.parametrize(
@@ -424,4 +424,4 @@ def test_addresses_that_cannot_be(monkeypatch, url, token, kind, message):
     monkeypatch.delenv("HPO_SERVER", raising=False)
     monkeypatch.delenv("HPO_TOKEN", raising=False)
     with pytest.raises(kind, match=message):
-        address(url, token)
+        server_address(url, token)

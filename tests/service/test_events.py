@@ -12,7 +12,7 @@ import httpx
 import pytest
 from api_server import add_trials, points_of, served
 
-from hpo.service.live import QUEUE, Listener, Message
+from hpo.service.live import QUEUE, EventListener, EventMessage
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial, StudyState
 from storage.store import Store
@@ -250,9 +250,9 @@ def test_streams_are_counted(tmp_path):
 
 
 def test_one_who_is_too_slow_is_dropped():
-    listener = Listener(None, 1)
+    listener = EventListener(None, 1)
     for number in range(QUEUE + 1):
-        listener.put(Message("log", b"{}", event_id=number))
+        listener.put(EventMessage("log", b"{}", event_id=number))
     assert listener.dropped
     assert listener.queue.get_nowait() is None
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from hpo.service import computations
-from hpo.service.auth import Principal
+from hpo.service.auth import TokenHolder
 from hpo.service.fair_queue import FairQueue
 from hpo.service.refusal import RefusedError
 from storage.store import Store
@@ -235,12 +235,12 @@ def test_an_owner_has_one_computation_at_a_time_and_another_begins_at_once(monke
         return owner
 
     async def run():
-        computing = computations.Computations()
+        computing = computations.ComputationPool()
 
         requests = FairQueue(threads=100, most=50, queue=100)
 
         async def request(owner):
-            who = Principal(1, owner, frozenset({"read"}))
+            who = TokenHolder(1, owner, frozenset({"read"}))
             async with requests.slot(owner) as slot:
                 return await computing.run(who, slot, lambda: compute(owner))
 

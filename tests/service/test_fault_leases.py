@@ -10,7 +10,7 @@ from benchmarks.fleet import Paced, Witness, all_ended, wait_for
 from hpo.runs import lease as leases
 from hpo.runs.lease import HeldLease
 from hpo.runs.run import RunOptions, run_held
-from hpo.service.worker import Worker, WorkerOptions
+from hpo.service.worker import StudyWorker, WorkerOptions
 from hpo.study.spec import parse_study
 from hpo.tuning.tuner import RayOptions
 from storage.database import CLOCK
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.medium
 
 
 def worker(url, folder, name, **more):
-    return Worker(
+    return StudyWorker(
         WorkerOptions(
             storage=url,
             folder=folder / ".hpo",

@@ -42,7 +42,7 @@ def test_the_laws_are_the_same(result: StudyResult, fitted: Posterior) -> None:
 def test_a_stored_fit_and_a_forecast_of_the_processes_are_the_same(
     result: StudyResult, fitted: Posterior
 ) -> None:
-    again = fits.unpack(fits.pack(fitted), evidence_of(result, [256]))
+    again = fits.unpack_fit(fits.pack_fit(fitted), evidence_of(result, [256]))
     assert again is not None and again.note == fitted.note
     assert type(again.model.descent) is type(fitted.model.descent)
     assert again.values.keys() == fitted.values.keys()
@@ -54,7 +54,7 @@ def test_a_stored_fit_and_a_forecast_of_the_processes_are_the_same(
 
 def test_other_evidence_has_another_fingerprint(result: StudyResult) -> None:
     less = dataclasses.replace(result, trials=result.trials[: len(result.trials) // 2])
-    prints = [fits.fingerprint(evidence_of(each, [256])) for each in (result, result, less)]
+    prints = [fits.fit_fingerprint(evidence_of(each, [256])) for each in (result, result, less)]
     assert prints[0] == prints[1] != prints[2]
 
 
@@ -75,7 +75,7 @@ def test_what_is_no_fit_is_none_and_a_pickle_is_not_run(
     np.savez(file, allow_pickle=True, **{"=model": np.array([Marks(tmp_path / "mark")], object)})
     evidence = evidence_of(result, [256])
     for content in ("", "no base64 !", "AAAA", base64.b64encode(file.getvalue()).decode()):
-        assert fits.unpack(content, evidence) is None
+        assert fits.unpack_fit(content, evidence) is None
     assert not (tmp_path / "mark").exists()
 
 

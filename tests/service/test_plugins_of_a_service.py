@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from hpo.cli.commands.server import serve
 from hpo.errors import SpecError
-from hpo.service.checking import Checker
+from hpo.service.checking import CheckerPool
 from hpo.service.config import ServerConfig, load_config
 from tests.fake_package import install_package
 
@@ -56,7 +56,7 @@ def test_a_submission_names_plug_ins_of_listed_packages_alone(
         {"tigers_of_a_test.py": MODULE},
     )
     monkeypatch.setenv("PYTHONPATH", str(site), prepend=":")
-    checker = Checker(ServerConfig.model_validate({"plugins": taken}))
+    checker = CheckerPool(ServerConfig.model_validate({"plugins": taken}))
     try:
         if fault is None:
             assert checker.check(STUDY.replace("STRIPES", stripes)).name == "tigers"
@@ -110,7 +110,7 @@ def test_a_submission_trains_a_plug_in_s_workload_where_both_are_listed(
         .replace(", tiger_stripes: STRIPES", "")
     )
     workloads = ("noisy_quadratic", *(("ovals",) if named else ()))
-    checker = Checker(ServerConfig.model_validate({"plugins": taken, "workloads": workloads}))
+    checker = CheckerPool(ServerConfig.model_validate({"plugins": taken, "workloads": workloads}))
     try:
         if fault is None:
             assert checker.check(study).workload == "ovals"
@@ -125,7 +125,9 @@ def test_a_submission_trains_a_plug_in_s_workload_where_both_are_listed(
 def test_packages_are_named_by_options_and_variables_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the error of a study says: ``hpo serve --plugin PACKAGE``, or HPO_PLUGINS."""
     said: list[ServerConfig] = []
-    monkeypatch.setattr("hpo.service.serving.serve", lambda config, **_: said.append(config))
+    monkeypatch.setattr(
+        "hpo.service.serving.serve_until_stopped", lambda config, **_: said.append(config)
+    )
     for words, variables, taken in (
         ((), {}, ()),
         (("--plugin", "one", "--plugin", "two"), {}, ("one", "two")),

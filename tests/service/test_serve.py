@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from hpo.cli.main import main
 from hpo.errors import SpecError
 from hpo.service import serving as serving_module
-from hpo.service.config import Limits, ServerConfig, load_config
+from hpo.service.config import ServerConfig, ServiceLimits, load_config
 from hpo.service.supervisor import WorkerProcess
 
 pytestmark = pytest.mark.processes
@@ -83,7 +83,7 @@ def test_a_server_beyond_this_machine_without_tls_says_what_is_read_on_the_way(
         {"storage": f"sqlite:///{tmp_path}/hpo.db", "folder": tmp_path, "port": 0, **settings}
     )
     with caplog.at_level("WARNING"):
-        serving_module.serve(config, worker=False, link=False, tell=lambda _: None)
+        serving_module.serve_until_stopped(config, worker=False, link=False, tell=lambda _: None)
     assert ("without TLS: anyone on the network path can read tokens" in caplog.text) == warned
 
 
@@ -278,4 +278,4 @@ def test_the_manual_names_every_key():
     manual = (ROOT / "docs" / "guides" / "service.md").read_text()
     keys = [name for name in ServerConfig.model_fields if name != "limits"]
     assert [key for key in keys if f"`{key}`" not in manual] == []
-    assert [key for key in Limits.model_fields if f"`limits.{key}`" not in manual] == []
+    assert [key for key in ServiceLimits.model_fields if f"`limits.{key}`" not in manual] == []

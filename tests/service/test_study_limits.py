@@ -9,7 +9,7 @@ import pytest
 
 from hpo.cli.commands.worker import BYTES
 from hpo.runs.study_limits import LimitWatch, StudyLimits, disk_bytes, memory_here
-from hpo.service.worker import Worker, WorkerOptions
+from hpo.service.worker import StudyWorker, WorkerOptions
 from hpo.study.spec import parse_study
 from storage.records import NewStudy, StudyState, TrialState
 
@@ -71,7 +71,7 @@ def run_hog(store, url, folder, body, **limits):
         )
     ).study
     options = WorkerOptions(storage=url, folder=folder / ".hpo", once=True, cores=1, **limits)
-    Worker(options).run()
+    StudyWorker(options).run()
     return store.study_by_id(study.id)
 
 

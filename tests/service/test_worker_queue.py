@@ -15,7 +15,7 @@ from benchmarks.fleet import Paced, all_ended, begun, wait_for
 from hpo.cli.main import main
 from hpo.errors import TuningError
 from hpo.runs.lease import process_name
-from hpo.service.worker import Worker, WorkerOptions
+from hpo.service.worker import StudyWorker, WorkerOptions
 from storage.records import NewStudy, StudyState, TrialState
 from storage.store import Store
 from tests.fake_package import install_package
@@ -30,7 +30,7 @@ def options(url, folder, **more):
 
 
 def drain(url, folder, **more):
-    return Worker(options(url, folder, drain=True, **more)).run()
+    return StudyWorker(options(url, folder, drain=True, **more)).run()
 
 
 @contextmanager
@@ -60,8 +60,8 @@ def test_two_workers_run_every_study_once(store, url, tmp_path):
         for number in range(6)
     ]
     with (
-        working(Worker(options(url, tmp_path, name="a"))),
-        working(Worker(options(url, tmp_path, name="b"))),
+        working(StudyWorker(options(url, tmp_path, name="a"))),
+        working(StudyWorker(options(url, tmp_path, name="b"))),
     ):
         wait_for(lambda: all_ended(store), 60, "the studies")
     for study in store.studies():
@@ -184,7 +184,7 @@ def test_a_study_that_kills_its_workers_is_given_up(store, url, tmp_path):
 
 def test_a_stopped_worker_puts_its_study_back_and_the_next_goes_on(store, url, tmp_path):
     study = Paced("stopped", trials=8, epochs=10, seconds=0.06).submit(store, tmp_path)
-    with working(Worker(options(url, tmp_path, name="a"))):
+    with working(StudyWorker(options(url, tmp_path, name="a"))):
         wait_for(trials_ended(store, study, 2), 60, "two trials")
     before = [trial for trial in store.trials(study.id) if trial.state.finished]
     assert store.study("stopped").state is StudyState.QUEUED and 2 <= len(before) < 8
@@ -198,7 +198,7 @@ def test_a_stopped_worker_puts_its_study_back_and_the_next_goes_on(store, url, t
 
 def test_cancelling_stops_the_trials_and_resuming_goes_on_with_them(store, url, tmp_path):
     study = Paced("cancelled", trials=8, epochs=10, seconds=0.06).submit(store, tmp_path)
-    with working(Worker(options(url, tmp_path, lease_seconds=1))):
+    with working(StudyWorker(options(url, tmp_path, lease_seconds=1))):
         wait_for(trials_ended(store, study, 2), 60, "two trials")
         assert store.request_cancel(study.id).cancel_requested
         wait_for(

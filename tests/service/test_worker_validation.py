@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fleet import Paced, wait_for
-from hpo.service.worker import Worker, WorkerOptions
+from hpo.service.worker import StudyWorker, WorkerOptions
 from storage.records import StudyState
 from storage.store import Store
 
@@ -41,7 +41,7 @@ def test_cancelling_ends_a_validation_run_and_its_processes(tmp_path, monkeypatc
         )
         slow = store.study("validated").spec.replace("seconds: 0,", "seconds: 0.01,")
         store.update_spec(study.id, slow)
-        worker = Worker(WorkerOptions(storage=url, folder=tmp_path / ".hpo", once=True))
+        worker = StudyWorker(WorkerOptions(storage=url, folder=tmp_path / ".hpo", once=True))
         thread = threading.Thread(target=worker.run)
         thread.start()
         try:

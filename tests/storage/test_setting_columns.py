@@ -11,7 +11,7 @@ from sqlalchemy import Boolean, Integer, Text
 from search_spaces.settings import TrainingSettings
 from storage.errors import InvalidRecord
 from storage.records import settings_key
-from storage.schema.column_types import FloatList, Number
+from storage.schema.column_types import FloatList, NumberType
 from storage.schema.setting_types import EARLIER_VALUES, SETTING_TYPES
 from storage.schema.settings_columns import to_columns
 from storage.schema.tables import plans, trials
@@ -21,8 +21,8 @@ COLUMN_OF = {
     str | None: (Text, True),
     bool: (Boolean, False),
     int: (Integer, False),
-    float: (Number, False),
-    float | None: (Number, True),
+    float: (NumberType, False),
+    float | None: (NumberType, True),
     int | None: (Integer, True),
     bool | None: (Boolean, True),
     tuple[float, ...]: (FloatList, False),

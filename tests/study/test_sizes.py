@@ -12,7 +12,7 @@ import pytest
 from hpo.errors import SpecError
 from hpo.planning.plan import planned_job
 from hpo.runs.checks import check_workload
-from hpo.runs.results import throughput
+from hpo.runs.results import worker_throughput
 from hpo.study.jobs import training_job, workload_data
 from hpo.study.sizes import (
     cost_share,
@@ -400,7 +400,9 @@ def test_the_speed_of_the_large_model_is_that_of_the_largest_timed_over_its_cost
 
     share = operations(64) / operations(128)
     assert 0.25 < share < 0.3  # the output over the bytes grows as the width alone
-    assert throughput(trials, 2048, spec) == pytest.approx(2048 / 4 * share)  # 512 a second there
+    assert worker_throughput(trials, 2048, spec) == pytest.approx(
+        2048 / 4 * share
+    )  # 512 a second there
     assert (
-        throughput(trials, 2048) == (2048 + 512) / 2
+        worker_throughput(trials, 2048) == (2048 + 512) / 2
     )  # of all that were timed at the largest batch

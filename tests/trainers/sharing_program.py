@@ -16,7 +16,7 @@ from trainers import TrainingJob
 from trainers.begin import begin_training
 from trainers.distributed import connect
 from trainers.loop import checkpoint as checkpoints
-from trainers.loop.restarts import resume
+from trainers.loop.restarts import resume_from_checkpoint
 from trainers.optimizers import muon, soap
 
 SHARED_FROM = {"shared": (26, 50), "each": (10**9, 10**9)}
@@ -39,7 +39,9 @@ if __name__ == "__main__":
         for path in sorted(folder.glob("*.json")):
             training = begin_training(TrainingJob.load(path), communicator)
             for start in sys.argv[5:]:
-                resume(training, communicator, folder / f"{path.stem}.{start}.{way}.pt")
+                resume_from_checkpoint(
+                    training, communicator, folder / f"{path.stem}.{start}.{way}.pt"
+                )
             for _ in range(int(advances)):
                 training.advance()
             before = tensors(training.state_dict()["optimizer"])

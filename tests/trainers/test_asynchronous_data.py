@@ -9,8 +9,8 @@ import pytest
 from search_spaces.settings import TrainingSettings
 from trainers import Target, TrainingJob
 from trainers.asynchronous import training as asynchronous
-from trainers.asynchronous.messages import Setup
-from trainers.asynchronous.setup import build
+from trainers.asynchronous.messages import ActorSetup
+from trainers.asynchronous.setup import build_parts
 from trainers.begin import begin_training
 from trainers.distributed.single import SingleProcess
 from trainers.workloads import load_workload
@@ -24,13 +24,13 @@ def test_replicas_open_the_staged_folder(tmp_path, monkeypatch: pytest.MonkeyPat
     shared, staged = tmp_path / "shared", tmp_path / "staged"
     for folder in (shared, staged):
         folder.mkdir()
-    setups: list[Setup] = []
+    setups: list[ActorSetup] = []
 
-    def actors(setup: Setup, timeout_seconds: float) -> Any:
+    def actors(setup: ActorSetup, timeout_seconds: float) -> Any:
         setups.append(setup)
         raise StoppedError
 
-    monkeypatch.setattr(asynchronous, "Actors", actors)
+    monkeypatch.setattr(asynchronous, "AsynchronousActors", actors)
     job = TrainingJob(
         workload="tests.trainers.racing_workload:Racing",
         data={"folder": str(shared)},
@@ -46,4 +46,4 @@ def test_replicas_open_the_staged_folder(tmp_path, monkeypatch: pytest.MonkeyPat
         training.advance()
     (setup,) = setups
     assert setup.job == {**job.to_dict(), "data": {"folder": str(staged)}}
-    assert build(setup, number=0).workload.folder == staged
+    assert build_parts(setup, number=0).workload.folder == staged

@@ -10,8 +10,15 @@ import torch
 
 from search_spaces.settings import TrainingSettings
 from trainers import Target, TrainingJob
-from trainers.asynchronous.clocks import Clocks, share
-from trainers.asynchronous.messages import Epoch, Push, Setup, copy_into, pack, unpack
+from trainers.asynchronous.clocks import WorkerClocks, worker_share
+from trainers.asynchronous.messages import (
+    ActorSetup,
+    EpochUpdates,
+    GradientPush,
+    copy_into,
+    pack_tensors,
+    unpack_tensors,
+)
 from trainers.asynchronous.server import ParameterServer
 
 
@@ -19,7 +26,7 @@ from trainers.asynchronous.server import ParameterServer
     ("first", "last", "workers"), [(0, 10, 3), (7, 8, 4), (5, 29, 4), (3, 9, 1)]
 )
 def test_shares_are_disjoint_even_and_complete(first, last, workers):
-    shares = [share(first, last, worker, workers) for worker in range(workers)]
+    shares = [worker_share(first, last, worker, workers) for worker in range(workers)]
     assert sorted(itertools.chain(*shares)) == list(range(first, last))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     assert all(step % workers == worker for worker, steps in enumerate(shares) for step in steps)
@@ -37,7 +44,7 @@ def test_shares_are_disjoint_even_and_complete(first, last, workers):
     ],
 )
 def test_an_epoch_ends_with_the_quorum(shares, quorum, needed):
-    clocks = Clocks(shares, None, quorum)
+    clocks = WorkerClocks(shares, None, quorum)
     for finished, (worker, count) in enumerate(
         (each for each in enumerate(shares) if each[1]), start=1
     ):
@@ -55,7 +62,7 @@ def test_a_bound_holds_in_every_race_and_nobody_is_stuck(bound):
     generator, workers, count = random.Random(bound), 4, 30
     largest_age = largest_lead = 0
     for _ in range(20):
-        clocks, version = Clocks([count] * workers, bound, 1.0), 0
+        clocks, version = WorkerClocks([count] * workers, bound, 1.0), 0
         taken, done = {}, [0] * workers
         while not clocks.over:
             ready = [
@@ -89,7 +96,7 @@ def test_a_bound_holds_in_every_race_and_nobody_is_stuck(bound):
 
 
 def test_without_a_bound_a_fast_worker_runs_away():
-    clocks = Clocks([50, 50], None, 0.5)
+    clocks = WorkerClocks([50, 50], None, 0.5)
     while not clocks.over:
         clocks.begin(1)
         clocks.end(1, 0)
@@ -104,12 +111,12 @@ def test_tensors_of_every_type_survive_the_journey():
         torch.arange(5),
         torch.randn(2, 3).t(),
     ]
-    for sent, received in zip(tensors, unpack(pack(tensors), tensors), strict=True):
+    for sent, received in zip(tensors, unpack_tensors(pack_tensors(tensors), tensors), strict=True):
         assert received.dtype == sent.dtype and torch.equal(received, sent)
-    halves = unpack(pack(tensors[:1], torch.float16), tensors[:1], torch.float16)
+    halves = unpack_tensors(pack_tensors(tensors[:1], torch.float16), tensors[:1], torch.float16)
     assert torch.equal(halves[0], tensors[0].half().float())
     copies = [torch.zeros_like(tensor) for tensor in tensors]
-    copy_into(copies, pack(tensors))
+    copy_into(copies, pack_tensors(tensors))
     assert all(map(torch.equal, copies, tensors))
 
 
@@ -127,7 +134,7 @@ def server(tmp_path, workers, **settings):
         settings=TrainingSettings(learning_rate=RATE, momentum=0.5, weight_decay=0.0, **settings),
     )
     return ParameterServer(
-        Setup(
+        ActorSetup(
             job.to_dict(),
             workers,
             threads=1,
@@ -138,18 +145,18 @@ def server(tmp_path, workers, **settings):
 
 def gradient(worker, taken, value, epoch=0):
     ones = [torch.full((1, 4), value), torch.full((1,), value)]
-    return Push(epoch, worker, taken.version, value, pack(ones), [], None)
+    return GradientPush(epoch, worker, taken.version, value, pack_tensors(ones), [], None)
 
 
 def values(weights):
     like = [torch.zeros(1, 4), torch.zeros(1)]
-    return torch.cat([tensor.flatten() for tensor in unpack(weights.parameters, like)])
+    return torch.cat([tensor.flatten() for tensor in unpack_tensors(weights.parameters, like)])
 
 
 def test_the_server_applies_each_gradient_as_it_comes_and_counts_its_age(tmp_path):
     async def race():
         at = server(tmp_path, 3, update_mode="asynchronous", epoch_quorum=1.0)
-        await at.begin(Epoch(0, 0, 6))
+        await at.begin(EpochUpdates(0, 0, 6))
         taken = [await at.pull(0, worker) for worker in range(3)]
         start = values(taken[0])
         for worker, value in ((2, 1.0), (0, 2.0)):
@@ -172,14 +179,14 @@ def test_the_server_applies_each_gradient_as_it_comes_and_counts_its_age(tmp_pat
 def test_what_comes_after_the_quorum_is_not_applied(tmp_path):
     async def race():
         at = server(tmp_path, 4, update_mode="asynchronous")
-        await at.begin(Epoch(0, 0, 4))
+        await at.begin(EpochUpdates(0, 0, 4))
         taken = [await at.pull(0, worker) for worker in range(4)]
         answers = [await at.push(gradient(worker, taken[worker], 1.0)) for worker in range(3)]
         assert answers == [True, True, False]
         before = values(await at.weights())
         assert not await at.push(gradient(3, taken[3], 100.0))
         assert await at.pull(0, 3) is None
-        await at.begin(Epoch(1, 4, 8))
+        await at.begin(EpochUpdates(1, 4, 8))
         assert not await at.push(gradient(3, taken[3], 100.0))
         assert torch.equal(values(await at.weights()), before)
         assert await at.pull(1, 3) is not None
@@ -190,7 +197,7 @@ def test_what_comes_after_the_quorum_is_not_applied(tmp_path):
 def test_a_replica_ahead_of_its_bound_waits_for_the_slowest(tmp_path):
     async def race():
         at = server(tmp_path, 2, update_mode="stale_synchronous", staleness_bound=1)
-        await at.begin(Epoch(0, 0, 10))
+        await at.begin(EpochUpdates(0, 0, 10))
         slow = await at.pull(0, 1)
         for _ in range(2):
             assert await at.push(gradient(0, await at.pull(0, 0), 1.0))
@@ -206,9 +213,9 @@ def test_a_replica_ahead_of_its_bound_waits_for_the_slowest(tmp_path):
 def test_an_overflowed_gradient_counts_and_moves_nothing(tmp_path):
     async def race():
         at = server(tmp_path, 1, update_mode="asynchronous")
-        await at.begin(Epoch(0, 0, 1))
+        await at.begin(EpochUpdates(0, 0, 1))
         taken = await at.pull(0, 0)
-        await at.push(Push(0, 0, 0, 1.0, None, [], None))
+        await at.push(GradientPush(0, 0, 0, 1.0, None, [], None))
         result = await asyncio.wait_for(at.result(), 5)
         assert result.staleness.updates == 1 and torch.equal(
             values(await at.weights()), values(taken)

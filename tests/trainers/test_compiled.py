@@ -8,8 +8,8 @@ from tests.trainers.small_network import Small
 from trainers import JobError, Target, TrainingJob
 from trainers.distributed.single import SingleProcess
 from trainers.fused import FusedTrainings
-from trainers.loop.compiled import compiled, wanted_compiler
-from trainers.loop.synchronous import Training
+from trainers.loop.compiled import compiled_model, wanted_compiler
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.workloads.resnet.task import ResNetWorkload
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ def training(workload=Small, **settings):
         epochs=2.0,
         evaluations_per_epoch=1437 / 64 / 6,
     )
-    return Training(job, SingleProcess(torch.device("cpu")), workload=workload(job.data))
+    return SynchronousTraining(job, SingleProcess(torch.device("cpu")), workload=workload(job.data))
 
 
 @pytest.fixture
@@ -102,10 +102,10 @@ def test_inductor_trains_as_no_compiler_does(monkeypatch, counted):
 def test_where_a_compiler_is_missing_that_is_told(monkeypatch):
     monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("no-such-compiler",))
     with pytest.raises(JobError, match=r"C\+\+ compiler .* leave out --compile"):
-        compiled(torch.nn.Linear(1, 1), torch.device("cpu"), "inductor")
+        compiled_model(torch.nn.Linear(1, 1), torch.device("cpu"), "inductor")
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
     with pytest.raises(JobError, match="Triton for cuda"):
-        compiled(torch.nn.Linear(1, 1), torch.device("cuda"), "inductor")
+        compiled_model(torch.nn.Linear(1, 1), torch.device("cuda"), "inductor")
 
 
 def test_a_compiler_that_there_is_not_is_refused(monkeypatch):

@@ -16,8 +16,8 @@ from trainers import Target, TrainingJob, WorkloadError
 from trainers.begin import begin_training
 from trainers.cost import workload_cost
 from trainers.distributed.single import SingleProcess
-from trainers.loop.replica import Replica, evaluate
-from trainers.loop.synchronous import Training
+from trainers.loop.replica import Replica, evaluate_replica
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.workloads import Workload, workload_class
 
 BINS = 4096
@@ -127,8 +127,8 @@ def test_pooled_metrics_are_those_of_scikit_learn_on_any_number_of_workers(size)
         with suppress(
             ZeroDivisionError
         ):  # of the first shares alone there may be nothing to divide by
-            evaluate(replica, Shares(rank, size, sums), 8)
-    found = evaluate(replica, Shares(size - 1, size, sums), 8)
+            evaluate_replica(replica, Shares(rank, size, sums), 8)
+    found = evaluate_replica(replica, Shares(size - 1, size, sums), 8)
     wanted = expected(workload, replica.model)
     for name, value in wanted.items():
         assert found[name] == pytest.approx(value, abs=1e-3 if name == "auc" else 1e-6), name
@@ -152,7 +152,7 @@ def test_a_training_reaches_a_target_of_pooled_metrics():
         epochs=20,
     )
     training = begin_training(job, workload=workload)
-    assert isinstance(training, Training)
+    assert isinstance(training, SynchronousTraining)
     points = []
     while not training.finished:
         points.append(training.advance())
@@ -166,7 +166,7 @@ def test_a_metric_that_is_not_made_is_told():
     workload.metrics_from = lambda counts, samples: {"loss": 0.0}
     replica = Replica(workload, TrainingSettings(), 0, torch.device("cpu"))
     with pytest.raises(WorkloadError, match="must return every metric, but lacks iou, f1, auc"):
-        evaluate(replica, SingleProcess(), None)
+        evaluate_replica(replica, SingleProcess(), None)
 
 
 def test_a_workload_must_say_how_it_is_evaluated(tmp_path):

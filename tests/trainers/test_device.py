@@ -16,15 +16,15 @@ from trainers.distributed import device as device_module
 from trainers.distributed.device import (
     DEVICE_VARIABLE,
     choose_device,
-    claim,
-    configure,
+    claim_gpu,
+    configure_gpu,
     cores_near,
     stay_near,
     wanted_device,
 )
 from trainers.distributed.horovod import check_carries
 from trainers.errors import CommunicationError, DeviceError
-from trainers.numerics.precision import computing
+from trainers.numerics.precision import precision_context
 from trainers.numerics.threads import place_on_node
 
 CUDA = torch.device("cuda", 0)
@@ -36,7 +36,7 @@ def with_gpus(monkeypatch):
     current = []
 
     def see(count):
-        monkeypatch.setattr(device_module, "gpus", lambda: count)
+        monkeypatch.setattr(device_module, "gpu_count", lambda: count)
         monkeypatch.setattr(torch.cuda, "set_device", current.append)
         monkeypatch.setattr(
             torch.cuda,
@@ -54,7 +54,7 @@ def with_gpus(monkeypatch):
 
 
 def test_without_a_gpu_the_processor_is_taken_and_cuda_is_refused(monkeypatch):
-    monkeypatch.setattr(device_module, "gpus", lambda: 0)
+    monkeypatch.setattr(device_module, "gpu_count", lambda: 0)
     assert choose_device().type == choose_device(3, 8).type == "cpu"
     with pytest.raises(DeviceError, match=r"--device cuda needs a GPU .* use --device cpu"):
         choose_device(wanted="cuda")
@@ -80,15 +80,15 @@ def test_a_worker_that_sees_one_gpu_was_given_it_and_two_that_see_the_same_are_r
     with_gpus(1)
     assert choose_device(5, 8) == CUDA
     store = HashStore()
-    claim(store, torch.device("cpu"), 0)
-    claim(store, torch.device("cpu"), 1)  # workers on the processor share it
-    claim(store, CUDA, 2)
-    claim(store, CUDA, 2)
+    claim_gpu(store, torch.device("cpu"), 0)
+    claim_gpu(store, torch.device("cpu"), 1)  # workers on the processor share it
+    claim_gpu(store, CUDA, 2)
+    claim_gpu(store, CUDA, 2)
     with pytest.raises(
         DeviceError, match=r"there are 1 for workers 2 and 7, which were assigned the same"
     ):
-        claim(store, CUDA, 7)
-    claim(store, torch.device("cuda", 1), 7)
+        claim_gpu(store, CUDA, 7)
+    claim_gpu(store, torch.device("cuda", 1), 7)
 
 
 def test_the_environment_stands_for_an_option_that_is_not_given(monkeypatch):
@@ -96,7 +96,7 @@ def test_the_environment_stands_for_an_option_that_is_not_given(monkeypatch):
     assert wanted_device() == "auto" and wanted_device("cpu") == "cpu"
     monkeypatch.setenv(DEVICE_VARIABLE, "cuda")
     assert wanted_device() == "cuda" and wanted_device("cpu") == "cpu"
-    monkeypatch.setattr(device_module, "gpus", lambda: 0)
+    monkeypatch.setattr(device_module, "gpu_count", lambda: 0)
     assert connect("single", device="cpu").device.type == "cpu"
     with pytest.raises(DeviceError, match="--device cuda needs a GPU"):
         connect("single")
@@ -119,19 +119,19 @@ def kept_backends():
 
 def test_fp32_is_fp32_and_tf32_is_asked_for(kept_backends):
     for precision, kind in (("fp32", "ieee"), ("tf32", "tf32"), ("bf16", "ieee")):
-        configure(CUDA, precision)
+        configure_gpu(CUDA, precision)
         assert [one.fp32_precision for one in kept_backends] == [kind] * 3
         assert torch.backends.cudnn.benchmark
     torch.use_deterministic_algorithms(True)
-    configure(CUDA, "tf32")
+    configure_gpu(CUDA, "tf32")
     assert not torch.backends.cudnn.benchmark
-    configure(torch.device("cpu"), "fp32")
+    configure_gpu(torch.device("cpu"), "fp32")
     assert [one.fp32_precision for one in kept_backends] == ["tf32"] * 3  # nothing was changed
 
 
 def test_tf32_is_a_precision_whose_weights_are_fp32():
     settings = TrainingSettings(precision="tf32")
-    with computing(settings, torch.device("cpu")):
+    with precision_context(settings, torch.device("cpu")):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
     with pytest.raises(
         SettingError, match="needs a precision of bf16 or fp16, but got precision 'tf32'"

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from torch.distributed import HashStore
 
-from trainers.distributed.rendezvous import rendezvous
+from trainers.distributed.rendezvous import rendezvous_store
 from trainers.errors import CommunicationError
 
 pytestmark = pytest.mark.processes
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.processes
 def together(store, ranks, size, seconds=20.0):
     def one(rank):
         try:
-            return rendezvous(store, rank, size, seconds)
+            return rendezvous_store(store, rank, size, seconds)
         except CommunicationError as error:
             return str(error)
 

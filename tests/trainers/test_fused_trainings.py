@@ -14,7 +14,7 @@ from trainers.distributed.single import SingleProcess
 from trainers.errors import JobError
 from trainers.fused import FusedTrainings, fusion_key
 from trainers.loop import checkpoint as checkpoints
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 
 pytestmark = pytest.mark.medium
 
@@ -73,7 +73,7 @@ def job(optimizer, number, *, epochs=2.0, rate=None, **changes):
 
 
 def training(task, workload):
-    return Training(task, SingleProcess(torch.device("cpu")), workload=workload)
+    return SynchronousTraining(task, SingleProcess(torch.device("cpu")), workload=workload)
 
 
 def alone(task, workload, evaluations):

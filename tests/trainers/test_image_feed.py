@@ -18,7 +18,7 @@ from trainers import DataError, Target, TrainingJob
 from trainers.distributed.single import SingleProcess
 from trainers.feed.crops import (
     UNIFORMS,
-    Crop,
+    ImageCrop,
     centre_crop,
     decode_crop,
     largest_reduction,
@@ -26,11 +26,15 @@ from trainers.feed.crops import (
 )
 from trainers.feed.decoders import DECODERS, REDUCTIONS, open_decoder
 from trainers.feed.pool import DecodingPool
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.numerics import threads as shares
 from trainers.numerics.random_numbers import sample_uniforms
 from trainers.workloads.host_work import host_seconds_per_sample
-from trainers.workloads.resnet.image_reader import IMAGENET_DEVIATION, IMAGENET_MEAN, normalized
+from trainers.workloads.resnet.image_reader import (
+    IMAGENET_DEVIATION,
+    IMAGENET_MEAN,
+    normalize_images,
+)
 from trainers.workloads.resnet.task import ResNetWorkload
 
 pytestmark = pytest.mark.medium
@@ -117,8 +121,8 @@ def test_where_no_try_fits_the_crop_is_the_largest_one_in_the_middle(size, expec
 
 
 def test_the_centre_is_224_of_256_of_the_shorter_side():
-    assert centre_crop(256, 512) == Crop(16, 144, 224, 224)
-    assert centre_crop(40, 24, 1.0) == Crop(8, 0, 24, 24)
+    assert centre_crop(256, 512) == ImageCrop(16, 144, 224, 224)
+    assert centre_crop(40, 24, 1.0) == ImageCrop(8, 0, 24, 24)
 
 
 def test_a_reduced_decoding_never_leaves_fewer_pixels_than_the_output():
@@ -222,7 +226,9 @@ def test_a_file_that_lost_its_end_is_found_though_the_crop_lies_above():
             open_decoder(name).pixels(content[: len(content) * 3 // 4], 1, 10)
 
 
-@pytest.mark.parametrize("crop", [Crop(31, 7, 150, 130), Crop(0, 0, 72, 72), Crop(3, 2, 40, 50)])
+@pytest.mark.parametrize(
+    "crop", [ImageCrop(31, 7, 150, 130), ImageCrop(0, 0, 72, 72), ImageCrop(3, 2, 40, 50)]
+)
 def test_a_crop_is_scaled_as_by_pillow(crop):
     decoder = open_decoder("pillow")
     pixels = scene(np.random.default_rng(4), 200, 150)
@@ -269,8 +275,8 @@ def test_bytes_normalized_on_the_device_equal_floats_normalized_before(tmp_path)
 
 def test_normalization_keeps_the_layout():
     images = torch.randint(0, 256, (3, 3, 8, 6), dtype=torch.uint8)
-    plain = normalized(images, IMAGENET_MEAN, IMAGENET_DEVIATION)
-    last = normalized(
+    plain = normalize_images(images, IMAGENET_MEAN, IMAGENET_DEVIATION)
+    last = normalize_images(
         images.to(memory_format=torch.channels_last), IMAGENET_MEAN, IMAGENET_DEVIATION
     )
     assert plain.is_contiguous() and last.is_contiguous(memory_format=torch.channels_last)
@@ -289,10 +295,10 @@ def test_the_weights_do_not_depend_on_the_number_of_decoding_threads(tmp_path, s
             "model": "resnet8",
             "decoding_threads": threads,
         }
-        training = Training(job(options), SingleProcess(CPU))
+        training = SynchronousTraining(job(options), SingleProcess(CPU))
         training.advance()
         checkpoint = training.state_dict()
-        resumed = Training(job({**options, "decoding_threads": 4}), SingleProcess(CPU))
+        resumed = SynchronousTraining(job({**options, "decoding_threads": 4}), SingleProcess(CPU))
         resumed.load_state_dict(checkpoint)  # the threads may be others when a training goes on
         while not resumed.finished:
             resumed.advance()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpo.cli.commands.options import print_json
-from hpo.service.reply import reply
+from hpo.service.reply import json_reply
 from trainers.json_text import json_bytes, json_text
 from trainers.report import ConvergencePoint, ReportFile, TrainingOutcome, read_outcome
 
@@ -90,7 +90,7 @@ def test_command_line_service_and_reports_write_none(capsys, tmp_path):
     print_json(document)
     assert (
         strictly(capsys.readouterr().out)
-        == strictly(reply(document).body)
+        == strictly(json_reply(document).body)
         == {"epochs": None, "rows": [None]}
     )
     report = ReportFile(tmp_path / "report.jsonl")

@@ -15,7 +15,7 @@ from trainers.begin import train
 from trainers.distributed.sampling import SampleStream
 from trainers.distributed.single import SingleProcess
 from trainers.loop import checkpoint as checkpoints
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.schedules.noise_scale import (
     MEASURED_EVERY,
     SMOOTHING,
@@ -47,7 +47,7 @@ def job(settings=None, **changes):
 
 
 def advance(task):
-    training = Training(task, SingleProcess(torch.device("cpu")))
+    training = SynchronousTraining(task, SingleProcess(torch.device("cpu")))
     return training, training.advance()
 
 

@@ -6,29 +6,29 @@ import pytest
 from benchmarks.random_problem import random_problem
 from trainers import JobError
 from trainers.workloads.noisy_quadratic.dynamics import (
-    apply,
+    apply_map,
+    initial_moments,
     make_update,
     many_steps,
+    next_moments,
     squares_without_momentum,
     stability_limit,
-    start,
-    stationary,
-    step,
+    stationary_moments,
 )
 from trainers.workloads.noisy_quadratic.optimum import (
     critical_batch_size,
     epochs_to_target,
     fewest_samples,
     fewest_steps,
-    optimum,
+    quadratic_optimum,
 )
-from trainers.workloads.noisy_quadratic.problem import Problem
+from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 from trainers.workloads.noisy_quadratic.steps import steps_to_target
 from trainers.workloads.noisy_quadratic.trajectories import SampledWeights
 
 pytestmark = pytest.mark.slow
 
-PROBLEM = Problem(modes=60, noise_scale=5.0, train_samples=1024)
+PROBLEM = QuadraticProblem(modes=60, noise_scale=5.0, train_samples=1024)
 TARGET = 0.08
 MOMENTA = [0.0, 0.5, 0.9]
 
@@ -44,7 +44,7 @@ def update(problem=PROBLEM, **settings):
 def stepped(change, steps, problem=PROBLEM):
     """The moments before each of ``steps`` updates, and after the last, by the recursion."""
     moments = [
-        start(
+        initial_moments(
             np.broadcast_to(
                 problem.initial_squares,
                 np.broadcast_shapes(change.learning_rate.shape, problem.initial_squares.shape),
@@ -52,7 +52,7 @@ def stepped(change, steps, problem=PROBLEM):
         )
     ]
     for _ in range(steps):
-        moments.append(step(moments[-1], change))
+        moments.append(next_moments(moments[-1], change))
     return moments
 
 
@@ -63,7 +63,7 @@ def first_passage(problem, target, steps, **settings):
     found = np.full(moments.shape[1], np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
         for number in range(1, steps + 1):
-            moments = step(moments, change)
+            moments = next_moments(moments, change)
             found[np.isinf(found) & (problem.loss(moments[0]) <= target)] = number
     return found
 
@@ -71,7 +71,7 @@ def first_passage(problem, target, steps, **settings):
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_the_recursion_is_the_mean_over_many_sampled_trainings(momentum, nesterov):
-    problem = Problem(modes=4, noise_scale=2.0)
+    problem = QuadraticProblem(modes=4, noise_scale=2.0)
     change = update(
         problem, momentum=momentum, nesterov=nesterov, learning_rate=0.3, global_batch_size=4
     )
@@ -103,7 +103,7 @@ def test_pytorch_and_the_recursion_take_the_same_steps():
         optimizer = torch.optim.SGD(
             [theta], lr=0.3, momentum=momentum, nesterov=nesterov, weight_decay=0.1
         )
-        one = Problem(modes=1, noise_scale=0.0)
+        one = QuadraticProblem(modes=1, noise_scale=0.0)
         change = update(
             one, momentum=momentum, nesterov=nesterov, weight_decay=0.1, learning_rate=0.3
         )
@@ -133,7 +133,7 @@ def test_the_closed_form_without_momentum_is_the_recursion(preconditioning):
 def test_many_steps_are_that_many_steps(momentum):
     change = update(momentum=momentum)
     moments = stepped(change, 37)
-    after, total = apply(many_steps(change, 37), moments[0])
+    after, total = apply_map(many_steps(change, 37), moments[0])
     assert after == pytest.approx(moments[-1])
     assert total == pytest.approx(sum(each[0] for each in moments[:-1]))
 
@@ -141,9 +141,11 @@ def test_many_steps_are_that_many_steps(momentum):
 @pytest.mark.parametrize("momentum", MOMENTA)
 def test_the_stationary_moments_stay_and_draw_the_others_to_them(momentum):
     change = update(momentum=momentum, learning_rate=1.0)
-    assert step(stationary(change), change) == pytest.approx(stationary(change))
-    after, _ = apply(many_steps(change, 20_000), start(PROBLEM.initial_squares))
-    assert after == pytest.approx(stationary(change))
+    assert next_moments(stationary_moments(change), change) == pytest.approx(
+        stationary_moments(change)
+    )
+    after, _ = apply_map(many_steps(change, 20_000), initial_moments(PROBLEM.initial_squares))
+    assert after == pytest.approx(stationary_moments(change))
 
 
 @pytest.mark.parametrize("preconditioning", [0.0, 0.5, 1.0])
@@ -165,7 +167,9 @@ def test_the_moments_blow_up_beyond_the_stability_limit_and_not_before(
             preconditioning=preconditioning,
         )
         with np.errstate(over="ignore", invalid="ignore"):
-            after, _ = apply(many_steps(change, 100_000), start(PROBLEM.initial_squares))
+            after, _ = apply_map(
+                many_steps(change, 100_000), initial_moments(PROBLEM.initial_squares)
+            )
         assert bool(after[0].max() < 1e6) == stable
 
 
@@ -211,14 +215,14 @@ def test_a_target_below_the_noise_floor_is_never_reached():
 
 @pytest.mark.parametrize("momentum", MOMENTA)
 def test_an_infinite_batch_has_no_noise(momentum):
-    silent = Problem(modes=60, noise_scale=0.0)
+    silent = QuadraticProblem(modes=60, noise_scale=0.0)
     for rate in (0.1, 0.5, 1.5):
         expected = first_passage(silent, TARGET, 2000, learning_rate=[rate], momentum=momentum)
         steps = steps_to_target(
             PROBLEM, TARGET, learning_rate=rate, global_batch_size=math.inf, momentum=momentum
         )
         assert steps == expected[0] < np.inf
-    huge = optimum(PROBLEM, TARGET, 2.0**40, momentum=momentum)
+    huge = quadratic_optimum(PROBLEM, TARGET, 2.0**40, momentum=momentum)
     assert fewest_steps(PROBLEM, TARGET, momentum=momentum) == huge.steps
 
 
@@ -226,7 +230,7 @@ def test_an_infinite_batch_has_no_noise(momentum):
 def test_small_batches_scale_perfectly_whatever_the_momentum(momentum):
     samples = fewest_samples(PROBLEM, TARGET)
     for batch in (2.0**-6, 2.0**-4):
-        best = optimum(PROBLEM, TARGET, batch, momentum=momentum)
+        best = quadratic_optimum(PROBLEM, TARGET, batch, momentum=momentum)
         assert best.steps * batch == pytest.approx(samples, rel=2e-3)
     # at a small rate, settings that share lr / B share their epochs
     rates = 1e-3 * 2.0 ** np.arange(4) * (1 - momentum)
@@ -246,7 +250,9 @@ def test_the_best_settings_need_fewer_steps_and_larger_rates_at_larger_batches(
     momentum, preconditioning
 ):
     found = [
-        optimum(PROBLEM, TARGET, 4.0**power, momentum=momentum, preconditioning=preconditioning)
+        quadratic_optimum(
+            PROBLEM, TARGET, 4.0**power, momentum=momentum, preconditioning=preconditioning
+        )
         for power in range(0, 11)
     ]
     steps, rates = [each.steps for each in found], [each.learning_rate for each in found]
@@ -259,7 +265,7 @@ def test_the_best_settings_need_fewer_steps_and_larger_rates_at_larger_batches(
 @pytest.mark.parametrize("momentum", MOMENTA)
 @pytest.mark.parametrize("batch", [4, 64, 2**20])
 def test_the_optimum_beats_every_rate_of_a_fine_grid(momentum, batch):
-    best = optimum(PROBLEM, TARGET, batch, momentum=momentum)
+    best = quadratic_optimum(PROBLEM, TARGET, batch, momentum=momentum)
     rates = np.geomspace(1e-5, float(stability_limit(PROBLEM.curvature, momentum=momentum)), 3000)
     steps = steps_to_target(
         PROBLEM, TARGET, learning_rate=rates, global_batch_size=batch, momentum=momentum
@@ -278,9 +284,9 @@ def test_the_optimum_beats_every_rate_of_a_fine_grid(momentum, batch):
 
 
 def test_the_best_momentum_is_no_worse_than_any():
-    best = optimum(PROBLEM, TARGET, 2.0**20, momentum=None)
+    best = quadratic_optimum(PROBLEM, TARGET, 2.0**20, momentum=None)
     fixed = [
-        optimum(PROBLEM, TARGET, 2.0**20, momentum=momentum).steps
+        quadratic_optimum(PROBLEM, TARGET, 2.0**20, momentum=momentum).steps
         for momentum in np.arange(0, 1, 0.1)
     ]
     assert best.steps <= min(fixed) < fixed[0] and 0 < best.momentum < 0.99
@@ -289,13 +295,16 @@ def test_the_best_momentum_is_no_worse_than_any():
 def test_the_critical_batch_size_is_where_the_limits_meet_and_moves_with_the_noise():
     critical = critical_batch_size(PROBLEM, TARGET)
     assert critical == fewest_samples(PROBLEM, TARGET) / fewest_steps(PROBLEM, TARGET)
-    best = optimum(PROBLEM, TARGET, critical)
+    best = quadratic_optimum(PROBLEM, TARGET, critical)
     assert (
         1.2 < best.steps / fewest_steps(PROBLEM, TARGET) < 2.5
     )  # a hyperbola's would be exactly 2
-    noisier = Problem(modes=60, noise_scale=15.0, train_samples=1024)
+    noisier = QuadraticProblem(modes=60, noise_scale=15.0, train_samples=1024)
     assert critical_batch_size(noisier, TARGET) == pytest.approx(3 * critical)
-    assert optimum(noisier, TARGET, 192).steps == optimum(PROBLEM, TARGET, 64).steps
+    assert (
+        quadratic_optimum(noisier, TARGET, 192).steps
+        == quadratic_optimum(PROBLEM, TARGET, 64).steps
+    )
 
 
 def test_momentum_and_preconditioning_extend_perfect_scaling():
@@ -306,7 +315,7 @@ def test_momentum_and_preconditioning_extend_perfect_scaling():
 
 @pytest.mark.parametrize("target", [0.0, -1.0, 5.0, math.nan])
 def test_a_target_that_makes_no_sense_is_refused(target):
-    for search in (fewest_samples, fewest_steps, lambda *given: optimum(*given, 16)):
+    for search in (fewest_samples, fewest_steps, lambda *given: quadratic_optimum(*given, 16)):
         with pytest.raises(
             JobError, match=r"target_loss must be above 0.*below the initial loss 2\.34"
         ):

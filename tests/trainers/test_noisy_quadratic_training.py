@@ -12,13 +12,13 @@ from trainers.__main__ import main
 from trainers.begin import begin_training, train
 from trainers.distributed.single import SingleProcess
 from trainers.loop import checkpoint as checkpoints
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.report import read_outcome, read_points
 from trainers.schedules.learning_rate import learning_rate
 from trainers.workloads import load_workload, metrics_of
-from trainers.workloads.noisy_quadratic.dynamics import make_update, start, step
-from trainers.workloads.noisy_quadratic.optimum import optimum
-from trainers.workloads.noisy_quadratic.problem import Problem
+from trainers.workloads.noisy_quadratic.dynamics import initial_moments, make_update, next_moments
+from trainers.workloads.noisy_quadratic.optimum import quadratic_optimum
+from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 from trainers.workloads.noisy_quadratic.task import SimulatedTraining
 
 DATA = {"modes": 50, "noise_scale": 2.0, "train_samples": 512}
@@ -62,11 +62,11 @@ def finish(training):
 def test_a_training_follows_the_recursion_at_the_scheduled_rates(settings):
     task = job(settings=settings, epochs=4, target=Target("loss", 1e-9, higher_is_better=False))
     points = finish(begin_training(task))
-    problem, given = Problem.from_data(DATA), task.settings
-    moments, losses, rates = start(problem.initial_squares), [problem.initial_loss], []
+    problem, given = QuadraticProblem.from_data(DATA), task.settings
+    moments, losses, rates = initial_moments(problem.initial_squares), [problem.initial_loss], []
     for number in range(128):
         rates.append(learning_rate(given, number * 16 / 512, 4))
-        moments = step(
+        moments = next_moments(
             moments,
             make_update(
                 problem.curvature,
@@ -90,8 +90,8 @@ def test_a_training_follows_the_recursion_at_the_scheduled_rates(settings):
 
 
 def test_a_training_at_the_best_settings_takes_the_epochs_of_the_truth():
-    problem = Problem.from_data(DATA)
-    best = optimum(problem, 0.1, 128)
+    problem = QuadraticProblem.from_data(DATA)
+    best = quadratic_optimum(problem, 0.1, 128)
     task = job(
         settings={"learning_rate": best.learning_rate},
         global_batch_size=128,
@@ -124,7 +124,7 @@ def test_the_ends_are_those_of_any_training():
     points = finish(diverging)
     assert (
         diverging.outcome.state == "diverged"
-        and points[-1].train_loss > 3 * Problem.from_data(DATA).initial_loss
+        and points[-1].train_loss > 3 * QuadraticProblem.from_data(DATA).initial_loss
     )
     assert "3 times the first update's 2.25" in diverging.outcome.reason
     exploding = begin_training(job(settings={"learning_rate": 1e300}))
@@ -157,7 +157,7 @@ def test_seeds_scatter_only_where_weights_are_sampled_and_their_mean_is_the_expe
 
 def test_the_noise_scale_is_that_of_the_gradient():
     point = begin_training(job(settings={"learning_rate": 1e-12})).advance()
-    h = Problem.from_data(DATA).curvature
+    h = QuadraticProblem.from_data(DATA).curvature
     assert point.gradient_noise_scale == pytest.approx(2.0 * h.sum() / (h**2).sum())
 
 
@@ -233,15 +233,15 @@ def test_a_data_option_that_makes_no_sense_is_named(data, message):
 
 
 def test_options_make_a_round_trip():
-    problem = Problem(modes=7, curvature_exponent=0.5, noise_scale=3.0, train_samples=99)
-    assert Problem.from_data(problem.to_data()) == problem
+    problem = QuadraticProblem(modes=7, curvature_exponent=0.5, noise_scale=3.0, train_samples=99)
+    assert QuadraticProblem.from_data(problem.to_data()) == problem
     assert metrics_of("noisy_quadratic") == {"loss": False}
     assert problem.curvature[3] == 0.5 and problem.noise[3] == 1.5
 
 
 def test_the_loop_of_pytorch_says_that_it_is_not_for_this():
     with pytest.raises(WorkloadError, match=r"its own training loop.*begin_training"):
-        Training(job(), SingleProcess())
+        SynchronousTraining(job(), SingleProcess())
 
 
 def test_a_training_loads_no_torch(tmp_path):

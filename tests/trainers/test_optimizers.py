@@ -14,7 +14,7 @@ from search_spaces.techniques import OPTIMIZERS
 from tests.trainers.optimizer_rules import ADAPTED, CASES
 from trainers.optimizers import make_optimizer
 from trainers.optimizers.rmsprop_warmup import sgd_share
-from trainers.optimizers.shampoo import Factors
+from trainers.optimizers.shampoo import KroneckerFactors
 
 STEPS = 50
 
@@ -293,7 +293,7 @@ def test_shampoos_roots_wait_for_an_update_that_is_done(on_cpu, monkeypatch):
     steps, moved = [], parameters()
     taken: set[int] = set()
     settings = TrainingSettings(optimizer="shampoo", preconditioner_interval=4)
-    monkeypatch.setattr(Factors, "take_roots", lambda *_: taken.add(steps[-1]))
+    monkeypatch.setattr(KroneckerFactors, "take_roots", lambda *_: taken.add(steps[-1]))
     optimizer = make_optimizer(moved, settings)
     for step in range(16):
         steps.append(step)

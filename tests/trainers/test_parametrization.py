@@ -25,8 +25,8 @@ from trainers.begin import begin_training
 from trainers.errors import DataError, JobError, WorkloadError
 from trainers.fused.trainings import FusedTrainings
 from trainers.job import Target, TrainingJob
-from trainers.loop.synchronous import Training
-from trainers.numerics.parametrization import Growth, attention_scale, maximal_update_
+from trainers.loop.synchronous import SynchronousTraining
+from trainers.numerics.parametrization import TensorGrowth, attention_scale, maximal_update_
 from trainers.optimizers import make_optimizer
 from trainers.workloads import load_workload
 from trainers.workloads.language.model import DecoderBlock, TransformerDecoder
@@ -69,9 +69,9 @@ def job(
     )
 
 
-def begun(its: TrainingJob, **given: Any) -> Training:
+def begun(its: TrainingJob, **given: Any) -> SynchronousTraining:
     training = begin_training(its, **given)
-    assert isinstance(training, Training)
+    assert isinstance(training, SynchronousTraining)
     return training
 
 
@@ -112,7 +112,7 @@ def test_rates_are_those_of_the_published_table(name: str) -> None:
 
 def test_fans_that_grow_apart() -> None:
     """Hidden weights of SGD move by fan_out over fan_in, Adam's by 1 / fan_in: mup's fanin_fanout_mult_ratio."""
-    growth = Growth(fan_in=2.0, fan_out=8.0)
+    growth = TensorGrowth(fan_in=2.0, fan_out=8.0)
     assert growth.multipliers("sgd", weight_decay=0.0, adapted=False) == (4.0, 0.25, 1.0)
     assert growth.multipliers("adamw", weight_decay=0.0, adapted=False) == (0.5, 2.0, 0.125)
     assert growth.deviation == 2.0**-0.5
@@ -481,7 +481,7 @@ def completep(width: int, depth: int, base_width: int = 32, base_depth: int = 2)
     }
 
 
-def built(data: Mapping[str, Any]) -> tuple[TransformerDecoder, dict[nn.Parameter, Growth]]:
+def built(data: Mapping[str, Any]) -> tuple[TransformerDecoder, dict[nn.Parameter, TensorGrowth]]:
     workload, settings = LanguageWorkload(data), TrainingSettings()
     torch.manual_seed(0)
     model = workload.build_model(settings)
@@ -500,7 +500,7 @@ def test_multipliers_of_completep_are_those_of_the_published_table() -> None:
         for other in ("nadamw", "ademamix", "schedule_free_adamw", "lion"):
             assert growth.multipliers(other, **given) == growth.multipliers("adamw", **given)
         # derived: an update in proportion to the gradient, which the branch makes smaller by the depth
-        of_width = Growth(growth.fan_in, growth.fan_out)
+        of_width = TensorGrowth(growth.fan_in, growth.fan_out)
         times = 8 if name.startswith("blocks") else 1
         sgd, shallow = (each.multipliers("sgd", **given) for each in (growth, of_width))
         assert sgd == pytest.approx((times * shallow.rate, shallow.weight_decay / times, 1))
@@ -637,8 +637,8 @@ def test_a_class_of_ones_own_grows_in_depth_by_its_base_shapes() -> None:
     its = job("own", options("standard", 64, **TEXT | {"depth": 4}), 0.2, optimizer="adamw")
     own = begun(its, workload=OwnStack(its.data))
     growth = own.replica.growths[own.model.blocks[3].network_input.weight]
-    assert growth == Growth(fan_in=2.0, fan_out=2.0, depth=4.0)
-    assert own.replica.growths[own.model.head.weight] == Growth(fan_in=2.0)
+    assert growth == TensorGrowth(fan_in=2.0, fan_out=2.0, depth=4.0)
+    assert own.replica.growths[own.model.head.weight] == TensorGrowth(fan_in=2.0)
     stream = torch.randn(1, 3, 64)
     added = own.model.blocks[0].attention_output(stream)
     plain = nn.functional.linear(stream, *own.model.blocks[0].attention_output.parameters())
@@ -648,7 +648,7 @@ def test_a_class_of_ones_own_grows_in_depth_by_its_base_shapes() -> None:
 def test_a_base_may_be_deeper_than_the_model() -> None:
     shallow, growths = built(completep(32, 2, base_depth=4))
     assert growths[shallow.blocks[1].network_input.weight].depth == 0.5
-    assert growths[shallow.norm.weight] == Growth()
+    assert growths[shallow.norm.weight] == TensorGrowth()
 
 
 def test_a_deeper_base_that_does_not_say_what_writes_to_the_stream_is_refused() -> None:
@@ -693,13 +693,13 @@ def test_a_network_whose_depth_does_not_grow_knows_no_completep() -> None:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.built_in)
 def test_completep_refuses_the_optimizers_that_mup_refuses(optimizer: str) -> None:
-    growth, given = Growth(depth=4.0), {"weight_decay": 0.0, "adapted": False}
+    growth, given = TensorGrowth(depth=4.0), {"weight_decay": 0.0, "adapted": False}
     if OPTIMIZERS[optimizer].update_size is None:
         with pytest.raises(
             JobError, match=f"'completep' need an optimizer .* but got '{optimizer}'"
         ):
             growth.multipliers(optimizer, **given)
         with pytest.raises(JobError):
-            Growth(fan_out=2.0).multipliers(optimizer, **given)
+            TensorGrowth(fan_out=2.0).multipliers(optimizer, **given)
     else:
         growth.multipliers(optimizer, **given)

@@ -178,7 +178,7 @@ def test_a_program_that_takes_whole_epochs_gets_them(train):
 @pytest.mark.parametrize("word", ["{", "}", "{0}", "{}", "{a.b}", "{a[0]}", "{lr!r}", "{lr:{x}}"])
 def test_a_placeholder_is_a_name(word):
     with pytest.raises(WorkloadError, match=r"a placeholder must be|must have balanced braces"):
-        command.placeholders([word])
+        command.command_placeholders([word])
 
 
 @pytest.mark.parametrize(
@@ -186,14 +186,14 @@ def test_a_placeholder_is_a_name(word):
 )
 def test_a_format_asks_for_a_number_and_not_for_the_memory(word):
     with pytest.raises(WorkloadError, match=r"a width of at most 100 and at most 30 digits"):
-        command.placeholders([word])
+        command.command_placeholders([word])
 
 
 @pytest.mark.parametrize(
     "form", ["04d", ".4g", ".2e", ">8", "*^10.3f", "+,d", "#x", ".0%", "_", "100"]
 )
 def test_a_format_of_a_number_is_taken(form):
-    assert command.placeholders([f"{{seed:{form}}}"]) == ["seed"]
+    assert command.command_placeholders([f"{{seed:{form}}}"]) == ["seed"]
 
 
 SHOWS = """
@@ -699,7 +699,7 @@ def test_a_pattern_that_cannot_be_is_told_when_the_study_is_checked(pattern, mes
 
 def test_a_log_does_not_fill_the_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(guard, "LOG_BYTES", 1000)
-    log = guard.Log(tmp_path / "log.txt")
+    log = guard.CommandLog(tmp_path / "log.txt")
     for number in range(100):
         log.write(b"%050d" % number)
     kept = sum(each.stat().st_size for each in tmp_path.iterdir())

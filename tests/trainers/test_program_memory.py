@@ -13,7 +13,7 @@ from search_spaces.settings import TrainingSettings
 from trainers import Target, TrainingJob, WorkloadError
 from trainers.begin import begin_training
 from trainers.report import ReportFile
-from trainers.workloads.program.launched import Nodes, run_program
+from trainers.workloads.program.launched import ProgramNodes, run_program
 from trainers.workloads.program.training import ProgramPlace
 
 PROGRAM = """
@@ -150,7 +150,7 @@ def test_a_launched_run_finds_it_too_and_its_report_holds_what_counts(begin, tmp
     (tmp_path / "starts.txt").unlink(missing_ok=True)
     report = ReportFile(tmp_path / "run" / "report.jsonl")
     report.path.parent.mkdir()
-    assert run_program(training.job, report, Nodes(["here"], 1, None, "1"), lambda: False)
+    assert run_program(training.job, report, ProgramNodes(["here"], 1, None, "1"), lambda: False)
     assert starts(tmp_path) == [(24, 1), (12, 2)]
     lines = [json.loads(line) for line in report.path.read_text().splitlines()]
     assert [line["epochs"] for line in lines if "epochs" in line] == [1, 2, 3, 4, 5]

@@ -5,7 +5,7 @@ from PIL import Image
 
 from trainers import DataError
 from trainers.workloads import load_workload
-from trainers.workloads.resnet.data import digits, stratified_split
+from trainers.workloads.resnet.data import load_digits_images, stratified_split
 from trainers.workloads.resnet.image_folder import ImagesOnDisk
 
 
@@ -25,7 +25,7 @@ def write_images(folder, size, classes=("cat", "dog"), per_class=3, parts=("trai
 
 
 def test_digits_are_split_by_class_without_overlap():
-    data = digits(augment=False)
+    data = load_digits_images(augment=False)
     assert (data.train_samples, data.evaluation_samples) == (1437, 360)
     _, train = data.training_batch(*some(1437), seed=0)
     _, test = data.evaluation_batch(torch.arange(360))
@@ -42,13 +42,13 @@ def test_the_split_is_exact_disjoint_and_always_the_same():
 
 
 def test_training_images_have_mean_zero_and_variance_one():
-    data = digits(augment=False)
+    data = load_digits_images(augment=False)
     images, _ = data.prepare(data.training_batch(*some(1437), seed=0))
     assert images.mean().abs() < 1e-5 and (images.std() - 1).abs() < 1e-4
 
 
 def test_augmentation_shifts_each_image_by_its_own_seed_and_epoch():
-    plain, shifting = digits(augment=False), digits(augment=True)
+    plain, shifting = load_digits_images(augment=False), load_digits_images(augment=True)
     originals, _ = plain.training_batch(*some(200), seed=0)
     shifted, _ = shifting.training_batch(*some(200), seed=0)
     background = originals.min()

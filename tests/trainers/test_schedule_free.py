@@ -8,14 +8,14 @@ from search_spaces.settings import SettingError, TrainingSettings
 from tests.trainers.small_network import Small
 from trainers import Target, TrainingJob
 from trainers.distributed.single import SingleProcess
-from trainers.loop.replica import evaluate
-from trainers.loop.synchronous import Training
+from trainers.loop.replica import evaluate_replica
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.optimizers import make_optimizer
 
 DATA = {"source": "digits"}
 
 
-def training(name: str, **changes: object) -> Training:
+def training(name: str, **changes: object) -> SynchronousTraining:
     settings = TrainingSettings.from_record(
         {"optimizer": name, "learning_rate": 0.05, "warmup_epochs": 0.5, **changes}
     )
@@ -29,7 +29,7 @@ def training(name: str, **changes: object) -> Training:
         epochs=2.0,
         evaluations_per_epoch=6,
     )
-    return Training(job, SingleProcess(), workload=Small(DATA))
+    return SynchronousTraining(job, SingleProcess(), workload=Small(DATA))
 
 
 @pytest.mark.parametrize("name", ["schedule_free_sgd", "schedule_free_adamw"])
@@ -40,10 +40,10 @@ def test_it_is_evaluated_at_its_average_and_trained_on_from_between(name):
     point = task.advance()
     weights = [parameter.detach().clone() for parameter in task.model.parameters()]
     assert any(not torch.equal(one, other) for one, other in zip(between, weights, strict=True))
-    there = evaluate(task.replica, SingleProcess(), None)
+    there = evaluate_replica(task.replica, SingleProcess(), None)
     with task.optimizer.evaluation():
         averaged = [parameter.detach().clone() for parameter in task.model.parameters()]
-        here = evaluate(task.replica, SingleProcess(), None)
+        here = evaluate_replica(task.replica, SingleProcess(), None)
     assert point.loss == pytest.approx(here["loss"], rel=1e-6) and here["loss"] != there["loss"]
     assert any(not torch.equal(one, other) for one, other in zip(averaged, weights, strict=True))
     for parameter, weight in zip(task.model.parameters(), weights, strict=True):

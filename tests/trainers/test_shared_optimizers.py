@@ -19,7 +19,7 @@ from trainers.loop import checkpoint as checkpoints
 from trainers.optimizers import make_optimizer
 from trainers.optimizers import soap as soap_rule
 from trainers.optimizers.muon import SHARED_FROM
-from trainers.optimizers.sharing import owners
+from trainers.optimizers.sharing import task_owners
 
 WORKERS = str(Path(__file__).with_name("worker_program.py"))
 SHARING = str(Path(__file__).with_name("sharing_program.py"))
@@ -235,6 +235,6 @@ def test_a_muon_worker_does_its_share_alone():
 
 
 def test_shares_are_even_and_the_same_for_everybody():
-    assert owners([64, 512, 64, 64], 2) == [1, 0, 1, 1]
-    found = owners([512] * 12, 5)
+    assert task_owners([64, 512, 64, 64], 2) == [1, 0, 1, 1]
+    found = task_owners([512] * 12, 5)
     assert sorted(map(found.count, range(5))) == [2, 2, 2, 3, 3]

@@ -10,9 +10,9 @@ import pytest
 from tests.trainers.staging_nodes import CountingOpener, stage_on
 from trainers.errors import DataError
 from trainers.staging import checksum, exchange, local_folder, stage
-from trainers.staging.faults import Faults
+from trainers.staging.faults import StagingFaults
 from trainers.staging.plan import SharedFile, balanced_readers, list_files
-from trainers.staging.reading import FileReader, Task
+from trainers.staging.reading import FileReader, ReadingTask
 
 pytestmark = pytest.mark.processes
 
@@ -256,7 +256,7 @@ def test_damage_on_the_way_is_found(shared, tmp_path, monkeypatch):
 
 
 def test_a_full_disk_names_the_file_and_the_node(shared, tmp_path, monkeypatch):
-    write = local_folder.Copy.write
+    write = local_folder.LocalCopy.write
 
     def full(copy, block):
         if copy.file.name == NAMES[8] and copy.local.folder.name == "1":
@@ -265,7 +265,7 @@ def test_a_full_disk_names_the_file_and_the_node(shared, tmp_path, monkeypatch):
             )
         write(copy, block)
 
-    monkeypatch.setattr(local_folder.Copy, "write", full)
+    monkeypatch.setattr(local_folder.LocalCopy, "write", full)
     errors = stage_on(3, shared, tmp_path)
     assert all(
         "node 1 of 3: the disk is full while" in str(error) and NAMES[8] in str(error)
@@ -339,11 +339,11 @@ def test_readers_are_balanced_by_bytes():
 
 
 def test_no_more_is_read_ahead_than_can_soon_be_sent(shared, tmp_path):
-    opener, faults = CountingOpener(), Faults()
+    opener, faults = CountingOpener(), StagingFaults()
     files = [file for file in list_files(shared, "*") if file.bytes]
     with local_folder.local_folder(tmp_path / "local", {}) as folder:
         reader = FileReader(shared, folder, faults, 2, opener)
-        reader.start([Task(file, from_shared=True, keep=False, send=True) for file in files])
+        reader.start([ReadingTask(file, from_shared=True, keep=False, send=True) for file in files])
         for number, file in enumerate(files):
             content, digits = reader.take(file.bytes), reader.take(checksum.CHECKSUM_BYTES)
             assert content == (shared / file.name).read_bytes() and int.from_bytes(

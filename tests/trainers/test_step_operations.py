@@ -12,7 +12,7 @@ from tests.trainers.small_network import Small
 from trainers import Target, TrainingJob
 from trainers.distributed.single import SingleProcess
 from trainers.fused import FusedTrainings
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.schedules.device_arithmetic import ON_DEVICE
 
 WAIT = "aten._local_scalar_dense.default"  # item(), float() and bool() of a tensor; tolist() is counted with it
@@ -76,7 +76,7 @@ def training(number=0, **changes):
         epochs=4.0,
         evaluations_per_epoch=1437 / 32 / 30,
     )
-    return Training(job, SingleProcess(torch.device("cpu")), workload=Small(job.data))
+    return SynchronousTraining(job, SingleProcess(torch.device("cpu")), workload=Small(job.data))
 
 
 def take_the_way_of_an_accelerator(training):

@@ -20,9 +20,9 @@ from trainers import DataError, Target, TrainingJob, WorkloadError
 from trainers.distributed.single import SingleProcess
 from trainers.feed.streams import SampleQueue
 from trainers.feed.tar_shards import TarShards
-from trainers.loop.replica import Replica, evaluate
+from trainers.loop.replica import Replica, evaluate_replica
 from trainers.loop.streamed import training_queue
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.speed import seconds_per_sample
 from trainers.workloads import Part, StreamWorkload, load_model_workload, load_workload
 from trainers.workloads.host_work import host_seconds_per_sample
@@ -48,7 +48,7 @@ def job(workload, data, **changes):
 
 
 def begun(chosen):
-    return Training(chosen, SingleProcess(torch.device("cpu")))
+    return SynchronousTraining(chosen, SingleProcess(torch.device("cpu")))
 
 
 def same(first, second):
@@ -148,14 +148,14 @@ def test_an_evaluation_counts_every_sample_of_all_workers_once(size):
     replica = Replica(workload, TrainingSettings(), 0, torch.device("cpu"))
     for rank in range(size - 1):
         with contextlib.suppress(DataError):  # the sums of the first workers are not yet whole
-            evaluate(replica, Counting(rank, size, sums), None)
-    assert evaluate(replica, Counting(size - 1, size, sums), None) == {"loss": 2.5}
+            evaluate_replica(replica, Counting(rank, size, sums), None)
+    assert evaluate_replica(replica, Counting(size - 1, size, sums), None) == {"loss": 2.5}
 
 
 def test_an_evaluation_of_other_than_the_declared_samples_is_named():
     replica = Replica(Numbers(samples=6, given=5), TrainingSettings(), 0, torch.device("cpu"))
     with pytest.raises(DataError, match=r"gave 5 samples .* declares 6"):
-        evaluate(replica, SingleProcess(torch.device("cpu")), None)
+        evaluate_replica(replica, SingleProcess(torch.device("cpu")), None)
 
 
 @pytest.mark.medium

@@ -12,7 +12,7 @@ from trainers import CheckpointError, JobError, Target, TrainingJob, WorkloadErr
 from trainers.begin import begin_training, train
 from trainers.distributed.single import SingleProcess
 from trainers.loop import checkpoint as checkpoints
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.workloads import Workload
 
 HERE = str(Path(__file__).parent)
@@ -78,7 +78,7 @@ def quadratic(**changes):
         "evaluations_per_epoch": 1,
     }
     changed = TrainingJob(**{**values, **changes})
-    return Training(changed, SingleProcess(torch.device("cpu")), workload=Quadratic({}))
+    return SynchronousTraining(changed, SingleProcess(torch.device("cpu")), workload=Quadratic({}))
 
 
 def run(job, tmp_path=None):
@@ -187,14 +187,14 @@ def test_a_finished_training_goes_no_further_and_a_running_one_has_no_outcome():
 )
 def test_a_target_that_the_workload_lacks_is_an_error(target, error, message):
     with pytest.raises(error, match=message):
-        Training(job(target=target), SingleProcess())
+        SynchronousTraining(job(target=target), SingleProcess())
 
 
 def test_groups_that_do_not_fit_the_batch_are_an_error():
     with pytest.raises(
         JobError, match=r"normalization_batch_size 8 .*choose global_batch_size 40 or 48"
     ):
-        Training(job(global_batch_size=44), SingleProcess())
+        SynchronousTraining(job(global_batch_size=44), SingleProcess())
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "lars"])
@@ -220,25 +220,27 @@ def test_accumulation_does_not_change_the_weights(optimizer):
 
 
 def test_seeds_differ_and_one_seed_repeats():
-    losses = [Training(job(seed=seed), SingleProcess()).advance().loss for seed in (1, 1, 2)]
+    losses = [
+        SynchronousTraining(job(seed=seed), SingleProcess()).advance().loss for seed in (1, 1, 2)
+    ]
     assert losses[0] == losses[1] != losses[2]
 
 
 def test_a_training_leaves_the_global_generator_alone():
     before = torch.get_rng_state()
-    Training(job(), SingleProcess()).advance()
+    SynchronousTraining(job(), SingleProcess()).advance()
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "lars"])
 def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(tmp_path, optimizer):
     task = job(settings={"optimizer": optimizer})
-    straight = Training(task, SingleProcess())
+    straight = SynchronousTraining(task, SingleProcess())
     expected = finish(straight)
-    broken = Training(task, SingleProcess())
+    broken = SynchronousTraining(task, SingleProcess())
     points = [broken.advance(), broken.advance()]
     checkpoints.save(tmp_path / "half.pt", broken.state_dict())
-    resumed = Training(task, SingleProcess())
+    resumed = SynchronousTraining(task, SingleProcess())
     resumed.load_state_dict(checkpoints.load(tmp_path / "half.pt"))
     points += finish(resumed)
 

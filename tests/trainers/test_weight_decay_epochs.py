@@ -9,7 +9,7 @@ from tests.trainers.small_network import Small
 from trainers import Target, TrainingJob
 from trainers.distributed.single import SingleProcess
 from trainers.fused import FusedTrainings
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.schedules.weight_decay import with_decay
 
 DATA = {"source": "digits"}
@@ -37,7 +37,7 @@ def test_without_it_the_coefficient_stays():
         assert with_decay(settings, 64, 1000) is settings
 
 
-def training(**changes: object) -> Training:
+def training(**changes: object) -> SynchronousTraining:
     settings = TrainingSettings.from_record(
         {"optimizer": "lion", "learning_rate": 0.001, "decay": "constant", **changes}
     )
@@ -51,7 +51,7 @@ def training(**changes: object) -> Training:
         epochs=0.5,
         evaluations_per_epoch=6,
     )
-    return Training(job, SingleProcess(), workload=Small(DATA))
+    return SynchronousTraining(job, SingleProcess(), workload=Small(DATA))
 
 
 def test_a_training_and_a_fused_one_decay_by_it():

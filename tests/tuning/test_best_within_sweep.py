@@ -13,12 +13,12 @@ from test_strategy import a_trial
 
 import hpo
 from hpo.planning.plan import BUDGET_FACTOR
-from hpo.runs.results import PlannedRun, best_settings, candidates
-from hpo.runs.verdict import mean_of, verdicts
+from hpo.runs.results import PlannedRun, best_settings, race_candidates_of_study
+from hpo.runs.verdict import mean_of, rule_verdicts
 from hpo.study.budgets import rung_budgets
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.samplers import LadderSampler
-from hpo.tuning.generation.strategy import Explore, Repeat, next_task
+from hpo.tuning.generation.strategy import ExploreSettings, RepeatTraining, next_task
 from search_spaces.space import SearchSpace
 from storage.records import NewOutcome, Outcome, PlanKind, Trial, TrialState
 from storage.store import Store
@@ -43,9 +43,9 @@ def test_the_settings_with_the_best_metric_are_repeated_and_not_the_quickest() -
     budgets = rung_budgets((16,), 8, 2)
     trials = [ended(number, 0.5 + number / 100, 0.1 * (number + 1)) for number in range(6)]
     task = next_task(budgets, trials, TOP1)
-    assert isinstance(task, Repeat)
+    assert isinstance(task, RepeatTraining)
     assert task.settings["learning_rate"] == pytest.approx(0.6)
-    assert isinstance(next_task(budgets, trials), Explore)  # none has reached a target
+    assert isinstance(next_task(budgets, trials), ExploreSettings)  # none has reached a target
 
 
 def test_a_sampler_looks_where_the_metric_is_best() -> None:
@@ -87,7 +87,7 @@ def test_the_best_of_a_rung_is_that_with_the_best_metric_over_its_seeds() -> Non
         ended(3, 0.99, 0.3, "pruned"),
     ]
     trials[2] = dataclasses.replace(trials[2], settings=trials[1].settings)
-    found = candidates(trials, 16, TOP1)
+    found = race_candidates_of_study(trials, 16, TOP1)
     assert [each.settings.learning_rate for each in found] == [0.1, 0.2]
     assert TOP1.told(found[0].need) == pytest.approx(0.90)
     best = best_settings(trials, TOP1)
@@ -154,7 +154,7 @@ def test_a_study_from_its_file_to_its_outcomes(tmp_path: Path) -> None:
     assert worse.inside is None
     mean = mean_of(run)
     assert mean is not None and mean.epochs == pytest.approx(told.median * 1.01)
-    assert verdicts(run, [worse]) == [
+    assert rule_verdicts(run, [worse]) == [
         "against no scaling: the forecast leaves 33 % less loss (without scatter)"
     ]
     document = result.to_dict()

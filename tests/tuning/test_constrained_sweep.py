@@ -15,9 +15,9 @@ import hpo
 from hpo.extrapolation.evidence.stored import as_counted
 from hpo.runs.results import best_settings
 from hpo.study.budgets import rung_budgets
-from hpo.tuning.generation.race import Course, next_entry
+from hpo.tuning.generation.race import RaceCourse, next_entry
 from hpo.tuning.generation.samplers import LadderSampler
-from hpo.tuning.generation.strategy import Repeat, next_task
+from hpo.tuning.generation.strategy import RepeatTraining, next_task
 from search_spaces.space import SearchSpace
 from storage.records import Trial, TrialState
 from trainers.job import Constraint, Question, Target
@@ -74,7 +74,7 @@ def test_a_resumed_sampler_knows_what_broke_the_constraint() -> None:
 def test_the_best_settings_that_keep_it_are_repeated_and_used() -> None:
     trials = [reached(n, 0.1 * (n + 1), 10.0 - n, 0.96 if n < 3 else 0.9) for n in range(6)]
     task = next_task(rung_budgets((16,), 8, 2), trials, HELD)
-    assert isinstance(task, Repeat)
+    assert isinstance(task, RepeatTraining)
     assert task.settings["learning_rate"] == pytest.approx(0.3)
     best = best_settings(trials, HELD)
     assert best is not None and best.settings.learning_rate == pytest.approx(0.3)
@@ -85,7 +85,7 @@ def test_a_race_repeats_no_settings_that_break_it() -> None:
         return {**a_trial(0, 16, TrialState.REACHED).settings, "learning_rate": rate}
 
     rates = (0.2, 0.1, 0.4)
-    course = Course(
+    course = RaceCourse(
         16, tuple(entry(r) for r in rates), epochs=9.0, limit_epochs=20, most_epochs=500
     )
     trials = [

@@ -15,15 +15,15 @@ from hpo.dashboard import figures
 from hpo.dashboard.page import rungs_table
 from hpo.dashboard.points import metric_of
 from hpo.errors import SpecError
-from hpo.extrapolation.inference.information import Information
+from hpo.extrapolation.inference.information import TrainingInformation
 from hpo.runs.designs import design_name
 from hpo.runs.exports.optuna_study import optuna_study
-from hpo.runs.exports.tracking import parameters, rung_name
+from hpo.runs.exports.tracking import rung_name, tracked_parameters
 from hpo.runs.notebook import study_html
 from hpo.study.sizes import cost_share, point_of, points
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.growing import FIRST, MOST_COST, GrowingStrategy
-from hpo.tuning.generation.strategy import Done, Explore, Wait
+from hpo.tuning.generation.strategy import ExploreSettings, SweepDone, WaitForTrainings
 from storage.records import Trial, TrialPurpose, TrialState
 
 STUDY: dict[str, Any] = {
@@ -46,7 +46,7 @@ def study(**changes: Any) -> StudySpec:
     return StudySpec.from_dict({**STUDY, **changes})
 
 
-def ended(number: int, task: Explore, state: TrialState = TrialState.CENSORED) -> Trial:
+def ended(number: int, task: ExploreSettings, state: TrialState = TrialState.CENSORED) -> Trial:
     return Trial(
         id=number + 1,
         study_id=1,
@@ -66,7 +66,7 @@ def ended(number: int, task: Explore, state: TrialState = TrialState.CENSORED) -
 
 def telling(agenda: GrowingStrategy, rungs: int, information: np.ndarray, worth: float) -> None:
     """Let the laws be one unknown, of which each rung tells so much, and the full scale's settings hang on it."""
-    told = Information(
+    told = TrainingInformation(
         np.ones((1, 1, 1)),
         information.reshape(1, rungs, 1, 1),
         np.ones((1, 1)),
@@ -81,9 +81,9 @@ def run(agenda: GrowingStrategy, most: int = 200) -> list[Trial]:
     trials = list[Trial]()
     while len(trials) < most:
         task = agenda.next(trials)
-        if isinstance(task, Done):
+        if isinstance(task, SweepDone):
             return trials
-        assert isinstance(task, Explore)
+        assert isinstance(task, ExploreSettings)
         trials.append(ended(len(trials), task))
     raise AssertionError("it does not end")
 
@@ -118,8 +118,8 @@ def test_nothing_is_decided_while_trainings_run():
     telling(agenda, 9, np.zeros(9), 0.0)
     trials = run(agenda)
     running = dataclasses.replace(trials[-1], state=TrialState.RUNNING)
-    assert isinstance(GrowingStrategy(study()).next([*trials[:-1], running]), Wait)
-    assert isinstance(agenda.next(trials), Done)
+    assert isinstance(GrowingStrategy(study()).next([*trials[:-1], running]), WaitForTrainings)
+    assert isinstance(agenda.next(trials), SweepDone)
     assert "ended by itself after 15 trials" in agenda.why_ended
 
 
@@ -147,7 +147,7 @@ def test_it_goes_on_where_a_training_saves_more_than_it_costs_and_says_so():
     assert "one more at 64, samples 16384 costs 0.25" in agenda.why_ended
 
 
-class Endless(Information):
+class Endless(TrainingInformation):
     """Each round it seems as if every training saved a third of the one at full scale."""
 
     def regret(self, counts):
@@ -171,9 +171,9 @@ def test_where_nothing_has_arrived_the_next_size_is_tried():
     trials = list[Trial]()
     while True:
         task = agenda.next(trials)
-        if isinstance(task, Done):
+        if isinstance(task, SweepDone):
             break
-        assert isinstance(task, Explore)
+        assert isinstance(task, ExploreSettings)
         trials.append(ended(len(trials), task, TrialState.DIVERGED))
     assert {point_of(spec, each.settings) for each in trials} == set(points(spec))
     assert "no training has given a result at smaller sizes yet" in said[0]
@@ -243,6 +243,6 @@ def test_a_study_ends_by_itself_and_tells_what_its_trainings_are_worth(tmp_path:
     assert ">samples</th>" in study_html(document, ["learning_rate"])
     trial = result.trials[0]
     assert rung_name(result.spec, trial) == "batch-16-samples-4096"
-    assert parameters(result.study, result.spec, trial)["training_samples"] == 4096
+    assert tracked_parameters(result.study, result.spec, trial)["training_samples"] == 4096
     exported = optuna_study(result.study, result.spec, result.trials)
     assert exported.trials[0].params["training_samples"] == 4096

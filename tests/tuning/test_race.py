@@ -21,15 +21,15 @@ from hpo.tuning.generation.race import (
     FIRST_SEED,
     SEEDS,
     STEPS,
-    Course,
+    RaceCourse,
     choose_candidates,
     first_seed,
     next_entry,
     next_seed,
 )
-from hpo.tuning.generation.strategy import Done, Wait
+from hpo.tuning.generation.strategy import SweepDone, WaitForTrainings
 from hpo.tuning.stopping import CurveStopping
-from hpo.tuning.trainings import Ending
+from hpo.tuning.trainings import TrainingsEnding
 from hpo.tuning.tuner import run_race
 from storage.maintenance.maintenance import backup, check
 from storage.records import NewTrial, Trial, TrialResult, TrialState, settings_key
@@ -61,7 +61,7 @@ def entry(rate):
 
 
 def a_course(*rates, most=1000.0):
-    return Course(
+    return RaceCourse(
         BATCH,
         tuple(entry(rate) for rate in rates),
         epochs=10.0,
@@ -98,7 +98,7 @@ def test_the_candidates_first_then_the_best_two_once_more():
     for rate, epochs in ((0.1, 12.0), (0.2, 9.0), (0.3, 10.0), (0.2, 9.5), (0.3, 10.5)):
         assert next_entry(course, trials) == entry(rate)
         trials.append(a_trial(len(trials), rate, epochs=epochs))
-    assert next_entry(course, trials) == Done()
+    assert next_entry(course, trials) == SweepDone()
 
 
 @pytest.mark.parametrize("sign", (1, -1))
@@ -162,7 +162,7 @@ def test_one_that_is_lost_with_its_second_seed_makes_room_for_the_third():
 
 def test_repetitions_wait_for_the_candidates():
     trials = [a_trial(0, 0.1), a_trial(1, 0.2, TrialState.RUNNING)]
-    assert next_entry(a_course(0.1, 0.2), trials) == Wait()
+    assert next_entry(a_course(0.1, 0.2), trials) == WaitForTrainings()
 
 
 def test_where_all_are_lost_lower_rates_with_longer_warmups_are_tried():
@@ -173,7 +173,7 @@ def test_where_all_are_lost_lower_rates_with_longer_warmups_are_tried():
     second = next_entry(a_course(0.1, 0.2), trials)
     assert (second["learning_rate"], second["warmup_epochs"]) == (0.025, 4.0)
     trials.append(a_trial(3, 0.025, TrialState.DIVERGED, warmup=4.0))
-    assert next_entry(a_course(0.1, 0.2), trials) == Done()
+    assert next_entry(a_course(0.1, 0.2), trials) == SweepDone()
 
 
 @settings(deadline=None)
@@ -182,9 +182,9 @@ def test_any_race_ends_and_trains_no_settings_more_often_than_it_may(count, conc
     course, trials, running = a_course(*(0.1 * (n + 1) for n in range(count))), [], []
     for _ in range(100):
         found = next_entry(course, trials)
-        if isinstance(found, Done):
+        if isinstance(found, SweepDone):
             break
-        if isinstance(found, Wait) or len(running) == concurrency:
+        if isinstance(found, WaitForTrainings) or len(running) == concurrency:
             at = running.pop(data.draw(st.integers(0, len(running) - 1)))
             state = data.draw(
                 st.sampled_from([TrialState.REACHED, TrialState.DIVERGED, TrialState.PRUNED])
@@ -340,10 +340,10 @@ def test_a_race_goes_on_after_an_interruption_at_any_trial_as_if_there_was_none(
         end, trials = go_on(
             course, lambda told, ended=ended: sum(trial.state.finished for trial in told) >= ended
         )
-        assert end.ending is Ending.STOPPED
+        assert end.ending is TrainingsEnding.STOPPED
         assert sum(trial.state.finished for trial in trials) == ended
     end, trials = go_on(course)
-    assert end.ending is Ending.COMPLETE and seen(trials) == seen(after.raced)
+    assert end.ending is TrainingsEnding.COMPLETE and seen(trials) == seen(after.raced)
     assert seen(go_on(course)[1]) == seen(after.raced)
 
 
@@ -352,7 +352,9 @@ def test_a_race_stops_within_its_budget(go_on, swept, raced, trainings):
     course = raced[1]
     course = dataclasses.replace(course, most_epochs=trainings * course.epochs)
     end, trials = go_on(course)
-    assert end.ending is Ending.COMPLETE and end.message == "the budget of the race is spent"
+    assert (
+        end.ending is TrainingsEnding.COMPLETE and end.message == "the budget of the race is spent"
+    )
     assert len(trials) >= 2
     assert sum(trial.samples for trial in trials) <= course.most_epochs * swept[1].train_samples
 

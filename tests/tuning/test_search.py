@@ -10,10 +10,23 @@ from test_strategy import a_trial
 from hpo.extrapolation.evidence.evidence import Observation, ScaledSetting
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation import search as generation_search
-from hpo.tuning.generation.curves import LearningCurve, compare, hopeless, predict_crossing
-from hpo.tuning.generation.search import ALIKE, CONFIRMED, DEPTH, LOST, WORTH, Search, Seen
+from hpo.tuning.generation.curves import (
+    LearningCurve,
+    compare_curves,
+    is_hopeless,
+    predict_crossing,
+)
+from hpo.tuning.generation.search import (
+    ALIKE,
+    CONFIRMED,
+    DEPTH,
+    LOST,
+    WORTH,
+    SeenTraining,
+    SettingsSearch,
+)
 from hpo.tuning.generation.search_sampler import ForecastSampler
-from hpo.tuning.generation.shapes import MOST, RELIEF, WARMUP_COST, Shapes
+from hpo.tuning.generation.shapes import MOST, RELIEF, WARMUP_COST, ResponseShapes
 from hpo.tuning.generation.surface import (
     EARLY_ERROR,
     EARLY_LENGTH,
@@ -21,8 +34,8 @@ from hpo.tuning.generation.surface import (
     LEAST_RAMP,
     LEVEL_SD,
     EpochsSurface,
-    Places,
-    Trained,
+    SettingPlaces,
+    TrainingEstimates,
     expected_fall,
     own_error,
     ramp_of,
@@ -58,14 +71,14 @@ def learning_curve(needed, until):
 def test_curves_of_one_shape_tell_by_what_factor_one_is_quicker():
     reference = learning_curve(10.0, 10.0)
     for needed in (5.0, 20.0):
-        found = compare(learning_curve(needed, 4.0), reference)
+        found = compare_curves(learning_curve(needed, 4.0), reference)
         assert found.log_quotient == pytest.approx(math.log(needed / 10), abs=0.1)
         # the level is that of the last two evaluations, half an epoch apart
         assert found.reference_epochs == pytest.approx(3.75 * 10 / needed, rel=0.01)
 
 
 def test_one_that_is_further_than_the_reference_has_come_is_compared_at_the_reference_level():
-    found = compare(learning_curve(5.0, 5.0), learning_curve(10.0, 2.0))
+    found = compare_curves(learning_curve(5.0, 5.0), learning_curve(10.0, 2.0))
     assert found.log_quotient == pytest.approx(math.log(0.5), abs=1e-6)
 
 
@@ -74,28 +87,30 @@ def test_a_training_that_has_fallen_back_counts_as_it_stands():
     fallen = LearningCurve(epochs, ([*metric[:-2], 0.1, 0.1], None))
     standing = LearningCurve(epochs, (metric, None))
     reference = learning_curve(10.0, 10.0)
-    assert compare(fallen, reference).log_quotient > 1
-    assert compare(standing, reference).log_quotient == pytest.approx(0.0, abs=0.01)
+    assert compare_curves(fallen, reference).log_quotient > 1
+    assert compare_curves(standing, reference).log_quotient == pytest.approx(0.0, abs=0.01)
 
 
 @pytest.mark.parametrize("metric", [[math.nan] * 8, []])
 def test_a_signal_that_was_not_measured_tells_nothing(metric):
     epochs = [0.5 * (at + 1) for at in range(8)]
     reference = learning_curve(10.0, 10.0)
-    assert compare(LearningCurve(epochs, (metric, None)), reference) is None
+    assert compare_curves(LearningCurve(epochs, (metric, None)), reference) is None
     whole = learning_curve(10.0, 4.0)
     half = LearningCurve(whole.epochs, (whole.signals[0], [math.nan] * 8))
-    assert compare(half, reference).log_quotient == pytest.approx(0.0, abs=1e-6)
+    assert compare_curves(half, reference).log_quotient == pytest.approx(0.0, abs=1e-6)
 
 
 def places(rates, batch=64.0, warmup=0.0):
     rates = np.asarray(rates, dtype=float)
     count = len(rates)
-    return Places(rates[:, None], rates, np.full(count, warmup), np.full(count, math.log(batch)))
+    return SettingPlaces(
+        rates[:, None], rates, np.full(count, warmup), np.full(count, math.log(batch))
+    )
 
 
-SHAPES = Shapes.between(-2.0, 2.0)
-ONE_SHAPE = Shapes(np.array([1.0]), np.array([0.0]), np.array([1.0]))
+SHAPES = ResponseShapes.between(-2.0, 2.0)
+ONE_SHAPE = ResponseShapes(np.array([1.0]), np.array([0.0]), np.array([1.0]))
 """The edge is known."""
 AMPLITUDE = 0.5
 
@@ -103,7 +118,7 @@ AMPLITUDE = 0.5
 def a_surface(rates, told, share=1.0, shapes=ONE_SHAPE):
     shares = np.full(len(rates), share)
     told = np.asarray(told, dtype=float)
-    seen = Trained(
+    seen = TrainingEstimates(
         places(rates), told, shares, own_error(shares), shares == 1, np.zeros(len(rates))
     )
     return EpochsSurface(shapes, AMPLITUDE, seen)
@@ -149,7 +164,7 @@ def test_where_the_edge_is_not_known_a_surface_is_the_mixture_over_its_places():
     asked, share = np.array([0.0, 2.0]), 0.4
     parts = []
     for edge, slope, weight in zip(SHAPES.edges, SHAPES.slopes, SHAPES.weights, strict=True):
-        one = Shapes(np.array([edge]), np.array([slope]), np.ones(1))
+        one = ResponseShapes(np.array([edge]), np.array([slope]), np.ones(1))
         mean, covariance, likelihood = conditioned(one, at, told, asked, share)
         parts.append((weight * math.exp(likelihood), mean, covariance))
     total = sum(weight for weight, _, _ in parts)
@@ -165,7 +180,7 @@ def test_where_the_edge_is_not_known_a_surface_is_the_mixture_over_its_places():
 
 
 def test_epochs_fall_with_the_rate_up_to_the_edge_and_rise_beyond_it():
-    one = Shapes(np.array([1.0]), np.array([0.0]), np.array([1.0]))
+    one = ResponseShapes(np.array([1.0]), np.array([0.0]), np.array([1.0]))
     rates = np.linspace(-4.0, 3.0, 71)
     log_epochs = one.epochs(rates, np.zeros(71))[0]
     lowest = int(np.argmin(log_epochs))
@@ -180,7 +195,7 @@ def test_epochs_fall_with_the_rate_up_to_the_edge_and_rise_beyond_it():
 
 
 def test_a_warmup_moves_the_edge_and_costs_the_same_everywhere_below_it():
-    one = Shapes(np.array([1.0]), np.array([0.0]), np.array([1.0]))
+    one = ResponseShapes(np.array([1.0]), np.array([0.0]), np.array([1.0]))
     short, long = (
         one.epochs(np.array([-1.5]), np.zeros(1)),
         one.epochs(np.array([-1.5]), np.ones(1)),
@@ -194,7 +209,7 @@ def test_a_warmup_moves_the_edge_and_costs_the_same_everywhere_below_it():
 
 
 def test_first_evaluations_show_less_of_what_is_slow_and_of_the_edge_than_later_ones():
-    one = Shapes(np.array([1.0]), np.array([0.0]), np.array([1.0]))
+    one = ResponseShapes(np.array([1.0]), np.array([0.0]), np.array([1.0]))
     rates, none = np.array([-3.0, 0.0, 1.2]), np.zeros(3)
     early, later = (one.shown(rates, none, np.full(3, share))[0] for share in (0.1, 0.9))
     whole = one.epochs(rates, none)[0]
@@ -244,7 +259,7 @@ def test_the_expected_fall_of_the_lowest_mean():
 
 def test_batches_share_the_surface_but_not_their_level():
     near, far = places([0.0]), places([0.0], batch=128.0)
-    seen = Trained(
+    seen = TrainingEstimates(
         near,
         np.array([5.0]),
         np.ones(1),
@@ -279,10 +294,10 @@ def test_a_rising_metric_is_read_like_a_falling_one():
 def test_a_curve_that_ends_above_its_target_is_hopeless_and_one_that_is_on_its_way_is_not():
     epochs = list(np.arange(1, 41) * 0.25)
     flat = [0.5 + 0.5 * math.exp(-at) for at in epochs]
-    assert hopeless(epochs, flat, 0.1, 30)
-    assert not hopeless(epochs[:8], flat[:8], 0.1, 30)  # too early to tell
+    assert is_hopeless(epochs, flat, 0.1, 30)
+    assert not is_hopeless(epochs[:8], flat[:8], 0.1, 30)  # too early to tell
     falling = [at**-1.0 for at in epochs]
-    assert not hopeless(epochs, falling, 0.1, 12)  # crosses at epoch 10
+    assert not is_hopeless(epochs, falling, 0.1, 12)  # crosses at epoch 10
 
 
 @pytest.mark.parametrize("metric", [[math.nan] * 20, [1.0] * 20, [0.5]])
@@ -300,7 +315,7 @@ def train(step, number):
         epochs, metric = [0.5], [0.0]
     arrived = not lost and epochs and epochs[-1] >= needed - 0.5
     state = "diverged" if lost else "reached" if arrived else "paused"
-    return Seen(
+    return SeenTraining(
         number,
         batch,
         step.settings,
@@ -314,7 +329,7 @@ def train(step, number):
 
 def a_search(rungs=(*LADDER, 1024), **options):
     options = {"most_epochs": 800, "resolution": 0.5, "goal": 0.9, **options}
-    return Search(rungs, 1024, TUNED, **options)
+    return SettingsSearch(rungs, 1024, TUNED, **options)
 
 
 def searched(search, most=40):
@@ -351,7 +366,7 @@ def test_while_all_are_lost_lower_rates_are_tried_and_recommended():
     search, seen = a_search(), []
     for number in range(4):
         step = search.next(seen)
-        seen.append(Seen(number, 1024, step.settings, number, (), (), "diverged"))
+        seen.append(SeenTraining(number, 1024, step.settings, number, (), (), "diverged"))
     places = [math.log(each.settings["learning_rate"] / 0.01) / math.log(400) for each in seen]
     assert places == pytest.approx([0.5, 0.25, 0.125, 0.0625])
     assert search.recommendation(seen)["learning_rate"] < seen[-1].settings["learning_rate"]
@@ -390,7 +405,7 @@ def test_the_same_trainings_give_the_same_step_inside_the_bounds(a_whole_search)
 def test_a_training_in_flight_is_not_begun_again(a_whole_search):
     search, before = a_search(), a_whole_search[:4]
     first = search.next(before)
-    flying = Seen(4, first.global_batch_size, first.settings, 4, (), (), "running")
+    flying = SeenTraining(4, first.global_batch_size, first.settings, 4, (), (), "running")
     again = search.next([*before, flying])
     assert (again.global_batch_size, again.settings) != (first.global_batch_size, first.settings)
 
@@ -497,7 +512,7 @@ def seen_so(number, rate, metric, *, batch=1024, state="paused", warmup=None, lo
     """A training with an evaluation each epoch."""
     settings = {"learning_rate": rate} | ({} if warmup is None else {"warmup_epochs": warmup})
     epochs = [float(at + 1) for at in range(len(metric))]
-    return Seen(number, batch, settings, number, epochs, metric, state, None, loss)
+    return SeenTraining(number, batch, settings, number, epochs, metric, state, None, loss)
 
 
 def place_of(step):
@@ -575,18 +590,18 @@ def test_at_a_batch_where_all_was_lost_lower_rates_are_tried():
 
 def test_a_look_within_the_warmup_has_seen_the_rate_that_it_has_come_to():
     """Half way up its warmup a training is at half of its rate: it tells of the edge what one of that rate tells."""
-    shapes = Shapes.between(math.log(0.01), math.log(4.0))
+    shapes = ResponseShapes.between(math.log(0.01), math.log(4.0))
     rate, share = np.log([2.0]), np.array([0.2])
-    whole = Places(np.zeros((1, 2)), rate, np.array([0.4]), np.zeros(1))
-    half = Places(np.zeros((1, 2)), rate - math.log(2), np.array([0.4]), np.zeros(1))
+    whole = SettingPlaces(np.zeros((1, 2)), rate, np.array([0.4]), np.zeros(1))
+    half = SettingPlaces(np.zeros((1, 2)), rate - math.log(2), np.array([0.4]), np.zeros(1))
     told = {
         "told": np.array([0.3]),
         "share": share,
         "own_error": own_error(share),
         "ended": np.zeros(1, bool),
     }
-    ramped = EpochsSurface(shapes, 0.4, Trained(whole, **told, ramp=np.log([0.5])))
-    plain = EpochsSurface(shapes, 0.4, Trained(half, **told, ramp=np.zeros(1)))
+    ramped = EpochsSurface(shapes, 0.4, TrainingEstimates(whole, **told, ramp=np.log([0.5])))
+    plain = EpochsSurface(shapes, 0.4, TrainingEstimates(half, **told, ramp=np.zeros(1)))
     np.testing.assert_allclose(ramped.weights, plain.weights)
     np.testing.assert_allclose(
         ramp_of(np.array([0.4, 0.1, 1e3]), 0.2), np.log([0.5, 1, LEAST_RAMP])
@@ -594,7 +609,7 @@ def test_a_look_within_the_warmup_has_seen_the_rate_that_it_has_come_to():
 
 
 def test_the_probability_to_be_lost_grows_from_0_to_1_across_the_edge():
-    shapes = Shapes(np.zeros(1), np.zeros(1), np.ones(1))
+    shapes = ResponseShapes(np.zeros(1), np.zeros(1), np.ones(1))
     rates = np.linspace(-3, 3, 50)
     lost = shapes.lost(rates, np.zeros(50))[0]
     assert lost[0] < 0.03 and lost[-1] > 0.97 and (np.diff(lost) >= 0).all()
@@ -605,7 +620,7 @@ def test_the_probability_to_be_lost_grows_from_0_to_1_across_the_edge():
 def test_a_momentum_that_is_tuned_counts_with_the_rate():
     """1 / (1 - momentum) updates of the rate each: 0.1 at 0.9 counts as 0.05 at 0.95."""
     tuned = (*TUNED, ScaledSetting("momentum", "linear", 0.8, 0.99))
-    search = Search(LADDER, 1024, tuned, most_epochs=400, resolution=0.5, goal=0.9)
+    search = SettingsSearch(LADDER, 1024, tuned, most_epochs=400, resolution=0.5, goal=0.9)
     given = [{"learning_rate": 0.1, "momentum": 0.9}, {"learning_rate": 0.05, "momentum": 0.95}]
     rates = search._places(given, [1024, 1024], 1024, 10.0).rates
     assert rates[0] == pytest.approx(rates[1])

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from hpo.study.budgets import rung_budgets
 from hpo.tuning.generation.strategy import (
-    Done,
-    Explore,
-    Repeat,
-    Wait,
+    ExploreSettings,
+    RepeatTraining,
+    SweepDone,
+    WaitForTrainings,
     explorations,
     next_seed,
     next_task,
@@ -60,7 +60,7 @@ def test_one_seed_repeats_nothing():
 
 
 def test_a_new_sweep_explores_the_smallest_rung():
-    assert next_task(rung_budgets(LADDER, 24, 2), []) == Explore(16)
+    assert next_task(rung_budgets(LADDER, 24, 2), []) == ExploreSettings(16)
 
 
 def test_the_next_rung_starts_while_the_last_explorations_of_a_rung_run():
@@ -69,7 +69,7 @@ def test_the_next_rung_starts_while_the_last_explorations_of_a_rung_run():
         a_trial(n, 16, TrialState.RUNNING, learning_rate=0.1 + n)
         for n in range(budgets[16].explorations)
     ]
-    assert next_task(budgets, trials) == Explore(32)
+    assert next_task(budgets, trials) == ExploreSettings(32)
 
 
 def test_the_best_settings_of_a_rung_are_repeated_with_the_other_seed():
@@ -80,7 +80,7 @@ def test_the_best_settings_of_a_rung_are_repeated_with_the_other_seed():
         a_trial(2, 16, TrialState.PRUNED, learning_rate=0.3),
     ]
     task = next_task(budgets, trials)
-    assert isinstance(task, Repeat)
+    assert isinstance(task, RepeatTraining)
     assert task.settings["learning_rate"] == 0.2
 
 
@@ -88,7 +88,7 @@ def test_a_rung_where_nothing_reached_the_target_explores_instead_of_repeating()
     budgets = rung_budgets((16,), 4, 2)
     assert next_task(
         budgets, [a_trial(n, 16, TrialState.CENSORED, learning_rate=0.1 + n) for n in range(3)]
-    ) == Explore(16)
+    ) == ExploreSettings(16)
 
 
 def test_repetitions_wait_for_the_last_exploration():
@@ -98,7 +98,7 @@ def test_repetitions_wait_for_the_last_exploration():
         a_trial(1, 16, TrialState.REACHED, learning_rate=0.2, epochs=4.0),
         a_trial(2, 16, TrialState.RUNNING, learning_rate=0.3),
     ]
-    assert next_task(budgets, trials) == Wait()
+    assert next_task(budgets, trials) == WaitForTrainings()
 
 
 @settings(deadline=None)
@@ -115,9 +115,9 @@ def test_any_sweep_ends_after_exactly_its_budget_and_repeats_no_training(
     trials, running = [], []
     while True:
         task = next_task(budgets, trials)
-        if isinstance(task, Done):
+        if isinstance(task, SweepDone):
             break
-        if isinstance(task, Wait) or len(running) == concurrency:
+        if isinstance(task, WaitForTrainings) or len(running) == concurrency:
             assert running, "waiting for nothing"
             position = running.pop(data.draw(st.integers(0, len(running) - 1)))
             reached = data.draw(st.booleans())
@@ -128,7 +128,7 @@ def test_any_sweep_ends_after_exactly_its_budget_and_repeats_no_training(
             )
             continue
         number = len(trials)
-        rate = 1.0 + number if isinstance(task, Explore) else task.settings["learning_rate"]
+        rate = 1.0 + number if isinstance(task, ExploreSettings) else task.settings["learning_rate"]
         trials.append(
             a_trial(
                 number,
@@ -153,14 +153,14 @@ def test_a_sweep_of_old_in_which_all_explorations_have_seed_0_goes_on():
         a_trial(1, 16, TrialState.REACHED, learning_rate=0.2, epochs=5.0),
         a_trial(2, 16, TrialState.REACHED, learning_rate=0.3, epochs=6.0),
     ]
-    assert next_task(budgets, trials) == Explore(16)
+    assert next_task(budgets, trials) == ExploreSettings(16)
     assert next_seed(trials) == 1
     trials += [a_trial(3, 16, TrialState.REACHED, learning_rate=0.4, epochs=7.0)]
     repeat = next_task(budgets, trials)
-    assert isinstance(repeat, Repeat) and repeat.settings["learning_rate"] == 0.2
+    assert isinstance(repeat, RepeatTraining) and repeat.settings["learning_rate"] == 0.2
     trials += [a_trial(4, 16, TrialState.REACHED, seed=1, learning_rate=0.2, epochs=5.5)]
     assert explorations(trials) == trials[:4]
-    assert next_task(budgets, trials) == Done()
+    assert next_task(budgets, trials) == SweepDone()
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3, 5])

@@ -11,7 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainers.asynchronous import ray_session
-from trainers.asynchronous.messages import Epoch, EpochResult, Push, Setup, Weights, copy_into
+from trainers.asynchronous.messages import (
+    ActorSetup,
+    EpochResult,
+    EpochUpdates,
+    GradientPush,
+    ServerWeights,
+    copy_into,
+)
 from trainers.asynchronous.server import ParameterServer
 from trainers.asynchronous.worker import AsynchronousReplica
 from trainers.errors import CommunicationError, TrainerError
@@ -20,14 +27,14 @@ _LOOK_SECONDS = 0.5
 _SERVER = "the parameter server"
 
 
-class Actors:
+class AsynchronousActors:
     """One server and its replicas; they end with :meth:`close`, on a failure, or when this object is garbage-collected.
 
     None of them reserves a CPU: a trial to which Ray Tune gave one CPU would otherwise wait for a second. A running
     Ray is used if there is one; otherwise Ray is started, and stopped with the actors.
     """
 
-    def __init__(self, setup: Setup, timeout_seconds: float) -> None:
+    def __init__(self, setup: ActorSetup, timeout_seconds: float) -> None:
         self._timeout = timeout_seconds
         own_ray = _start_ray()
         import ray
@@ -42,7 +49,7 @@ class Actors:
         self._running: dict[Any, int] = {}
         self._wait_until_built()
 
-    def run(self, epoch: Epoch) -> EpochResult:
+    def run(self, epoch: EpochUpdates) -> EpochResult:
         """Train an epoch; raises :class:`~trainers.errors.CommunicationError` naming a dead or silent replica."""
         self._get(self._server.begin.remote(epoch), _SERVER)
         self._running |= {
@@ -123,13 +130,13 @@ class _Link:
     def __init__(self, server: Any) -> None:
         self._server = server
 
-    def pull(self, epoch: int, worker: int) -> Weights | None:
+    def pull(self, epoch: int, worker: int) -> ServerWeights | None:
         import ray
 
-        weights: Weights | None = ray.get(self._server.pull.remote(epoch, worker))
+        weights: ServerWeights | None = ray.get(self._server.pull.remote(epoch, worker))
         return weights
 
-    def push(self, push: Push) -> bool:
+    def push(self, push: GradientPush) -> bool:
         import ray
 
         return bool(ray.get(self._server.push.remote(push)))

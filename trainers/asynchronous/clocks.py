@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
-def share(first_step: int, last_step: int, worker: int, workers: int) -> range:
+def worker_share(first_step: int, last_step: int, worker: int, workers: int) -> range:
     """The updates of ``worker`` among those from ``first_step`` up to, not including, ``last_step``."""
     return range(first_step + (worker - first_step) % workers, last_step, workers)
 
@@ -28,7 +28,7 @@ class Staleness:
     lead: int
 
 
-class Clocks:
+class WorkerClocks:
     """The number of updates that each worker has done of its share of one epoch."""
 
     def __init__(self, shares: Sequence[int], bound: int | None, quorum: float) -> None:

@@ -19,7 +19,7 @@ Packed = list[NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
-class Epoch:
+class EpochUpdates:
     """The updates up to an evaluation: from ``first_step`` up to, not including, ``last_step``."""
 
     number: int
@@ -28,7 +28,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Weights:
+class ServerWeights:
     """The server's parameters after ``version`` updates of this process, and its normalization statistics."""
 
     version: int
@@ -37,7 +37,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Push:
+class GradientPush:
     """A gradient (None if it overflowed) of the mean loss over one global batch, with this loss and the statistics."""
 
     epoch: int
@@ -59,7 +59,7 @@ class EpochResult:
     staleness: Staleness
 
 
-def pack(tensors: Iterable[Tensor], dtype: torch.dtype | None = None) -> Packed:
+def pack_tensors(tensors: Iterable[Tensor], dtype: torch.dtype | None = None) -> Packed:
     """Copies of the tensors, cast to ``dtype`` if there is one."""
     return [
         tensor.detach()
@@ -71,7 +71,7 @@ def pack(tensors: Iterable[Tensor], dtype: torch.dtype | None = None) -> Packed:
     ]
 
 
-def unpack(
+def unpack_tensors(
     packed: Packed, like: Sequence[Tensor], dtype: torch.dtype | None = None
 ) -> list[Tensor]:
     """Restore packed tensors, sent as ``dtype``, with the shapes, types and devices of ``like``."""
@@ -87,12 +87,12 @@ def unpack(
 def copy_into(tensors: Sequence[Tensor], packed: Packed) -> None:
     """Copy the packed values into the tensors."""
     with torch.no_grad():
-        for tensor, value in zip(tensors, unpack(packed, tensors), strict=True):
+        for tensor, value in zip(tensors, unpack_tensors(packed, tensors), strict=True):
             tensor.copy_(value)
 
 
 @dataclass(frozen=True)
-class Setup:
+class ActorSetup:
     """The inputs from which an actor builds its part: the job, the number of replicas, the threads of each, and the
     visible GPUs.
     """

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainers.errors import CommunicationError
-from trainers.private_files import lock_file, umask
+from trainers.private_files import lock_file, removed_permissions
 
 LEAST_VERSION = (2, 59)
 MODE = "RAY_AUTH_MODE"
@@ -54,7 +54,7 @@ def start_ray(address: str | None = None, **options: Any) -> None:
         return
     folder = _private_folder()
     _hide_token()
-    before = os.umask(umask())
+    before = os.umask(removed_permissions())
     try:
         with _on_loopback():
             ray.init(address="local", _temp_dir=str(folder), **options)

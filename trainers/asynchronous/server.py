@@ -10,9 +10,17 @@ from typing import Any
 
 import torch
 
-from trainers.asynchronous.clocks import Clocks, share
-from trainers.asynchronous.messages import Epoch, EpochResult, Push, Setup, Weights, pack, unpack
-from trainers.asynchronous.setup import build
+from trainers.asynchronous.clocks import WorkerClocks, worker_share
+from trainers.asynchronous.messages import (
+    ActorSetup,
+    EpochResult,
+    EpochUpdates,
+    GradientPush,
+    ServerWeights,
+    pack_tensors,
+    unpack_tensors,
+)
+from trainers.asynchronous.setup import build_parts
 from trainers.distributed.reducer import COMPRESSIONS
 from trainers.numerics.precision import zero_gradient
 from trainers.schedules.learning_rate import learning_rate
@@ -23,8 +31,8 @@ from trainers.schedules.weight_decay import with_decay
 class ParameterServer:
     """An actor: replicas call ``pull`` and ``push``, the training calls the rest; calls interleave between updates."""
 
-    def __init__(self, setup: Setup) -> None:
-        self._built = build(setup, number=0)
+    def __init__(self, setup: ActorSetup) -> None:
+        self._built = build_parts(setup, number=0)
         self._settings, self._replica = self._built.job.settings, self._built.replica
         self._workers = setup.workers
         self._optimizer = self._replica.optimizer(
@@ -39,14 +47,14 @@ class ParameterServer:
         self._statistics = GradientStatistics(SMOOTHING)
         self._changed = asyncio.Condition()
         self._version = 0
-        self._packed: Weights | None = None
-        self._begin(Epoch(-1, 0, 0))
+        self._packed: ServerWeights | None = None
+        self._begin(EpochUpdates(-1, 0, 0))
 
-    async def begin(self, epoch: Epoch) -> None:
+    async def begin(self, epoch: EpochUpdates) -> None:
         """Let the replicas start an epoch."""
         self._begin(epoch)
 
-    async def pull(self, epoch: int, worker: int) -> Weights | None:
+    async def pull(self, epoch: int, worker: int) -> ServerWeights | None:
         """Return the weights for a worker's next update, once it may begin; None when the epoch is over."""
         self._waiting.add(worker)
         async with self._changed:
@@ -60,7 +68,7 @@ class ParameterServer:
         self._clocks.begin(worker)
         return self._weights()
 
-    async def push(self, push: Push) -> bool:
+    async def push(self, push: GradientPush) -> bool:
         """Apply a gradient; return False, without applying it, when its epoch is over."""
         self._heard[push.worker] = time.monotonic()
         if self._closed(push.epoch):
@@ -88,7 +96,7 @@ class ParameterServer:
             if worker not in self._waiting and not self._clocks.finished(worker)
         }
 
-    async def weights(self) -> Weights:
+    async def weights(self) -> ServerWeights:
         """Return the current parameters and statistics."""
         return self._weights()
 
@@ -107,14 +115,14 @@ class ParameterServer:
         self._statistics.load_state_dict(state["statistics"])
         self._packed = None
 
-    def _begin(self, epoch: Epoch) -> None:
+    def _begin(self, epoch: EpochUpdates) -> None:
         bounded = self._settings.update_mode == "stale_synchronous"
         shares = [
-            len(share(epoch.first_step, epoch.last_step, worker, self._workers))
+            len(worker_share(epoch.first_step, epoch.last_step, worker, self._workers))
             for worker in range(self._workers)
         ]
         self._epoch = epoch
-        self._clocks = Clocks(
+        self._clocks = WorkerClocks(
             shares,
             self._settings.staleness_bound if bounded else None,
             1.0 if bounded else self._settings.epoch_quorum,
@@ -128,12 +136,12 @@ class ParameterServer:
     def _closed(self, epoch: int) -> bool:
         return epoch != self._epoch.number or self._clocks.over
 
-    def _apply(self, push: Push) -> None:
+    def _apply(self, push: GradientPush) -> None:
         epochs = self._built.batch_schedule.epochs(self._epoch.first_step + len(self._losses))
         self._rate = learning_rate(self._settings, epochs, self._built.job.epochs)
         if push.gradient is not None:
             self._replica.set_gradients(
-                unpack(push.gradient, self._like_gradients, self._travels_as)
+                unpack_tensors(push.gradient, self._like_gradients, self._travels_as)
             )
             self._optimizer.step(self._rate, epochs)
             self._replica.set_gradients(None)
@@ -141,7 +149,9 @@ class ParameterServer:
             self._statistics.add(push.measured)
         self._clocks.end(push.worker, self._version - push.version)
         self._losses.append(push.loss)
-        self._worker_statistics[push.worker] = unpack(push.statistics, self._replica.statistics)
+        self._worker_statistics[push.worker] = unpack_tensors(
+            push.statistics, self._replica.statistics
+        )
         self._version += 1
         self._packed = None
 
@@ -157,9 +167,11 @@ class ParameterServer:
             self._worker_statistics = {}
             self._packed = None
 
-    def _weights(self) -> Weights:
+    def _weights(self) -> ServerWeights:
         if self._packed is None:
-            self._packed = Weights(
-                self._version, pack(self._replica.parameters), pack(self._replica.statistics)
+            self._packed = ServerWeights(
+                self._version,
+                pack_tensors(self._replica.parameters),
+                pack_tensors(self._replica.statistics),
             )
         return self._packed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from trainers.asynchronous.messages import Setup
-from trainers.distributed.device import choose_device, gpus, wanted_device
+from trainers.asynchronous.messages import ActorSetup
+from trainers.distributed.device import choose_device, gpu_count, wanted_device
 from trainers.job import TrainingJob
 from trainers.loop.replica import Replica
 from trainers.numerics.threads import use_threads
@@ -15,7 +15,7 @@ from trainers.workloads import Workload, load_model_workload
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltParts:
     """A job with its workload, its schedule and a fresh model."""
 
     job: TrainingJob
@@ -24,14 +24,14 @@ class Built:
     replica: Replica
 
 
-def build(setup: Setup, number: int) -> Built:
+def build_parts(setup: ActorSetup, number: int) -> BuiltParts:
     """Build the parts in this actor's process; ``number`` picks its GPU if there are any."""
     _show_devices(setup.visible_devices)
     use_threads(setup.threads)
     job = TrainingJob.from_dict(setup.job)
     workload = load_model_workload(job)
     device = choose_device(
-        number % max(1, gpus()), wanted=wanted_device()
+        number % max(1, gpu_count()), wanted=wanted_device()
     )  # replicas may share one
     replica = Replica(workload, job.settings, job.seed, device)
     planned = batch_schedule(
@@ -41,7 +41,7 @@ def build(setup: Setup, number: int) -> Built:
         job.epochs,
         job.evaluations_per_epoch,
     )
-    return Built(job, workload, planned, replica)
+    return BuiltParts(job, workload, planned, replica)
 
 
 def _show_devices(visible: str | None) -> None:

@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainers.asynchronous.actors import Actors
+from trainers.asynchronous.actors import AsynchronousActors
 from trainers.asynchronous.clocks import Staleness
-from trainers.asynchronous.messages import Epoch, Setup
+from trainers.asynchronous.messages import ActorSetup, EpochUpdates
 from trainers.distributed.communicator import Communicator
 from trainers.distributed.single import SingleProcess
 from trainers.errors import JobError
 from trainers.job import TrainingJob
 from trainers.loop.micro_batches import MicroBatchLoader
-from trainers.loop.replica import Replica, evaluate
+from trainers.loop.replica import Replica, evaluate_replica
 from trainers.loop.sample_images import sample_images_of
 from trainers.report import ConvergencePoint
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
@@ -72,7 +72,7 @@ class AsynchronousTraining(TrainingRun):
             "optimizer": self.replica.optimizer(job.settings).state_dict(),
             "statistics": GradientStatistics(SMOOTHING).state_dict(),
         }
-        self._actors: Actors | None = None
+        self._actors: AsynchronousActors | None = None
 
     @property
     def model(self) -> nn.Module:
@@ -105,10 +105,10 @@ class AsynchronousTraining(TrainingRun):
         actors = self._started()
         started = time.perf_counter()
         self._state = None
-        result = actors.run(Epoch(len(self.staleness), first_step, last_step))
+        result = actors.run(EpochUpdates(len(self.staleness), first_step, last_step))
         self._record(result.staleness)
         actors.copy_weights(self.replica.parameters, self.replica.statistics)
-        scores = evaluate(self.replica, self.communicator, self.job.micro_batch_size)
+        scores = evaluate_replica(self.replica, self.communicator, self.job.micro_batch_size)
         losses = torch.tensor(result.losses, dtype=torch.float64)
         return TrainingSegment(
             train_loss=float(losses.mean()),
@@ -119,7 +119,7 @@ class AsynchronousTraining(TrainingRun):
             gradient_noise_scale=result.noise_scale,
         )
 
-    def _started(self) -> Actors:
+    def _started(self) -> AsynchronousActors:
         if self._actors is None:
             workers = self.job.settings.asynchronous_workers
             options = self.workload.data_options
@@ -128,13 +128,13 @@ class AsynchronousTraining(TrainingRun):
                 if options is None
                 else {**self.job.to_dict(), "data": dict(options)}
             )
-            setup = Setup(
+            setup = ActorSetup(
                 job=job,
                 workers=workers,
                 threads=max(1, torch.get_num_threads() // workers),
                 visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
             )
-            self._actors = Actors(setup, self.timeout_seconds)
+            self._actors = AsynchronousActors(setup, self.timeout_seconds)
             if self._state is not None:
                 self._actors.load_state_dict(self._state)
         return self._actors

@@ -7,37 +7,44 @@ import os
 from collections.abc import Iterator
 from typing import Protocol
 
-from trainers.asynchronous.clocks import share
-from trainers.asynchronous.messages import Epoch, Push, Setup, Weights, copy_into, pack
-from trainers.asynchronous.setup import build
+from trainers.asynchronous.clocks import worker_share
+from trainers.asynchronous.messages import (
+    ActorSetup,
+    EpochUpdates,
+    GradientPush,
+    ServerWeights,
+    copy_into,
+    pack_tensors,
+)
+from trainers.asynchronous.setup import build_parts
 from trainers.distributed.reducer import COMPRESSIONS
 from trainers.distributed.single import SingleProcess
-from trainers.loop.gradients import Gradients
+from trainers.loop.gradients import GradientComputation
 from trainers.loop.micro_batches import MicroBatch, MicroBatchLoader
 
 
-class Server(Protocol):
+class ServerHandle(Protocol):
     """The parameter server as seen by a replica; each call waits for its answer."""
 
-    def pull(self, epoch: int, worker: int) -> Weights | None:
+    def pull(self, epoch: int, worker: int) -> ServerWeights | None:
         """See :meth:`trainers.asynchronous.server.ParameterServer.pull`."""
 
-    def push(self, push: Push) -> bool:
+    def push(self, push: GradientPush) -> bool:
         """See :meth:`trainers.asynchronous.server.ParameterServer.push`."""
 
 
 class AsynchronousReplica:
     """The replica with a ``number`` from 0; its loss scale and its data are its own."""
 
-    def __init__(self, setup: Setup, number: int, server: Server) -> None:
+    def __init__(self, setup: ActorSetup, number: int, server: ServerHandle) -> None:
         self._number, self._workers, self._server = number, setup.workers, server
-        built = build(setup, number)
+        built = build_parts(setup, number)
         self._job, self._replica = built.job, built.replica
         alone = SingleProcess(self._replica.device)
         self._loader = MicroBatchLoader(
             built.workload, self._job, built.batch_schedule, alone, self._replica
         )
-        self._gradients = Gradients(self._replica, self._job.settings, alone)
+        self._gradients = GradientComputation(self._replica, self._job.settings, alone)
         self._compression = COMPRESSIONS[self._job.settings.gradient_compression]
         self._micro_batches: Iterator[MicroBatch] = iter(())
         self._next_step = -1
@@ -46,11 +53,11 @@ class AsynchronousReplica:
         """Return the process ID of this replica; answers once it is built."""
         return os.getpid()
 
-    def train(self, epoch: Epoch) -> None:
+    def train(self, epoch: EpochUpdates) -> None:
         """Do this replica's share of an epoch, or as much of it as is done before the others end it."""
         self._replica.model.train()
         for done, step in enumerate(
-            share(epoch.first_step, epoch.last_step, self._number, self._workers)
+            worker_share(epoch.first_step, epoch.last_step, self._number, self._workers)
         ):
             weights = self._server.pull(epoch.number, self._number)
             if weights is None:
@@ -61,7 +68,7 @@ class AsynchronousReplica:
             if not self._server.push(self._compute(epoch.number, step, weights.version)):
                 return
 
-    def _compute(self, epoch: int, step: int, version: int) -> Push:
+    def _compute(self, epoch: int, step: int, version: int) -> GradientPush:
         layout = self._loader.layout(step)
         micro_batches = itertools.islice(self._batches_from(step), layout.micro_batches)
         self._replica.seed_generators(step, 0)
@@ -70,16 +77,16 @@ class AsynchronousReplica:
         gradient = (
             None
             if arrived.overflowed is not None and arrived.overflowed
-            else pack(self._replica.gradients(), self._compression)
+            else pack_tensors(self._replica.gradients(), self._compression)
         )
         self._replica.set_gradients(None)
-        return Push(
+        return GradientPush(
             epoch,
             self._number,
             version,
             float(loss),
             gradient,
-            pack(self._replica.statistics),
+            pack_tensors(self._replica.statistics),
             None if arrived.measured is None else arrived.measured.read(),
         )
 

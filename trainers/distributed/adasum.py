@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 
-class Exchange(Protocol):
+class AdasumExchange(Protocol):
     """The collective operations that Adasum needs; each returns when it is done."""
 
     @property
@@ -38,7 +38,7 @@ class Exchange(Protocol):
         """Replace ``small``, shape ``(numbers,)``, by its sum over the workers."""
 
 
-def adasum_(flat: Tensor, sizes: Sequence[int], exchange: Exchange) -> None:
+def adasum_(flat: Tensor, sizes: Sequence[int], exchange: AdasumExchange) -> None:
     """Replace ``flat``, shape ``(numbers,)``, by Adasum over the workers, separately for each run of ``sizes`` numbers.
 
     The number of workers must be a power of two. Numbers travel in the type of ``flat``; they are combined in
@@ -55,7 +55,7 @@ def adasum_(flat: Tensor, sizes: Sequence[int], exchange: Exchange) -> None:
 
 
 def _combine_neighbours(
-    rows: Tensor, slices: list[tuple[int, slice]], tensors: int, exchange: Exchange
+    rows: Tensor, slices: list[tuple[int, slice]], tensors: int, exchange: AdasumExchange
 ) -> Tensor:
     a, b = rows[0::2], rows[1::2]
     products = torch.zeros(3, tensors, len(a), dtype=torch.float64, device=rows.device)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-class Background:
+class BackgroundThread:
     """One thread that runs operations in the order in which they were started.
 
     On a GPU the operation runs in its own stream, which first waits for the work that the caller has queued; the
@@ -72,7 +72,7 @@ class Background:
 
 
 class BackgroundWork:
-    """A running operation of a :class:`Background`."""
+    """A running operation of a :class:`BackgroundThread`."""
 
     def __init__(self, future: Future[Any]) -> None:
         self._future = future

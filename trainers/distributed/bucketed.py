@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trainers.distributed.buckets import in_buckets
-from trainers.distributed.communicator import Work
+from trainers.distributed.communicator import CollectiveWork
 
 
 class BucketedCommunicator(ABC):
@@ -20,11 +20,11 @@ class BucketedCommunicator(ABC):
     device: torch.device
 
     @abstractmethod
-    def start_sum_(self, flat: Tensor) -> Work:
+    def start_sum_(self, flat: Tensor) -> CollectiveWork:
         """Begin to replace ``flat`` by its sum over the workers."""
 
     @abstractmethod
-    def _start_broadcast_(self, flat: Tensor, root: int) -> Work:
+    def _start_broadcast_(self, flat: Tensor, root: int) -> CollectiveWork:
         """Begin to replace ``flat`` by that of worker ``root``."""
 
     def all_reduce_mean_(self, tensors: Sequence[Tensor]) -> None:

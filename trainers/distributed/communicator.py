@@ -19,7 +19,7 @@ ALL_REDUCES = ("default", "torus", "hierarchical", "masters")
 """The backend's own algorithm, a 2D torus, within nodes and then between them, or by one master per node."""
 
 
-class Work(Protocol):
+class CollectiveWork(Protocol):
     """A running collective operation."""
 
     def wait(self) -> object:
@@ -50,13 +50,13 @@ class Communicator(Protocol):
     def all_reduce_sum_(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor, of any shape, by its sum over the workers."""
 
-    def start_sum_(self, flat: Tensor) -> Work:
+    def start_sum_(self, flat: Tensor) -> CollectiveWork:
         """Begin to replace a contiguous tensor, shape ``(numbers,)``, by its sum over the workers.
 
         Every worker starts its sums in the same order; nobody may touch ``flat`` before the wait is over.
         """
 
-    def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> Work:
+    def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> CollectiveWork:
         """Begin to combine ``flat``, ``(numbers,)``, over the workers by Adasum (Maleki et al., arXiv:2006.02924).
 
         Each run of ``sizes`` numbers is combined separately, as the gradient of one layer. The number of workers must

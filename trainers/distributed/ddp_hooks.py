@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
 from trainers.distributed.all_reduce import WorkerGrid, row_size
-from trainers.distributed.background import Background
+from trainers.distributed.background import BackgroundThread
 
 Mean = torch.futures.Future[Tensor]
 
@@ -30,7 +30,7 @@ class HookState:
     """The grid of workers and the type that is communicated; None means that of the gradients."""
 
     grid: WorkerGrid | None = None
-    background: Background | None = None
+    background: BackgroundThread | None = None
     compression: torch.dtype | None = None
 
     @classmethod
@@ -50,7 +50,7 @@ class HookState:
         device = torch.device("cuda") if dist.get_backend() == "nccl" else torch.device("cpu")
         return cls(
             WorkerGrid(row_size(all_reduce, dist.get_world_size(), group_size)),
-            Background(device),
+            BackgroundThread(device),
             compression,
         )
 

@@ -38,7 +38,7 @@ def wanted_device(given: str | None = None) -> str:
     return wanted
 
 
-def gpus() -> int:
+def gpu_count() -> int:
     """Return the number of GPUs that PyTorch can use here."""
     import torch
 
@@ -49,11 +49,11 @@ def choose_device(local_rank: int = 0, local_size: int = 1, wanted: str = "auto"
     """Return the device of the worker ``local_rank`` of ``local_size`` on this node, making a GPU the current one.
 
     If a worker sees only one GPU among several workers, it takes it: the launcher has given each worker its own, which
-    :func:`claim` checks. Raises :class:`DeviceError` if there are more workers than GPUs, or none was found.
+    :func:`claim_gpu` checks. Raises :class:`DeviceError` if there are more workers than GPUs, or none was found.
     """
     import torch
 
-    count = 0 if wanted == "cpu" else gpus()
+    count = 0 if wanted == "cpu" else gpu_count()
     if not count:
         if wanted == "cuda":
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -70,7 +70,7 @@ def choose_device(local_rank: int = 0, local_size: int = 1, wanted: str = "auto"
     return device
 
 
-def claim(store: Store, device: torch.device, rank: int) -> None:
+def claim_gpu(store: Store, device: torch.device, rank: int) -> None:
     """Claim the GPU in the workers' common store; raises :class:`DeviceError` if another worker already has it."""
     if device.type != "cuda":
         return
@@ -80,12 +80,12 @@ def claim(store: Store, device: torch.device, rank: int) -> None:
             _too_many(
                 f"workers {first.decode()} and {rank}, which were assigned the same GPU of "
                 f"{socket.gethostname()}",
-                gpus(),
+                gpu_count(),
             )
         )
 
 
-def configure(device: torch.device, precision: str) -> None:
+def configure_gpu(device: torch.device, precision: str) -> None:
     """Set how a GPU computes from now on: fp32 matrix products and convolutions use TF32 only for ``tf32``.
 
     PyTorch's own default is TF32 in convolutions and fp32 in products. cuDNN benchmarks its algorithms for each input
@@ -109,7 +109,7 @@ def stay_near(device: torch.device, local_rank: int, local_size: int) -> int | N
     """
     if device.type != "cuda" or not hasattr(os, "sched_setaffinity"):
         return None
-    shared_with = [_pci_address(each) for each in (range(local_size) if gpus() > 1 else ())]
+    shared_with = [_pci_address(each) for each in (range(local_size) if gpu_count() > 1 else ())]
     mine = cores_near(_pci_address(device.index or 0), shared_with, local_rank)
     if not mine:
         return None

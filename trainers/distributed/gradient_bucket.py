@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from trainers.distributed.buckets import buckets
-from trainers.distributed.communicator import Communicator, Work
+from trainers.distributed.communicator import CollectiveWork, Communicator
 
 
 @dataclass(eq=False)
@@ -25,7 +25,7 @@ class GradientBucket:
     travels_as: torch.dtype
     flat: Tensor = field(default_factory=lambda: torch.empty(0))
     views: list[Tensor] = field(default_factory=list)
-    work: Work | None = None
+    work: CollectiveWork | None = None
     divided: bool = False
 
     @property

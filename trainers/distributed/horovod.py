@@ -17,12 +17,12 @@ from torch import Tensor
 
 from trainers.distributed.adasum import adasum_
 from trainers.distributed.all_reduce import sum_of_parts
-from trainers.distributed.background import Background
+from trainers.distributed.background import BackgroundThread
 from trainers.distributed.bucketed import BucketedCommunicator
-from trainers.distributed.communicator import Work
-from trainers.distributed.device import choose_device, claim
+from trainers.distributed.communicator import CollectiveWork
+from trainers.distributed.device import choose_device, claim_gpu
 from trainers.distributed.listening import serve_store
-from trainers.distributed.monitor import Monitor, beat_seconds, finding_seconds
+from trainers.distributed.monitor import HeartbeatMonitor, beat_seconds, finding_seconds
 from trainers.errors import CommunicationError
 
 _FLAGS = {
@@ -66,7 +66,7 @@ class HorovodCommunicator(BucketedCommunicator):
             "HOROVOD_STALL_CHECK_TIME_SECONDS", str(min(60, int(seconds)))
         )  # without the check there is no shutdown
         os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", seconds)
-        self._monitor: Monitor | None = None
+        self._monitor: HeartbeatMonitor | None = None
         with self._peer_errors():
             self._hvd.init()
         self.rank: int = self._hvd.rank()
@@ -74,11 +74,11 @@ class HorovodCommunicator(BucketedCommunicator):
         self.device = choose_device(self._hvd.local_rank(), self._hvd.local_size(), device)
         check_carries(self._hvd, self.device)
         self._names = _Names()
-        self._background = Background(self.device)
+        self._background = BackgroundThread(self.device)
         with self._peer_errors():
             self._monitor = _monitor(self._hvd, timeout_seconds, self.device)
 
-    def start_sum_(self, flat: Tensor) -> Work:
+    def start_sum_(self, flat: Tensor) -> CollectiveWork:
         """Begin to replace ``flat`` by its sum over the workers."""
         self._begin()
         if flat.dtype == torch.bfloat16:  # Horovod 0.28.1 has no bfloat16 for PyTorch
@@ -87,7 +87,7 @@ class HorovodCommunicator(BucketedCommunicator):
             "sum", flat, partial(self._hvd.allreduce_async_, flat, op=self._hvd.Sum)
         )
 
-    def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> Work:
+    def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> CollectiveWork:
         """Begin to combine ``flat`` over the workers by Adasum."""
         self._begin()
         exchange = _HorovodExchange(self._hvd, self._wait)
@@ -102,7 +102,7 @@ class HorovodCommunicator(BucketedCommunicator):
             self._monitor.close()
         self._hvd.shutdown()
 
-    def _start_broadcast_(self, flat: Tensor, root: int) -> Work:
+    def _start_broadcast_(self, flat: Tensor, root: int) -> CollectiveWork:
         self._begin()
         bits = _bits(flat)
         return self._started(
@@ -127,7 +127,7 @@ class HorovodCommunicator(BucketedCommunicator):
         if self._monitor is not None:
             self._monitor.begin()
 
-    def _started(self, kind: str, flat: Tensor, operation: Callable[..., int]) -> Work:
+    def _started(self, kind: str, flat: Tensor, operation: Callable[..., int]) -> CollectiveWork:
         slot = self._names.take()
         with self._peer_errors():
             return _HorovodWork(
@@ -259,7 +259,7 @@ def check_carries(hvd: Any, device: torch.device) -> None:
     )
 
 
-def _monitor(hvd: Any, timeout_seconds: float, device: torch.device) -> Monitor | None:
+def _monitor(hvd: Any, timeout_seconds: float, device: torch.device) -> HeartbeatMonitor | None:
     """Create the monitor over a store held by worker 0; None if a worker cannot reach it."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -278,8 +278,8 @@ def _monitor(hvd: Any, timeout_seconds: float, device: torch.device) -> Monitor 
     hvd.allreduce_(reached, op=hvd.Sum, name="monitor.reached")
     if store is None or int(reached) < hvd.size():
         return None
-    claim(store, device, hvd.rank())
-    return Monitor(
+    claim_gpu(store, device, hvd.rank())
+    return HeartbeatMonitor(
         store,
         hvd.rank(),
         hvd.size(),

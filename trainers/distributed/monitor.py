@@ -20,7 +20,7 @@ from datetime import timedelta
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from trainers.distributed.listening import serve_store
-from trainers.distributed.rendezvous import rendezvous
+from trainers.distributed.rendezvous import rendezvous_store
 from trainers.errors import CommunicationError
 
 _FINDING = "finding"
@@ -39,7 +39,7 @@ class _Beat:
         return cls(int(count), int(operations))
 
 
-class Monitor:
+class HeartbeatMonitor:
     """One worker's heartbeat, and its view of the others.
 
     All workers must reach ``store``; ``beat_seconds`` is the time between heartbeats; ``holder`` names the process
@@ -186,14 +186,18 @@ def open_store(host: str, port: int, rank: int, size: int, timeout_seconds: floa
             f"a worker is gone or silent: worker {rank} found no store at {host}:{port} within "
             f"{timeout_seconds:g} s ({_first_line(error)})"
         ) from error
-    return rendezvous(PrefixStore(f"trainers/{next(_opened)}", server), rank, size, timeout_seconds)
+    return rendezvous_store(
+        PrefixStore(f"trainers/{next(_opened)}", server), rank, size, timeout_seconds
+    )
 
 
 def open_file_store(path: str, rank: int, size: int, timeout_seconds: float) -> Store:
     """Like :func:`open_store`, over a file that all workers of this machine see."""
     store = FileStore(path, size)
     store.set_timeout(timedelta(seconds=timeout_seconds))
-    return rendezvous(PrefixStore(f"trainers/{next(_opened)}", store), rank, size, timeout_seconds)
+    return rendezvous_store(
+        PrefixStore(f"trainers/{next(_opened)}", store), rank, size, timeout_seconds
+    )
 
 
 def held_by_agent() -> bool:

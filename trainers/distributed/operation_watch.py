@@ -2,9 +2,9 @@
 
 Waiting for an NCCL operation only makes the GPU wait: the host goes on, and blocks where it next reads a number from
 the GPU, in a call that no exception can interrupt. So a thread checks whether the awaited operations complete; if one
-does not within the time-out, the thread finds the lost worker (:class:`~trainers.distributed.monitor.Monitor`),
-reports it on standard error as :mod:`trainers.command` would, and ends the process. NCCL's own watchdog, which does not
-name the worker, gets a longer time-out.
+does not within the time-out, the thread finds the lost worker
+(:class:`~trainers.distributed.monitor.HeartbeatMonitor`), reports it on standard error as :mod:`trainers.command`
+would, and ends the process. NCCL's own watchdog, which does not name the worker, gets a longer time-out.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ COMPRESSIONS = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 REDUCTIONS = ("mean", "adasum")
 
 
-class Pending(Protocol):
+class PendingReduction(Protocol):
     """A running reduction of all gradients."""
 
     def wait(self) -> list[Tensor]:
@@ -104,7 +104,7 @@ class GradientReducer:
             bucket.wait()
             bucket.store()
 
-    def start(self) -> Pending:
+    def start(self) -> PendingReduction:
         """Copy the current gradients and reduce them while the caller goes on computing.
 
         Raises :class:`CommunicationError` if it is armed.

@@ -17,7 +17,7 @@ from trainers.errors import CommunicationError
 _POLL_SECONDS = 0.01
 
 
-def rendezvous(store: Store, rank: int, size: int, timeout_seconds: float) -> Store:
+def rendezvous_store(store: Store, rank: int, size: int, timeout_seconds: float) -> Store:
     """Return a part of ``store`` for this start only, once every worker is there.
 
     Raises :class:`CommunicationError` naming the workers that did not join.

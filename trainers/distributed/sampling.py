@@ -53,7 +53,7 @@ class SampleStream:
 
 
 @dataclass(frozen=True)
-class Cut:
+class MicroBatchCut:
     """One micro batch: ``count`` samples from stream position ``first`` on, and whether a chunk ends with it."""
 
     first: int
@@ -88,14 +88,14 @@ class BatchLayout:
         workers = self.global_batch_size // self.local_batch_size
         return workers * -(-self.local_batch_size // self.chunk_size)
 
-    def cuts(self, first_sample: int, rank: int) -> Iterator[Cut]:
+    def cuts(self, first_sample: int, rank: int) -> Iterator[MicroBatchCut]:
         """Yield the micro batches of one worker for the update whose first sample is at ``first_sample``."""
         start = first_sample + rank * self.local_batch_size
         for chunk in range(0, self.local_batch_size, self.chunk_size):
             end = min(chunk + self.chunk_size, self.local_batch_size)
             for offset in range(chunk, end, self.micro_batch_size):
                 count = min(self.micro_batch_size, end - offset)
-                yield Cut(start + offset, count, offset + count == end)
+                yield MicroBatchCut(start + offset, count, offset + count == end)
 
     def in_chunks(self, chunk_size: int) -> BatchLayout:
         """The batch in chunks of (at most) ``chunk_size`` samples each."""

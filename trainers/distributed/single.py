@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainers.distributed.communicator import Work
+from trainers.distributed.communicator import CollectiveWork
 from trainers.distributed.device import choose_device, wanted_device
 
 
@@ -34,11 +34,11 @@ class SingleProcess:
     def all_reduce_sum_(self, tensors: Sequence[Tensor]) -> None:
         """The sum over one worker."""
 
-    def start_sum_(self, flat: Tensor) -> Work:  # noqa: ARG002
+    def start_sum_(self, flat: Tensor) -> CollectiveWork:  # noqa: ARG002
         """Done already."""
         return _DONE
 
-    def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> Work:  # noqa: ARG002
+    def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> CollectiveWork:  # noqa: ARG002
         """Done already: Adasum of one gradient is that gradient."""
         return _DONE
 

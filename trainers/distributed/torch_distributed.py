@@ -14,12 +14,12 @@ from torch import Tensor
 
 from trainers.distributed.adasum import adasum_
 from trainers.distributed.all_reduce import WorkerGrid, all_gather, row_size, sum_function
-from trainers.distributed.background import Background
+from trainers.distributed.background import BackgroundThread
 from trainers.distributed.bucketed import BucketedCommunicator
-from trainers.distributed.communicator import STORE_FILE, Work
-from trainers.distributed.device import choose_device, claim
+from trainers.distributed.communicator import STORE_FILE, CollectiveWork
+from trainers.distributed.device import choose_device, claim_gpu
 from trainers.distributed.monitor import (
-    Monitor,
+    HeartbeatMonitor,
     beat_seconds,
     finding_seconds,
     held_by_agent,
@@ -61,7 +61,7 @@ class TorchCommunicator(BucketedCommunicator):
             if self.device.type == "cuda"
             else None
         )
-        self._background = Background(self.device)
+        self._background = BackgroundThread(self.device)
         self._exchange: _TorchExchange | None = None
         with self._peer_errors():
             self._composite = (
@@ -70,13 +70,13 @@ class TorchCommunicator(BucketedCommunicator):
                 else sum_function(all_reduce, WorkerGrid(row, wait=self._wait))
             )
 
-    def start_sum_(self, flat: Tensor) -> Work:
+    def start_sum_(self, flat: Tensor) -> CollectiveWork:
         """Begin to replace ``flat`` by its sum over the workers."""
         if self._composite is not None:
             return self._background.start(self._guarded(self._composite), flat)
         return self._begin(lambda: dist.all_reduce(flat, async_op=True))
 
-    def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> Work:
+    def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> CollectiveWork:
         """Begin to combine ``flat`` over the workers by Adasum."""
         with self._peer_errors():
             if (
@@ -96,7 +96,7 @@ class TorchCommunicator(BucketedCommunicator):
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def _join(self, timeout_seconds: float) -> Monitor:
+    def _join(self, timeout_seconds: float) -> HeartbeatMonitor:
         file = os.environ.get(STORE_FILE)
         if file:
             store, holder = open_file_store(file, self.rank, self.size, timeout_seconds), "the file"
@@ -104,8 +104,8 @@ class TorchCommunicator(BucketedCommunicator):
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             store = open_store(host, port, self.rank, self.size, timeout_seconds)
             holder = f"the launcher on {host}" if held_by_agent() else "worker 0"
-        claim(store, self.device, self.rank)
-        monitor = Monitor(
+        claim_gpu(store, self.device, self.rank)
+        monitor = HeartbeatMonitor(
             store,
             self.rank,
             self.size,
@@ -129,7 +129,7 @@ class TorchCommunicator(BucketedCommunicator):
             raise monitor.lost(error) from error
         return monitor
 
-    def _start_broadcast_(self, flat: Tensor, root: int) -> Work:
+    def _start_broadcast_(self, flat: Tensor, root: int) -> CollectiveWork:
         return self._begin(lambda: dist.broadcast(flat, src=root, async_op=True))
 
     def _begin(self, operation: Callable[[], dist.Work | None]) -> _TorchWork:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from trainers.feed.decoders import REDUCTIONS, Decoder, Pixels
+from trainers.feed.decoders import REDUCTIONS, ImageDecoder, Pixels
 
 TRIES = 10
 LEAST_AREA, LEAST_ASPECT, LARGEST_ASPECT = 0.08, 3 / 4, 4 / 3
@@ -30,7 +30,7 @@ CENTRE_SHARE = 224 / 256
 
 
 @dataclass(frozen=True, slots=True)
-class Crop:
+class ImageCrop:
     """A part of an image, in whole pixels."""
 
     left: int
@@ -39,7 +39,7 @@ class Crop:
     height: int
 
 
-def random_crop(width: int, height: int, uniforms: Sequence[float]) -> Crop:
+def random_crop(width: int, height: int, uniforms: Sequence[float]) -> ImageCrop:
     """The crop of an image of ``width`` x ``height`` pixels from :data:`UNIFORMS` uniform numbers in [0, 1)."""
     shortest, longest = math.log(LEAST_ASPECT), math.log(LARGEST_ASPECT)
     for at in range(0, 2 * TRIES, 2):
@@ -50,20 +50,20 @@ def random_crop(width: int, height: int, uniforms: Sequence[float]) -> Crop:
         if 0 < cut_width <= width and 0 < cut_height <= height:
             top = int(uniforms[-2] * (height - cut_height + 1))
             left = int(uniforms[-1] * (width - cut_width + 1))
-            return Crop(left, top, cut_width, cut_height)
+            return ImageCrop(left, top, cut_width, cut_height)
     aspect = min(max(width / height, LEAST_ASPECT), LARGEST_ASPECT)
     cut_width = min(width, round(height * aspect))
     cut_height = min(height, round(width / aspect))
-    return Crop((width - cut_width) // 2, (height - cut_height) // 2, cut_width, cut_height)
+    return ImageCrop((width - cut_width) // 2, (height - cut_height) // 2, cut_width, cut_height)
 
 
-def centre_crop(width: int, height: int, share: float = CENTRE_SHARE) -> Crop:
+def centre_crop(width: int, height: int, share: float = CENTRE_SHARE) -> ImageCrop:
     """The centred square of ``share`` of the shorter side."""
     side = max(1, round(min(width, height) * share))
-    return Crop((width - side) // 2, (height - side) // 2, side, side)
+    return ImageCrop((width - side) // 2, (height - side) // 2, side, side)
 
 
-def largest_reduction(crop: Crop, size: int) -> int:
+def largest_reduction(crop: ImageCrop, size: int) -> int:
     """Return the largest reduction of the image during decoding that keeps at least ``size`` pixels a side in the crop.
 
     A smaller crop would have to be enlarged again, and would be blurred; the rest is reduced with a filter.
@@ -74,7 +74,7 @@ def largest_reduction(crop: Crop, size: int) -> int:
 
 
 def decode_crop(
-    decoder: Decoder, content: bytes, crop: Crop, image_size: tuple[int, int], size: int
+    decoder: ImageDecoder, content: bytes, crop: ImageCrop, image_size: tuple[int, int], size: int
 ) -> torch.Tensor:
     """The crop of an encoded image of ``image_size`` (width, height), scaled to ``(1, 3, size, size)`` uint8.
 
@@ -90,10 +90,10 @@ def decode_crop(
     part = pixels[_span(crop.top, crop.height, rows, height)][
         :, _span(crop.left, crop.width, columns, width)
     ]
-    return scaled(part, size)
+    return scaled_crop(part, size)
 
 
-def scaled(pixels: Pixels, size: int) -> torch.Tensor:
+def scaled_crop(pixels: Pixels, size: int) -> torch.Tensor:
     """``(height, width, 3)`` pixels as ``(1, 3, size, size)`` in the memory format channels_last."""
     # the first dimension needs the stride of a batch, or PyTorch does not recognise channels_last: it would return
     # channels first, and take more than twice as long

@@ -27,7 +27,7 @@ REDUCTIONS = (8, 4, 2, 1)
 """Divisors of an image's sides for which libjpeg has fast code during decoding: the scalings of its DCT."""
 
 
-class Decoder(Protocol):
+class ImageDecoder(Protocol):
     """Decodes the content of an image file; may be called by several threads at once."""
 
     name: str
@@ -105,7 +105,7 @@ class SimpleJpegDecoder:
         return decoded
 
 
-_DECODERS: dict[str, Callable[[], Decoder]] = {
+_DECODERS: dict[str, Callable[[], ImageDecoder]] = {
     SimpleJpegDecoder.name: SimpleJpegDecoder,
     PillowDecoder.name: PillowDecoder,
 }
@@ -114,7 +114,7 @@ _DECODERS: dict[str, Callable[[], Decoder]] = {
 DECODERS = tuple(_DECODERS)
 
 
-def open_decoder(name: str | None = None) -> Decoder:
+def open_decoder(name: str | None = None) -> ImageDecoder:
     """Return the decoder of this name, or the fastest installed one; raises :class:`~trainers.errors.DataError`."""
     if name is not None and name not in _DECODERS:
         raise DataError(f"there is no decoder {name!r}{nearest_or_all(str(name), DECODERS)}")
@@ -133,10 +133,10 @@ def read_image(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:
-        raise unreadable(file, error) from error
+        raise unreadable_image(file, error) from error
 
 
-def unreadable(name: object, error: Exception) -> DataError:
+def unreadable_image(name: object, error: Exception) -> DataError:
     """Return the error for an image that no decoder can read."""
     text = "no known format" if isinstance(error, UnidentifiedImageError) else str(error)
     return DataError(f"cannot read the image {name}: {text}; remove it or replace it")

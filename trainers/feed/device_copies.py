@@ -63,7 +63,7 @@ class CudaStream:
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentBatch:
     """A batch whose copy has begun, or one prepared on the CPU, with ``event`` None."""
 
     batch: Batch
@@ -85,14 +85,14 @@ class DeviceCopies:
         self._prepare = prepare
         self._stream = stream or (CudaStream(device) if device.type == "cuda" else None)
 
-    def send(self, batch: Batch) -> Sent:
+    def send(self, batch: Batch) -> SentBatch:
         """Begin the copy; called by the thread that loaded the batch."""
         if self._stream is None:
-            return Sent(self._prepare(batch))
+            return SentBatch(self._prepare(batch))
         copied = self._stream.copy(batch)
-        return Sent(copied, self._stream.mark())
+        return SentBatch(copied, self._stream.mark())
 
-    def receive(self, sent: Sent) -> Batch:
+    def receive(self, sent: SentBatch) -> Batch:
         """Return the batch on the device, prepared, for the calling thread's next computation."""
         if self._stream is None:
             return sent.batch

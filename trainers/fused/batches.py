@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch.utils._pytree import tree_map
 
-from trainers.distributed.sampling import BatchLayout, Cut
-from trainers.feed.device_copies import DeviceCopies, Sent
-from trainers.loop.prefetch import prefetched
-from trainers.loop.synchronous import Training
+from trainers.distributed.sampling import BatchLayout, MicroBatchCut
+from trainers.feed.device_copies import DeviceCopies, SentBatch
+from trainers.loop.prefetch import prefetch_results
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.workloads.workload import Batch
 
-_Cut = tuple[Cut, float, bool]
+_Cut = tuple[MicroBatchCut, float, bool]
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class StackedBatch:
 class _SentBatch:
     """A :class:`StackedBatch` on its way to the device: the samples of each training, or of the first for all."""
 
-    sent: Sequence[Sent]
+    sent: Sequence[SentBatch]
     share: float
     ends_chunk: bool
     ends_update: bool
 
 
-def layout_of(trainings: Sequence[Training], steps: Sequence[int]) -> BatchLayout:
+def layout_of(trainings: Sequence[SynchronousTraining], steps: Sequence[int]) -> BatchLayout:
     """Return how the batch of an update is cut: for measured norms if any of the trainings measures its own.
 
     The others' updates are cut the same way, which changes the order of a sum.
@@ -54,7 +54,9 @@ def layout_of(trainings: Sequence[Training], steps: Sequence[int]) -> BatchLayou
     return found or trainings[0].loader.layout(steps[0])
 
 
-def stacked_batches(trainings: Sequence[Training], steps: Sequence[int]) -> Iterator[StackedBatch]:
+def stacked_batches(
+    trainings: Sequence[SynchronousTraining], steps: Sequence[int]
+) -> Iterator[StackedBatch]:
     """Yield all forward passes from the update ``steps`` of each training on, without end."""
     workload, copies = trainings[0].workload, trainings[0].replica.copies
     same = len(set(steps)) == 1 and len({training.job.seed for training in trainings}) == 1
@@ -63,11 +65,13 @@ def stacked_batches(trainings: Sequence[Training], steps: Sequence[int]) -> Iter
         for number in itertools.count()
         for cuts in _cuts(trainings, [step + number for step in steps])
     )
-    sent = prefetched(calls, workload.prefetched_batches, workload.concurrent_batches)
+    sent = prefetch_results(calls, workload.prefetched_batches, workload.concurrent_batches)
     return (_received(copies, each) for each in sent)
 
 
-def _cuts(trainings: Sequence[Training], steps: Sequence[int]) -> Iterator[tuple[_Cut, ...]]:
+def _cuts(
+    trainings: Sequence[SynchronousTraining], steps: Sequence[int]
+) -> Iterator[tuple[_Cut, ...]]:
     layout = layout_of(trainings, steps)
     of_each = [
         training.loader.cuts(step, layout) for training, step in zip(trainings, steps, strict=True)
@@ -84,7 +88,7 @@ def _received(copies: DeviceCopies, each: _SentBatch) -> StackedBatch:
 
 
 def _loading(
-    trainings: Sequence[Training], cuts: Sequence[_Cut], *, shared: bool
+    trainings: Sequence[SynchronousTraining], cuts: Sequence[_Cut], *, shared: bool
 ) -> Callable[[], _SentBatch]:
     first, share, ends_update = cuts[0]
     copies = trainings[0].replica.copies

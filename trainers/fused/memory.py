@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from trainers.errors import JobError
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.optimizers.optimizer import GroupOptimizer
 
 
@@ -31,7 +31,7 @@ class StackedMemory:
         ``(tensors * K,)`` over tensors and trainings. block_sizes: the number of elements of each of these.
     """
 
-    def __init__(self, trainings: Sequence[Training]) -> None:
+    def __init__(self, trainings: Sequence[SynchronousTraining]) -> None:
         models = [training.model for training in trainings]
         self.count = len(trainings)
         self._names, shapes = _trained(models[0])
@@ -85,7 +85,7 @@ class StackedMemory:
         """Expand a vector over the trainings, ``(K,)``, to one over tensors and trainings."""
         return of_trainings.repeat(len(self._layouts))
 
-    def release(self, trainings: Sequence[Training]) -> None:
+    def release(self, trainings: Sequence[SynchronousTraining]) -> None:
         """Give every training its own memory again."""
         for training in trainings:
             model = training.model
@@ -106,7 +106,7 @@ class StackedMemory:
             place.copy_(own.detach())
             own.data = place
 
-    def _stack_states(self, trainings: Sequence[Training]) -> dict[str, Tensor]:
+    def _stack_states(self, trainings: Sequence[SynchronousTraining]) -> dict[str, Tensor]:
         names = _common_states(rule_of(trainings[0]))
         states = {name: self._empty(self.parameters) for name in names}
         for number, training in enumerate(trainings):
@@ -174,7 +174,7 @@ def _stack_fixed(models: Sequence[nn.Module]) -> dict[str, Tensor]:
     return stacks
 
 
-def rule_of(training: Training) -> GroupOptimizer:
+def rule_of(training: SynchronousTraining) -> GroupOptimizer:
     """Return the optimizer of a training, which keeps no weights of its own."""
     assert isinstance(training.optimizer, GroupOptimizer), "reduced weights are not fused"
     return training.optimizer

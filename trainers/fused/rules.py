@@ -16,7 +16,7 @@ from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
 from trainers.fused.memory import StackedMemory, rule_of
-from trainers.loop.synchronous import Training
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.optimizers.fused_update import FusedUpdate
 from trainers.optimizers.optimizer import GroupOptimizer
 
@@ -24,7 +24,7 @@ from trainers.optimizers.optimizer import GroupOptimizer
 class FusedRule:
     """The rule of all trainings; their settings agree as required by :mod:`trainers.fused.fusable`."""
 
-    def __init__(self, memory: StackedMemory, trainings: Sequence[Training]) -> None:
+    def __init__(self, memory: StackedMemory, trainings: Sequence[SynchronousTraining]) -> None:
         self._memory, self._trainings = memory, trainings
         self._settings = trainings[0].job.settings
         self._rule = type(rule_of(trainings[0]))
@@ -98,7 +98,7 @@ class NumberTable:
         return dict(zip(self.names, self.values[update].unbind(), strict=True))
 
 
-def has_fused_rule(training: Training) -> bool:
+def has_fused_rule(training: SynchronousTraining) -> bool:
     """Return whether the optimizer of a training can update several trainings at once."""
     return type(rule_of(training)).fused is not GroupOptimizer.fused
 

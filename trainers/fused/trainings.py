@@ -24,8 +24,8 @@ from trainers.fused.batches import StackedBatch, layout_of, stacked_batches
 from trainers.fused.fusable import check_fusable, check_fusable_model, fusion_key
 from trainers.fused.memory import StackedMemory, rule_of
 from trainers.fused.rules import FusedRule, has_fused_rule
-from trainers.loop.replica import Replica, evaluate, metrics_of_counts
-from trainers.loop.synchronous import Training
+from trainers.loop.replica import Replica, evaluate_replica, metrics_of_counts
+from trainers.loop.synchronous import SynchronousTraining
 from trainers.numerics.normalization import GhostBatchNorm
 from trainers.report import ConvergencePoint
 from trainers.schedules.learning_rate import learning_rate
@@ -38,7 +38,7 @@ from trainers.workloads.workload import Batch, Workload
 class _Member:
     """A training, and the results of its updates since its last evaluation."""
 
-    training: Training
+    training: SynchronousTraining
     step: int
     losses: list[float] = field(default_factory=list)
     rate: float = float("nan")
@@ -63,22 +63,22 @@ class FusedTrainings:
         self._vmaps_counts = True
 
     @property
-    def trainings(self) -> list[Training]:
+    def trainings(self) -> list[SynchronousTraining]:
         """The current trainings, in the order in which they joined."""
         return [member.training for member in self._members]
 
-    def add(self, training: Training) -> None:
+    def add(self, training: SynchronousTraining) -> None:
         """Add a training, at its start or with its checkpoint loaded; raises :class:`JobError` if it does not fit."""
         _check(training, self.trainings)
         self._dissolve()
         self._members.append(_Member(training, training.progress.step))
 
-    def remove(self, training: Training) -> None:
+    def remove(self, training: SynchronousTraining) -> None:
         """Remove a training and give it its own tensors; it must be at an evaluation to go on alone."""
         self._dissolve()
         self._members = [each for each in self._members if each.training is not training]
 
-    def advance(self) -> list[tuple[Training, ConvergencePoint]]:
+    def advance(self) -> list[tuple[SynchronousTraining, ConvergencePoint]]:
         """Train all until one of them is due for evaluation, and decide which go on; return those that were evaluated.
 
         Finished trainings stay until they are removed, which must be done before the next call.
@@ -107,7 +107,7 @@ class FusedTrainings:
             for member, found in zip(due, scores, strict=True)
         ]
 
-    def _advance_alone(self, member: _Member) -> tuple[Training, ConvergencePoint]:
+    def _advance_alone(self, member: _Member) -> tuple[SynchronousTraining, ConvergencePoint]:
         """Advance the only training, which is faster by itself."""
         self._dissolve()
         point = member.training.advance()
@@ -137,7 +137,7 @@ class FusedTrainings:
             except RuntimeError:  # an operation that vmap does not support
                 self._vmaps_counts = False
         return [
-            evaluate(
+            evaluate_replica(
                 member.training.replica,
                 member.training.communicator,
                 member.training.job.micro_batch_size,
@@ -362,7 +362,9 @@ class _Model(nn.Module):
 class _Norms:
     """The ghost batch norms, with separate running statistics for each training."""
 
-    def __init__(self, memory: StackedMemory, trainings: Sequence[Training], model: _Model) -> None:
+    def __init__(
+        self, memory: StackedMemory, trainings: Sequence[SynchronousTraining], model: _Model
+    ) -> None:
         self._names = [
             name
             for name, module in model.model.named_modules()
@@ -424,7 +426,7 @@ def _evaluated(member: _Member, scores: Mapping[str, float]) -> ConvergencePoint
     return point
 
 
-def _check(training: Training, others: Sequence[Training]) -> None:
+def _check(training: SynchronousTraining, others: Sequence[SynchronousTraining]) -> None:
     check_fusable(training.job.settings)
     if training.replica.trained is not training.model:
         raise JobError(

@@ -33,7 +33,7 @@ def wanted_compiler() -> str:
     return wanted
 
 
-def compiled(model: nn.Module, device: torch.device, compiler: str) -> nn.Module:
+def compiled_model(model: nn.Module, device: torch.device, compiler: str) -> nn.Module:
     """Return a module with the parameters and buffers of ``model`` and compiled calls; the model itself is unchanged.
 
     Raises :class:`JobError` if the compiler cannot work on this machine.
@@ -47,7 +47,7 @@ def compiled(model: nn.Module, device: torch.device, compiler: str) -> nn.Module
 
 
 @contextmanager
-def compiling() -> Iterator[None]:
+def compiler_errors() -> Iterator[None]:
     """Turn a failure of the compiler into a :class:`JobError` that says how to go on without it."""
     from torch._dynamo.exc import TorchDynamoException
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
 from trainers.distributed.communicator import Communicator
-from trainers.distributed.reducer import GradientReducer, Pending
+from trainers.distributed.reducer import GradientReducer, PendingReduction
 from trainers.distributed.sampling import BatchLayout
 from trainers.loop.micro_batches import MicroBatch
 from trainers.loop.replica import Replica
@@ -40,7 +40,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Arrived:
+class ArrivedGradient:
     """The statistics of the gradient now in the parameters: whether it overflowed, and its norms.
 
     ``overflowed`` is a scalar of bool on the device; None if the loss scale does not depend on it.
@@ -64,7 +64,7 @@ class MeasuredNorms:
         return SquaredNorms(of_chunks, of_batch, self.chunk_samples, self.global_batch_size)
 
 
-def accumulate(
+def accumulate_gradients(
     replica: Replica,
     micro_batches: Iterable[MicroBatch],
     loss_scale: float | Tensor,
@@ -91,14 +91,14 @@ def accumulate(
 def accumulate_chunks(
     replica: Replica, micro_batches: Iterable[MicroBatch], loss_scale: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Like :func:`accumulate`, chunk by chunk; also return the mean of the chunks' squared gradient norms, a scalar.
+    """Like :func:`accumulate_gradients`, chunk by chunk; also return the chunks' mean squared gradient norm, a scalar.
 
     A chunk with a share s of the local batch adds s g_i to the gradient, so s |g_i|^2 is |s g_i|^2 / s.
     """
     losses, squares, gradients = list[Tensor](), list[Tensor](), list[Tensor]()
     share = 0.0
     for micro in micro_batches:
-        losses.append(accumulate(replica, [micro], loss_scale, _nothing))
+        losses.append(accumulate_gradients(replica, [micro], loss_scale, _nothing))
         share += micro.share
         if micro.ends_chunk:
             chunk = replica.gradients()
@@ -117,7 +117,7 @@ def _nothing() -> None:
     """Start no reduction before the chunks are added up."""
 
 
-class Gradients:
+class GradientComputation:
     """Computes, reduces and scales a training's gradients on all workers; ``loss_scale`` is the next update's."""
 
     def __init__(
@@ -132,7 +132,7 @@ class Gradients:
             compression=settings.gradient_compression,
             reduction=settings.gradient_reduction,
         )
-        self._pending: Pending | None = None
+        self._pending: PendingReduction | None = None
         self._lagging = (
             [zero_gradient(parameter) for parameter in replica.parameters] if self._lags else []
         )
@@ -140,7 +140,7 @@ class Gradients:
 
     def compute(
         self, micro_batches: Iterable[MicroBatch], measured: BatchLayout | None
-    ) -> tuple[Tensor, Arrived]:
+    ) -> tuple[Tensor, ArrivedGradient]:
         """Return the local batch's mean loss, a scalar of float64; ``parameter.grad`` becomes the optimizer's input.
 
         If ``measured`` is given, also measure the squared norms of its chunks' gradients.
@@ -148,7 +148,7 @@ class Gradients:
         scale = self.loss_scale.value
         if measured is None:
             origin = Origin(scale)
-            loss = accumulate(
+            loss = accumulate_gradients(
                 self._replica, micro_batches, scale, _nothing if self._lags else self._reducer.arm
             )
         else:
@@ -185,7 +185,7 @@ class Gradients:
         self._replica.set_gradients(gradients)
         return origin
 
-    def _finish(self, origin: Origin) -> Arrived:
+    def _finish(self, origin: Origin) -> ArrivedGradient:
         """Unscale and clip, once per update, and check whether the gradient is finite if it may overflow."""
         scale = origin.loss_scale
         if isinstance(scale, Tensor):
@@ -194,7 +194,7 @@ class Gradients:
         if self._clip_norm is None and origin.of_chunks is None and not self.loss_scale.dynamic:
             if not unscaled:
                 torch._foreach_mul_(self._replica.gradients(), 1 / scale)
-            return Arrived()
+            return ArrivedGradient()
         gradients = self._replica.gradients()
         square = squared_norm(gradients)
         if not unscaled:
@@ -210,7 +210,7 @@ class Gradients:
             factor = factor.to(torch.promote_types(gradients[0].dtype, torch.float32))
         if not unscaled or self._clip_norm is not None:
             torch._foreach_mul_(gradients, factor)
-        return Arrived(overflowed, _measured(origin, square, 1.0 if unscaled else scale))
+        return ArrivedGradient(overflowed, _measured(origin, square, 1.0 if unscaled else scale))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the lagging gradient with its origin, and the loss scale; call :meth:`settle` first."""

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from trainers.distributed.communicator import Communicator
-from trainers.distributed.sampling import BatchLayout, Cut, SampleStream, batch_layout
+from trainers.distributed.sampling import BatchLayout, MicroBatchCut, SampleStream, batch_layout
 from trainers.errors import JobError, WorkloadError
 from trainers.feed.streams import Part
 from trainers.job import TrainingJob
-from trainers.loop.prefetch import prefetched
+from trainers.loop.prefetch import prefetch_results
 from trainers.loop.replica import Replica
 from trainers.loop.streamed import training_queue
 from trainers.numerics.normalization import statistics_depend_on_micro_batches
 from trainers.schedules.adascale import adascale_layout
-from trainers.schedules.batch_size import BatchSchedule, Phase
+from trainers.schedules.batch_size import BatchSchedule, BatchSizePhase
 from trainers.schedules.noise_scale import MEASURED_EVERY, measured_layout
 from trainers.workloads.workload import Batch, Workload
 
@@ -77,21 +77,21 @@ class MicroBatchLoader:
         loading = (
             self._loading_streamed(first_step, every) if self._workload.streamed else self._loading
         )
-        sent = prefetched(
+        sent = prefetch_results(
             (loading(*cut) for cut in cuts),
             self._workload.prefetched_batches,
             1 if self._workload.streamed else self._workload.concurrent_batches,
         )
         return map(self._received, sent)
 
-    def cuts(self, step: int, layout: BatchLayout) -> Iterator[tuple[Cut, float, bool]]:
+    def cuts(self, step: int, layout: BatchLayout) -> Iterator[tuple[MicroBatchCut, float, bool]]:
         """Yield the cuts of update ``step`` in ``layout``, each with its share of the batch and whether it is last."""
         left = layout.micro_batches
         for cut in layout.cuts(self._batch_schedule.samples(step), self._rank):
             left -= 1
             yield cut, cut.count / layout.local_batch_size, left == 0
 
-    def load(self, cut: Cut, share: float, ends_update: bool) -> MicroBatch:
+    def load(self, cut: MicroBatchCut, share: float, ends_update: bool) -> MicroBatch:
         """Load the samples of one cut of an update onto the device, with its share of the local batch."""
         return self._received(self._loading(cut, share, ends_update)())
 
@@ -101,7 +101,7 @@ class MicroBatchLoader:
 
     def _loading_streamed(
         self, first_step: int, every: int
-    ) -> Callable[[Cut, float, bool], Callable[[], MicroBatch]]:
+    ) -> Callable[[MicroBatchCut, float, bool], Callable[[], MicroBatch]]:
         """Like :meth:`_loading`, from a stream that is read from the first sample of update ``first_step`` on."""
         if every != 1:
             raise WorkloadError(
@@ -111,7 +111,9 @@ class MicroBatchLoader:
         first = int(self._batch_schedule.samples(first_step)) // self._part.size
         queue = training_queue(self._workload, self._seed, self._part, first)
 
-        def loading(cut: Cut, share: float, ends_update: bool) -> Callable[[], MicroBatch]:
+        def loading(
+            cut: MicroBatchCut, share: float, ends_update: bool
+        ) -> Callable[[], MicroBatch]:
             def load() -> MicroBatch:
                 sent = self._copies.send(queue.take(cut.count))
                 return MicroBatch(sent, share, cut.ends_chunk, ends_update)
@@ -120,7 +122,9 @@ class MicroBatchLoader:
 
         return loading
 
-    def _loading(self, cut: Cut, share: float, ends_update: bool) -> Callable[[], MicroBatch]:
+    def _loading(
+        self, cut: MicroBatchCut, share: float, ends_update: bool
+    ) -> Callable[[], MicroBatch]:
         """Return a function that loads a micro batch and begins to copy it to the device, in any thread."""
         samples = self.samples(cut)
 
@@ -129,14 +133,14 @@ class MicroBatchLoader:
 
         return load
 
-    def samples(self, cut: Cut) -> Callable[[], Batch]:
+    def samples(self, cut: MicroBatchCut) -> Callable[[], Batch]:
         """Return a function that loads the samples of a cut, in any thread."""
         indices, epochs = self._stream.take(cut.first, cut.count)
         return lambda: self._workload.training_batch(indices, epochs, self._seed)
 
 
 def _layout(
-    phase: Phase, job: TrainingJob, workload: Workload, workers: int, group_size: int
+    phase: BatchSizePhase, job: TrainingJob, workload: Workload, workers: int, group_size: int
 ) -> BatchLayout:
     largest = job.micro_batch_size or max(group_size, workload.largest_micro_batch)
     try:

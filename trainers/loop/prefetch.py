@@ -11,7 +11,7 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 
-def prefetched(
+def prefetch_results(
     calls: Iterator[Callable[[], Item]], depth: int, concurrent: int = 1
 ) -> Generator[Item, None, None]:
     """Yield the results of the calls in order, up to ``depth`` prepared ahead; an error is raised at its item.

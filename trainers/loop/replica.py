@@ -14,12 +14,12 @@ from torch.utils._pytree import tree_map
 
 from search_spaces.settings import TrainingSettings
 from trainers.distributed.communicator import Communicator
-from trainers.distributed.device import configure
+from trainers.distributed.device import configure_gpu
 from trainers.errors import WorkloadError
-from trainers.feed.device_copies import DeviceCopies, Sent
+from trainers.feed.device_copies import DeviceCopies, SentBatch
 from trainers.feed.streams import Part, samples_in
-from trainers.loop.compiled import compiled, compiling, wanted_compiler
-from trainers.loop.prefetch import prefetched
+from trainers.loop.compiled import compiled_model, compiler_errors, wanted_compiler
+from trainers.loop.prefetch import prefetch_results
 from trainers.loop.streamed import check_evaluated
 from trainers.numerics.normalization import (
     common_group_size,
@@ -28,7 +28,7 @@ from trainers.numerics.normalization import (
     persistent_statistics,
 )
 from trainers.numerics.parametrization import maximal_update_
-from trainers.numerics.precision import computing, store_reduced, zero_gradient
+from trainers.numerics.precision import precision_context, store_reduced, zero_gradient
 from trainers.numerics.random_numbers import mixed_seed
 from trainers.optimizers import Optimizer, make_optimizer, parameter_kinds
 from trainers.workloads.workload import Batch, Workload, some_samples
@@ -69,13 +69,16 @@ class Replica:
         self.trained = self.model
         self._compiling: Callable[[], AbstractContextManager[None]] = nullcontext
         if (compiler := wanted_compiler()) != "none":
-            self.trained, self._compiling = compiled(self.model, device, compiler), compiling
+            self.trained, self._compiling = (
+                compiled_model(self.model, device, compiler),
+                compiler_errors,
+            )
             for norm in self.norms:
                 norm.count_on_device()
         self.group_size = common_group_size(self.norms)
         self.statistics = persistent_statistics(self.model)
-        self.computing = computing(settings, device)
-        configure(device, settings.precision)
+        self.computing = precision_context(settings, device)
+        configure_gpu(device, settings.precision)
         self.copies = DeviceCopies(device, workload.prepare)
         workload.use_device(device)
 
@@ -130,7 +133,7 @@ class Replica:
 
 
 @torch.no_grad()
-def evaluate(
+def evaluate_replica(
     replica: Replica, communicator: Communicator, micro_batch_size: int | None
 ) -> dict[str, float]:
     """Compute every metric over all evaluation samples, with each worker counting its share.
@@ -145,7 +148,7 @@ def evaluate(
     part = Part(communicator.rank, communicator.size)
     totals: dict[str, Tensor] = {}
     counted = 0
-    prepared = prefetched(
+    prepared = prefetch_results(
         _evaluation_batches(replica, part, largest),
         workload.prefetched_batches,
         1 if workload.streamed else workload.concurrent_batches,
@@ -191,7 +194,7 @@ def metrics_of_counts(workload: Workload, counts: dict[str, Tensor]) -> dict[str
 
 @dataclass(frozen=True)
 class _EvaluationBatch:
-    sent: Sent
+    sent: SentBatch
     samples: int
 
 

@@ -63,13 +63,15 @@ class StopRequests:
 
     def agreed(self, communicator: Communicator) -> bool:
         """Return whether any worker was asked to stop; all must call it, and all get the same answer."""
-        return agreed(communicator, self._signalled if communicator.rank else self.asked())
+        return agreed_by_workers(
+            communicator, self._signalled if communicator.rank else self.asked()
+        )
 
     def _note(self) -> None:
         self._signalled = True
 
 
-def agreed(communicator: Communicator, asked: bool) -> bool:
+def agreed_by_workers(communicator: Communicator, asked: bool) -> bool:
     """Return whether any worker asks; all must call it, and all get the same answer."""
     if communicator.size == 1:
         return asked
@@ -104,7 +106,7 @@ def finish_or_stop(
         if told is not None:
             report(told)
         due = stopped or training.finished or time.monotonic() - saved >= seconds_between
-        if agreed(communicator, told is not None and due):
+        if agreed_by_workers(communicator, told is not None and due):
             training.gather()
             if told is not None:
                 checkpoints.save(checkpoint, training.state_dict())
@@ -137,7 +139,9 @@ def count_nodes(communicator: Communicator, environment: Mapping[str, str]) -> i
     return max(1, round(float(shares)))
 
 
-def resume(training: AnyTraining, communicator: Communicator, checkpoint: Path) -> None:
+def resume_from_checkpoint(
+    training: AnyTraining, communicator: Communicator, checkpoint: Path
+) -> None:
     """Load ``checkpoint`` if it exists, on every worker or on none.
 
     Raises :class:`CheckpointError` if only some workers see it, or it belongs to another training.
@@ -157,7 +161,7 @@ def resume(training: AnyTraining, communicator: Communicator, checkpoint: Path) 
         training.load_state_dict(checkpoints.load(checkpoint))
 
 
-def finish(
+def finish_training(
     training: AnyTraining,
     communicator: Communicator,
     report: Callable[[ConvergencePoint], None],

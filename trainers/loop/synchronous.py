@@ -19,10 +19,10 @@ from search_spaces.settings import TrainingSettings
 from trainers.distributed.communicator import Communicator
 from trainers.errors import JobError
 from trainers.job import TrainingJob
-from trainers.loop.gradients import Gradients, MeasuredNorms
+from trainers.loop.gradients import GradientComputation, MeasuredNorms
 from trainers.loop.memory_limit import limited_by_memory
 from trainers.loop.micro_batches import MicroBatchLoader
-from trainers.loop.replica import Replica, evaluate
+from trainers.loop.replica import Replica, evaluate_replica
 from trainers.loop.sample_images import sample_images_of
 from trainers.numerics.memory import held_bytes
 from trainers.schedules.adascale import AdaScale
@@ -33,7 +33,7 @@ from trainers.workloads import Workload, load_model_workload
 from trainers.workloads.training_run import TrainingRun, TrainingSegment
 
 
-class Training(TrainingRun):
+class SynchronousTraining(TrainingRun):
     """Trains a model on the workers' devices; ``seconds`` are wall-clock time."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Training(TrainingRun):
         self.loader = MicroBatchLoader(
             self.workload, job, self.batch_schedule, communicator, self.replica
         )
-        self.gradients = Gradients(self.replica, job.settings, communicator)
+        self.gradients = GradientComputation(self.replica, job.settings, communicator)
         settings = with_decay(job.settings, job.global_batch_size, self.train_samples)
         self.optimizer = self.replica.optimizer(settings, communicator)
         self.statistics = GradientStatistics(SMOOTHING)
@@ -88,7 +88,9 @@ class Training(TrainingRun):
         ):
             losses, rate = self._updates(first_step, last_step)
             with self.optimizer.evaluation():
-                scores = evaluate(self.replica, self.communicator, self.job.micro_batch_size)
+                scores = evaluate_replica(
+                    self.replica, self.communicator, self.job.micro_batch_size
+                )
         return TrainingSegment(
             train_loss=float(losses.mean()),
             first_loss=float(losses[0]),

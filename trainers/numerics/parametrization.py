@@ -54,10 +54,10 @@ from typing import Any, Literal, NamedTuple, TypeGuard, get_args
 import torch
 from torch import Tensor, nn
 
-from search_spaces.names import nearest, nearest_or_all
+from search_spaces.names import did_you_mean, nearest_or_all
 from search_spaces.techniques import OPTIMIZERS
 from search_spaces.techniques.parametrizations import PARAMETRIZATIONS
-from search_spaces.techniques.technique import listed
+from search_spaces.techniques.technique import listed_words
 from trainers.errors import DataError, JobError, WorkloadError
 
 InitialLaw = Literal["fan_in", "fan_out", "constant"]
@@ -68,7 +68,7 @@ _LISTS = (nn.ModuleList, nn.Sequential)
 _INPUTS_FIRST = (nn.Embedding, nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd)
 
 
-class Multipliers(NamedTuple):
+class ParameterMultipliers(NamedTuple):
     """The factors of a parameter's rate, its coefficient of weight decay and Adam's epsilon."""
 
     rate: float = 1.0
@@ -77,7 +77,7 @@ class Multipliers(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Growth:
+class TensorGrowth:
     """A tensor's fans as multiples of those of its base shape; both 1 if nothing grows.
 
     ``depth`` is the number of residual blocks as a multiple of the base's, for a tensor in a block; 1 outside.
@@ -103,14 +103,16 @@ class Growth:
         of_width = 1 / self.fan_out if self.matrix else 1 / (self.fan_in * self.fan_out)
         return of_width / self.depth
 
-    def multipliers(self, optimizer: str, *, weight_decay: float, adapted: bool) -> Multipliers:
+    def multipliers(
+        self, optimizer: str, *, weight_decay: float, adapted: bool
+    ) -> ParameterMultipliers:
         """Return the factors of a parameter under an optimizer.
 
         ``weight_decay`` is its coefficient, ``adapted`` says whether layer-wise adaptation applies to the parameter.
         Raises :class:`JobError` for an optimizer whose scaling with the size is unknown.
         """
-        if self == Growth():
-            return Multipliers()
+        if self == TensorGrowth():
+            return ParameterMultipliers()
         its = OPTIMIZERS[optimizer]
         if its.update_size is None:
             known = [name for name, each in OPTIMIZERS.built_in.items() if each.update_size]
@@ -131,7 +133,7 @@ class Growth:
         else:
             plain, epsilon = 1 / self.fan_in if self.matrix else 1.0, self.gradient
         rate = self.deviation if its.layerwise and adapted else plain
-        return Multipliers(rate, 1 / plain, epsilon)
+        return ParameterMultipliers(rate, 1 / plain, epsilon)
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ def maximal_update_(
     base: nn.Module,
     initialization: Mapping[str, InitialLaw] | None = None,
     residual_outputs: Collection[str] = (),
-) -> dict[nn.Parameter, Growth]:
+) -> dict[nn.Parameter, TensorGrowth]:
     """Convert a model with the standard parametrization to ``mup``; return the growth of each parameter.
 
     ``base`` is the same model at the base width, of which only the shapes are read. ``initialization`` says, by
@@ -291,7 +293,7 @@ def _residual_outputs(
 
 def _growths(
     model: nn.Module, base: nn.Module, depths: Sequence[_Depth]
-) -> dict[nn.Parameter, Growth]:
+) -> dict[nn.Parameter, TensorGrowth]:
     shapes = {name: each.shape for name, each in base.named_parameters()}
     named = dict(model.named_parameters())
     at_base = {name: name for name in named}
@@ -322,7 +324,9 @@ def _growths(
     }
 
 
-def _growth(name: str, parameter: nn.Parameter, base: torch.Size, *, inputs_first: bool) -> Growth:
+def _growth(
+    name: str, parameter: nn.Parameter, base: torch.Size, *, inputs_first: bool
+) -> TensorGrowth:
     if parameter.ndim != len(base):
         raise WorkloadError(
             f"a parameter must have the same number of dimensions at the base width, but "
@@ -331,11 +335,11 @@ def _growth(name: str, parameter: nn.Parameter, base: torch.Size, *, inputs_firs
     ratios = [mine / its for mine, its in zip(parameter.shape, base, strict=True)]
     grown = [(at, ratio) for at, ratio in enumerate(ratios) if ratio != 1]
     if not grown:
-        return Growth()
+        return TensorGrowth()
     if len(grown) == 1:
         ((at, ratio),) = grown
         reads = parameter.ndim > 1 and at == (0 if inputs_first else 1)
-        return Growth(fan_in=ratio) if reads else Growth(fan_out=ratio)
+        return TensorGrowth(fan_in=ratio) if reads else TensorGrowth(fan_out=ratio)
     (first, one), (second, other), *more = grown
     if more or ((first, second) != (0, 1) and one != other):
         raise WorkloadError(
@@ -343,12 +347,12 @@ def _growth(name: str, parameter: nn.Parameter, base: torch.Size, *, inputs_firs
             f"shape {tuple(parameter.shape)}, and {tuple(base)} at the base width; write it as "
             f"a matrix of outputs and inputs"
         )
-    return Growth(one, other) if inputs_first else Growth(other, one)
+    return TensorGrowth(one, other) if inputs_first else TensorGrowth(other, one)
 
 
 def _standard_deviations(
     model: nn.Module,
-    growths: Mapping[nn.Parameter, Growth],
+    growths: Mapping[nn.Parameter, TensorGrowth],
     initialization: Mapping[str, InitialLaw],
 ) -> dict[nn.Parameter, float]:
     """Return the factors of the initial values in the standard parametrization, relative to the base width."""
@@ -361,13 +365,13 @@ def _standard_deviations(
     for beginning, law in sorted(initialization.items(), key=lambda each: len(each[0])):
         if law not in get_args(InitialLaw):
             raise WorkloadError(
-                f"initialization must be {listed(get_args(InitialLaw))}, but is {law!r} for {beginning!r}"
+                f"initialization must be {listed_words(get_args(InitialLaw))}, but is {law!r} for {beginning!r}"
             )
         found = {n: each for n, each in model.named_parameters() if n.startswith(beginning)}
         if not found:
             raise WorkloadError(
                 f"initialization names {beginning!r}, but no parameter's name begins with it"
-                f"{nearest(beginning, dict(model.named_parameters()))}"
+                f"{did_you_mean(beginning, dict(model.named_parameters()))}"
             )
         for parameter in found.values():
             if parameter.ndim > 1:

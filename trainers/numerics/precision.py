@@ -31,7 +31,9 @@ _MATRIX_PRODUCTS = (
 )
 
 
-def computing(settings: TrainingSettings, device: torch.device) -> AbstractContextManager[Any]:
+def precision_context(
+    settings: TrainingSettings, device: torch.device
+) -> AbstractContextManager[Any]:
     """Return the context in which loss and scores are computed; may be entered repeatedly."""
     if settings.precision not in REDUCED_TYPES:  # tf32 is a mode of fp32 on GPUs
         return nullcontext()

@@ -8,7 +8,7 @@ from torch import nn
 
 from search_spaces.settings import TrainingSettings
 from trainers.distributed.communicator import Communicator
-from trainers.numerics.parametrization import Growth
+from trainers.numerics.parametrization import TensorGrowth
 from trainers.optimizers.masters import REDUCED, MasterOptimizer
 from trainers.optimizers.optimizer import Optimizer, rule_named
 from trainers.optimizers.parameter_groups import parameter_groups
@@ -37,7 +37,7 @@ def make_optimizer(
     settings: TrainingSettings,
     kinds: Mapping[nn.Parameter, Kind] | None = None,
     communicator: Communicator | None = None,
-    growths: Mapping[nn.Parameter, Growth] | None = None,
+    growths: Mapping[nn.Parameter, TensorGrowth] | None = None,
 ) -> Optimizer:
     """Create the optimizer that ``settings.optimizer`` names, over the trained parameters.
 
@@ -49,7 +49,7 @@ def make_optimizer(
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     theirs = None if kinds is None else [kinds[parameter] for parameter in trained]
-    grown = [(growths or {}).get(parameter, Growth()) for parameter in trained]
+    grown = [(growths or {}).get(parameter, TensorGrowth()) for parameter in trained]
 
     def build(moved: Iterable[nn.Parameter]) -> Optimizer:
         groups = parameter_groups(moved, settings, theirs, grown)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
 from trainers.optimizers.fused_update import FusedUpdate
-from trainers.optimizers.moments import STATE_NAMES, correction, fused_direction
+from trainers.optimizers.moments import STATE_NAMES, bias_correction, fused_direction
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch, add_scaled_
 
@@ -64,9 +64,9 @@ class AdEMAMixRule(GroupOptimizer):
         add_scaled_(slow, gradients, 1 - keep)
         torch._foreach_mul_(second, beta2)
         torch._foreach_addcmul_(second, gradients, gradients, value=1 - beta2)
-        moves = list(torch._foreach_div(first, correction(beta1, self.count, settings)))
+        moves = list(torch._foreach_div(first, bias_correction(beta1, self.count, settings)))
         add_scaled_(moves, slow, alpha)
-        roots = list(torch._foreach_div(second, correction(beta2, self.count, settings)))
+        roots = list(torch._foreach_div(second, bias_correction(beta2, self.count, settings)))
         torch._foreach_sqrt_(roots)
         torch._foreach_add_(roots, settings.epsilon * batch.epsilon)
         torch._foreach_div_(moves, roots)

@@ -24,7 +24,7 @@ from trainers.optimizers.fused_update import FusedUpdate
 from trainers.optimizers.moments import STATE_NAMES, fused_direction, negative_directions
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch, add_scaled_
-from trainers.optimizers.trust_ratio import norms
+from trainers.optimizers.trust_ratio import tensor_norms
 
 
 class LAMBRule(GroupOptimizer):
@@ -48,7 +48,7 @@ class LAMBRule(GroupOptimizer):
             add_scaled_(weights, moves, learning_rate)
 
     def _ratios(self, weights: list[Tensor], moves: list[Tensor]) -> Tensor:
-        weight_norms, move_norms = norms(weights, moves)
+        weight_norms, move_norms = tensor_norms(weights, moves)
         limited = (
             weight_norms.clamp(max=self.settings.weight_norm_limit)
             if self.settings.weight_norm_limit is not None

@@ -27,7 +27,7 @@ from trainers.optimizers.moments import STATE_NAMES, fused_direction, move_by_mo
 from trainers.optimizers.momentum import move_fused_trainings, move_outside_
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
-from trainers.optimizers.trust_ratio import norms, trust_ratios
+from trainers.optimizers.trust_ratio import tensor_norms, trust_ratios
 
 
 class LARCRule(GroupOptimizer):
@@ -61,7 +61,7 @@ class LARCRule(GroupOptimizer):
         self, batch: ParameterBatch, learning_rate: float | Tensor
     ) -> list[Tensor]:
         settings, gradients = self.settings, batch.gradients()
-        weight_norms, gradient_norms = norms(batch.parameters, gradients)
+        weight_norms, gradient_norms = tensor_norms(batch.parameters, gradients)
         defined = (weight_norms > 0) & (gradient_norms > 0)
         factors = trust_ratios(
             weight_norms,

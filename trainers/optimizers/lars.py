@@ -36,10 +36,10 @@ from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
 from trainers.optimizers.fused_update import FusedUpdate
-from trainers.optimizers.momentum import fused_momentum, move_
+from trainers.optimizers.momentum import fused_momentum, momentum_move_
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch
-from trainers.optimizers.trust_ratio import norms, trust_ratios
+from trainers.optimizers.trust_ratio import tensor_norms, trust_ratios
 
 
 class LARSRule(GroupOptimizer):
@@ -50,7 +50,7 @@ class LARSRule(GroupOptimizer):
         settings, gradients = self.settings, batch.gradients()
         ratios: float | Tensor = 1.0
         if batch.adapted:
-            weight_norms, gradient_norms = norms(batch.parameters, gradients)
+            weight_norms, gradient_norms = tensor_norms(batch.parameters, gradients)
             ratios = trust_ratios(
                 weight_norms,
                 gradient_norms,
@@ -58,7 +58,7 @@ class LARSRule(GroupOptimizer):
                 batch.weight_decay,
                 settings.trust_epsilon,
             )
-        move_(
+        momentum_move_(
             batch,
             gradients,
             settings.momentum_form or "inside",

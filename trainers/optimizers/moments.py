@@ -82,7 +82,9 @@ def negative_directions(
     return moved
 
 
-def correction(beta: float, count: float | Tensor, settings: TrainingSettings) -> float | Tensor:
+def bias_correction(
+    beta: float, count: float | Tensor, settings: TrainingSettings
+) -> float | Tensor:
     """Return ``1 - beta^count``, the divisor of an average that began at 0; 1 without ``bias_correction``."""
     if not settings.bias_correction:
         return 1.0

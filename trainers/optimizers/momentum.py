@@ -26,7 +26,7 @@ from trainers.optimizers.fused_update import FusedUpdate
 from trainers.optimizers.parameter_groups import ParameterBatch, kernel_rate
 
 
-def move_(
+def momentum_move_(
     batch: ParameterBatch,
     gradients: list[Tensor],
     form: str,
@@ -109,7 +109,7 @@ def move_outside_(
 def fused_momentum(
     update: FusedUpdate, settings: TrainingSettings, form: str, ratios: Tensor | None = None
 ) -> None:
-    """:func:`move_` of several trainings at once; ``ratios`` per tensor of each training, None means 1."""
+    """:func:`momentum_move_` of several trainings at once; ``ratios`` per tensor of each training, None means 1."""
     rate = update.blocks("rate")
     rated = rate if ratios is None else rate * ratios
     inner, outer = {

@@ -40,7 +40,7 @@ from search_spaces.settings import TrainingSettings
 from trainers.optimizers.moments import STATE_NAMES, move_by_moments_
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup, add_scaled_
-from trainers.optimizers.sharing import computed_by_owners, owners
+from trainers.optimizers.sharing import computed_by_owners, task_owners
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 SMALLEST_NORM = 1e-7
@@ -80,7 +80,7 @@ class MuonRule(GroupOptimizer):
         matrices = [matrix for _, matrix in shared]
         found = computed_by_owners(
             matrices,
-            owners([matrix.numel() * min(matrix.shape) for matrix in matrices], workers.size),
+            task_owners([matrix.numel() * min(matrix.shape) for matrix in matrices], workers.size),
             workers,
             lambda index: self._made_orthogonal(matrices[index][None])[0],
         )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
 from trainers.optimizers.fused_update import FusedUpdate
-from trainers.optimizers.moments import STATE_NAMES, correction
+from trainers.optimizers.moments import STATE_NAMES, bias_correction
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch, add_scaled_
 
@@ -33,9 +33,11 @@ class NAdamWRule(GroupOptimizer):
         torch._foreach_lerp_(first, gradients, 1 - beta1)
         torch._foreach_mul_(second, beta2)
         torch._foreach_addcmul_(second, gradients, gradients, value=1 - beta2)
-        moves = list(torch._foreach_mul(first, beta1 / correction(beta1, self.count + 1, settings)))
-        add_scaled_(moves, gradients, (1 - beta1) / correction(beta1, self.count, settings))
-        roots = list(torch._foreach_div(second, correction(beta2, self.count, settings)))
+        moves = list(
+            torch._foreach_mul(first, beta1 / bias_correction(beta1, self.count + 1, settings))
+        )
+        add_scaled_(moves, gradients, (1 - beta1) / bias_correction(beta1, self.count, settings))
+        roots = list(torch._foreach_div(second, bias_correction(beta2, self.count, settings)))
         torch._foreach_sqrt_(roots)
         torch._foreach_add_(roots, settings.epsilon * batch.epsilon)
         torch._foreach_div_(moves, roots)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from search_spaces.settings import TrainingSettings
 from search_spaces.techniques import OPTIMIZERS
 from trainers.errors import CheckpointError, WorkloadError
-from trainers.numerics.parametrization import Growth
+from trainers.numerics.parametrization import TensorGrowth
 from trainers.optimizers.parameter_kinds import KINDS, Kind
 
 BATCH_ELEMENTS = 1 << 18
@@ -19,7 +19,7 @@ BATCH_ELEMENTS = 1 << 18
 its cache from the first pass over them to the last. A larger tensor is a separate batch."""
 
 
-class Treatment(NamedTuple):
+class ParameterTreatment(NamedTuple):
     """How a parameter is treated: its coefficient of weight decay, whether layer-wise adaptation applies to it (the
     trust ratio, or Shampoo's preconditioners), and the factors of its learning rate and of Adam's epsilon.
     """
@@ -30,7 +30,7 @@ class Treatment(NamedTuple):
     epsilon: float = 1.0
 
 
-AS_IT_IS = Treatment()
+AS_IT_IS = ParameterTreatment()
 
 
 class ParameterBatch:
@@ -104,7 +104,9 @@ class ParameterBatch:
 class ParameterGroup:
     """Parameters that share a treatment, with tensors of state by name."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], treatment: Treatment = AS_IT_IS) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], treatment: ParameterTreatment = AS_IT_IS
+    ) -> None:
         self.parameters: list[Tensor] = list(parameters)
         self.treatment = treatment
         self.weight_decay, self.adapted = treatment.weight_decay, treatment.adapted
@@ -161,7 +163,7 @@ def parameter_groups(
     parameters: Iterable[nn.Parameter],
     settings: TrainingSettings,
     kinds: Iterable[Kind] | None = None,
-    growths: Iterable[Growth] | None = None,
+    growths: Iterable[TensorGrowth] | None = None,
 ) -> list[ParameterGroup]:
     """Group the trained parameters: first the weights, then normalization parameters and biases.
 
@@ -178,22 +180,24 @@ def parameter_groups(
         "weight" if parameter.ndim > 1 else "normalization" for parameter in parameters
     ]
     trained = [
-        (parameter, _grown(treatment(kind, settings, parameter), growth, settings))
+        (parameter, _grown(parameter_treatment(kind, settings, parameter), growth, settings))
         for parameter, kind, growth in zip(
             parameters,
             by_rank if kinds is None else kinds,
-            [Growth()] * len(parameters) if growths is None else growths,
+            [TensorGrowth()] * len(parameters) if growths is None else growths,
             strict=True,
         )
         if parameter.requires_grad
     ]
-    possible = [treatment(kind, settings) for kind in KINDS]
+    possible = [parameter_treatment(kind, settings) for kind in KINDS]
     treatments = dict.fromkeys([*possible, *(its for _, its in trained)])
     groups = {each: [parameter for parameter, its in trained if its == each] for each in treatments}
     return [ParameterGroup(group, its) for its, group in groups.items() if group]
 
 
-def treatment(kind: Kind, settings: TrainingSettings, parameter: Tensor | None = None) -> Treatment:
+def parameter_treatment(
+    kind: Kind, settings: TrainingSettings, parameter: Tensor | None = None
+) -> ParameterTreatment:
     """Return the treatment of a parameter of its base shape.
 
     If the optimizer's own rule handles only matrices, it adapts the weights of two or more dimensions, but not the
@@ -201,18 +205,20 @@ def treatment(kind: Kind, settings: TrainingSettings, parameter: Tensor | None =
     """
     if OPTIMIZERS[settings.optimizer].takes == "matrices":
         is_matrix = kind == "weight" and (parameter is None or parameter.ndim > 1)
-        return Treatment(_decay(kind, settings), is_matrix)
+        return ParameterTreatment(_decay(kind, settings), is_matrix)
     if kind in ("weight", "embedding"):
-        return Treatment(settings.weight_decay, True)
-    return Treatment(_decay(kind, settings), settings.adapt_norm_and_bias)
+        return ParameterTreatment(settings.weight_decay, True)
+    return ParameterTreatment(_decay(kind, settings), settings.adapt_norm_and_bias)
 
 
-def _grown(its: Treatment, growth: Growth, settings: TrainingSettings) -> Treatment:
+def _grown(
+    its: ParameterTreatment, growth: TensorGrowth, settings: TrainingSettings
+) -> ParameterTreatment:
     times = growth.multipliers(
         settings.optimizer, weight_decay=its.weight_decay, adapted=its.adapted
     )
     decay = its.weight_decay * times.weight_decay
-    return Treatment(decay, its.adapted, times.rate, times.epsilon)
+    return ParameterTreatment(decay, its.adapted, times.rate, times.epsilon)
 
 
 def _decay(kind: Kind, settings: TrainingSettings) -> float:

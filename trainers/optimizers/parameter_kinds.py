@@ -19,7 +19,7 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from search_spaces.names import nearest
+from search_spaces.names import did_you_mean
 from trainers.errors import WorkloadError
 
 Kind = Literal["weight", "normalization", "bias", "embedding"]
@@ -45,7 +45,7 @@ def parameter_kinds(
         if name not in parameters:
             raise WorkloadError(
                 f"parameter_kinds names {name!r}, but the model has no such "
-                f"parameter{nearest(name, parameters)}"
+                f"parameter{did_you_mean(name, parameters)}"
             )
         if kind not in KINDS:
             raise WorkloadError(

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
-from trainers.optimizers.moments import correction
+from trainers.optimizers.moments import bias_correction
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup, add_scaled_
 
@@ -116,7 +116,9 @@ class ScheduleFreeAdamWRule(ScheduleFreeSGDRule):
         second = batch.states["second_moment"]
         torch._foreach_mul_(second, settings.beta2)
         torch._foreach_addcmul_(second, gradients, gradients, value=1 - settings.beta2)
-        roots = list(torch._foreach_div(second, correction(settings.beta2, self.count, settings)))
+        roots = list(
+            torch._foreach_div(second, bias_correction(settings.beta2, self.count, settings))
+        )
         torch._foreach_sqrt_(roots)
         torch._foreach_add_(roots, settings.epsilon * batch.epsilon)
         directions = list(torch._foreach_div(gradients, roots))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
 from trainers.optimizers.fused_update import FusedUpdate
-from trainers.optimizers.momentum import fused_momentum, move_
+from trainers.optimizers.momentum import fused_momentum, momentum_move_
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch
 
@@ -28,7 +28,7 @@ class SGDRule(GroupOptimizer):
     def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
         settings = self.settings
-        move_(
+        momentum_move_(
             batch,
             batch.gradients(),
             settings.momentum_form or "outside",

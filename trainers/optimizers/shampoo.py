@@ -34,7 +34,7 @@ from search_spaces.settings import TrainingSettings
 from trainers.optimizers.momentum import move_outside_
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
-from trainers.optimizers.trust_ratio import norms
+from trainers.optimizers.trust_ratio import tensor_norms
 
 
 class ShampooRule(GroupOptimizer):
@@ -135,13 +135,13 @@ class ShampooRule(GroupOptimizer):
             direction.as_strided(parameter.shape, parameter.stride()).copy_(
                 factors.precondition(gradient)
             )
-        gradient_norms, norms_of_directions = norms(gradients, directions)
+        gradient_norms, norms_of_directions = tensor_norms(gradients, directions)
         grafts = torch.where(norms_of_directions > 0, gradient_norms / norms_of_directions, 1.0)
         torch._foreach_mul_(directions, list(grafts.unbind()))
         return directions
 
 
-class Factors:
+class KroneckerFactors:
     """The Kronecker factors of one tensor: for each preconditioned dimension its H and its root P."""
 
     def __init__(self, parameter: Tensor, size_limit: int) -> None:
@@ -186,9 +186,10 @@ class Factors:
         return gradient
 
 
-def _add_factors(group: ParameterGroup, settings: TrainingSettings) -> list[Factors]:
+def _add_factors(group: ParameterGroup, settings: TrainingSettings) -> list[KroneckerFactors]:
     factors = [
-        Factors(parameter, settings.preconditioner_size_limit) for parameter in group.parameters
+        KroneckerFactors(parameter, settings.preconditioner_size_limit)
+        for parameter in group.parameters
     ]
     group.states["statistics"] = [tensor for one in factors for tensor in one.statistics]
     group.states["roots"] = [tensor for one in factors for tensor in one.roots]

@@ -14,7 +14,7 @@ from torch import Tensor
 from trainers.distributed.communicator import Communicator
 
 
-def owners(costs: Sequence[float], workers: int) -> list[int]:
+def task_owners(costs: Sequence[float], workers: int) -> list[int]:
     """Return the worker of each task: the most costly first, each to the least loaded; the same on every worker."""
     spent, found = [0.0] * workers, [0] * len(costs)
     for index in sorted(range(len(costs)), key=lambda each: -costs[each]):

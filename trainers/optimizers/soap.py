@@ -34,7 +34,7 @@ from search_spaces.settings import TrainingSettings
 from trainers.optimizers.moments import STATE_NAMES
 from trainers.optimizers.optimizer import GroupOptimizer
 from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
-from trainers.optimizers.sharing import computed_by_owners, owners
+from trainers.optimizers.sharing import computed_by_owners, task_owners
 
 SHARED_FROM = 512
 """Entries of the preconditioned dimensions from which a tensor is shared: 4,000 operations per number that is sent."""
@@ -123,7 +123,7 @@ class SOAPRule(GroupOptimizer):
         return [
             (batch, index, owner)
             for (batch, index, _), owner in zip(
-                shared, owners(costs, self.communicator.size), strict=True
+                shared, task_owners(costs, self.communicator.size), strict=True
             )
         ]
 

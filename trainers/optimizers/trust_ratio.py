@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def norms(*lists: list[Tensor]) -> Tensor:
+def tensor_norms(*lists: list[Tensor]) -> Tensor:
     """Return the Euclidean norm of each tensor of lists of equal length, shape ``(lists, tensors)``."""
     together = [tensor for tensors in lists for tensor in tensors]
     return torch.stack(torch._foreach_norm(together)).view(len(lists), -1)

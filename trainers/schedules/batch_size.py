@@ -219,7 +219,7 @@ def step_factors(settings: TrainingSettings, sign: int) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Phase:
+class BatchSizePhase:
     """Updates of one global batch size, from update ``first_step`` and stream position ``first_sample`` on."""
 
     first_step: int
@@ -234,12 +234,12 @@ class BatchSchedule:
     A phase ends with an evaluation, so all updates between two evaluations have one size.
     """
 
-    phases: tuple[Phase, ...]
+    phases: tuple[BatchSizePhase, ...]
     train_samples: int
     total_steps: int
     evaluations_per_epoch: float
 
-    def phase(self, step: int) -> Phase:
+    def phase(self, step: int) -> BatchSizePhase:
         """The phase of update ``step`` (from 0)."""
         if len(self.phases) == 1:  # true for most trainings, and called several times per update
             return self.phases[0]
@@ -282,13 +282,13 @@ def batch_schedule(
 
     Raises :class:`~trainers.errors.JobError` if a factor does not give a whole number of samples.
     """
-    phases = [Phase(0, 0, global_batch_size)]
+    phases = [BatchSizePhase(0, 0, global_batch_size)]
     for boundary in _control(settings).boundaries(settings, budget_epochs):
         last, steps = phases[-1], _steps_until(boundary, phases[-1], train_samples)
         if last.first_step + steps >= _end(last, train_samples, budget_epochs):
             break
         first_sample = last.first_sample + steps * last.global_batch_size
-        start = Phase(
+        start = BatchSizePhase(
             last.first_step + steps,
             first_sample,
             _size(settings, global_batch_size, first_sample / train_samples),
@@ -305,7 +305,7 @@ def batch_schedule(
     )
 
 
-def _steps_until(boundary: float, last: Phase, train_samples: int) -> int:
+def _steps_until(boundary: float, last: BatchSizePhase, train_samples: int) -> int:
     size = last.global_batch_size
     steps = max(0, math.floor((boundary * train_samples - last.first_sample) / size))
     # the same comparison as the schedule's, so that rate and batch change with the same update
@@ -325,7 +325,7 @@ def _size(settings: TrainingSettings, first_size: int, epochs: float) -> int:
     return round(size)
 
 
-def _end(phase: Phase, train_samples: int, budget_epochs: float) -> int:
+def _end(phase: BatchSizePhase, train_samples: int, budget_epochs: float) -> int:
     size = phase.global_batch_size
     steps = budget_epochs * (train_samples / size) - phase.first_sample / size
     return phase.first_step + max(1, math.ceil(steps - 1e-9))

@@ -12,7 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
-from trainers.command import exit_status, leave
+from trainers.command import end_process, exit_status
 from trainers.distributed.communicator import BACKENDS
 from trainers.lifeline import end_with_launcher
 from trainers.staging.plan import MODES
@@ -90,4 +90,4 @@ def _run(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    leave(main())
+    end_process(main())

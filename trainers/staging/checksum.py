@@ -37,7 +37,7 @@ class Checksum:
         return self._value.to_bytes(CHECKSUM_BYTES, "big")
 
 
-def blocks(file: Readable) -> Iterator[memoryview]:
+def file_blocks(file: Readable) -> Iterator[memoryview]:
     """Yield the content in blocks; each is valid until the next is requested."""
     buffer = bytearray(BLOCK_BYTES)
     while count := file.readinto(buffer):
@@ -48,6 +48,6 @@ def checksum_of(path: Path) -> bytes:
     """Return the checksum of a file's current content on disk."""
     checksum = Checksum()
     with path.open("rb", buffering=0) as file:
-        for block in blocks(file):
+        for block in file_blocks(file):
             checksum.update(block)
     return checksum.digest()

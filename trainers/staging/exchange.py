@@ -10,8 +10,8 @@ import torch
 
 from trainers.distributed.communicator import Communicator
 from trainers.staging.checksum import CHECKSUM_BYTES
-from trainers.staging.faults import WRITING, Faults, agree
-from trainers.staging.local_folder import Copy, LocalFolder
+from trainers.staging.faults import WRITING, StagingFaults, agree_on_faults
+from trainers.staging.local_folder import LocalCopy, LocalFolder
 from trainers.staging.plan import SharedFile
 from trainers.staging.reading import FileReader
 
@@ -19,12 +19,12 @@ CHUNK_BYTES = 16 * 2**20
 _PIECES_WAITING = 8
 
 
-def exchange(
+def exchange_files(
     communicator: Communicator,
     sent: Sequence[Sequence[SharedFile]],
     reader: FileReader,
     writer: FileWriter,
-    faults: Faults,
+    faults: StagingFaults,
 ) -> None:
     """Broadcast the files ``sent[node]`` of every node to all; a fault anywhere ends it after a round of chunks."""
     lengths = [sum(file.bytes + CHECKSUM_BYTES for file in files) for files in sent]
@@ -35,7 +35,7 @@ def exchange(
                 chunk = _broadcast(communicator, node, min(CHUNK_BYTES, length - first), reader)
                 if node != communicator.rank:
                     incoming[node].feed(chunk)
-        agree(communicator, faults)
+        agree_on_faults(communicator, faults)
 
 
 def _broadcast(communicator: Communicator, node: int, count: int, reader: FileReader) -> memoryview:
@@ -76,7 +76,7 @@ class FileWriter:
     """Writes the files that this node lacks, on several threads; each file by one of them, in order."""
 
     def __init__(
-        self, local: LocalFolder, missing: frozenset[str], faults: Faults, threads: int
+        self, local: LocalFolder, missing: frozenset[str], faults: StagingFaults, threads: int
     ) -> None:
         self._local = local
         self._missing = missing
@@ -85,7 +85,7 @@ class FileWriter:
             ThreadPoolExecutor(1, thread_name_prefix="staging-write") for _ in range(threads)
         ]
         self._room = threading.Semaphore(_PIECES_WAITING)
-        self._copies: dict[str, Copy] = {}
+        self._copies: dict[str, LocalCopy] = {}
         self.written: list[SharedFile] = []
 
     def write(self, file: SharedFile, piece: memoryview) -> None:
@@ -122,7 +122,7 @@ class FileWriter:
         finally:
             self._room.release()
 
-    def _copy(self, file: SharedFile) -> Copy:
+    def _copy(self, file: SharedFile) -> LocalCopy:
         if file.name not in self._copies:
             self._copies[file.name] = self._local.new_copy(file)
         return self._copies[file.name]

@@ -17,7 +17,7 @@ READING, WRITING = 2, 1
 _MESSAGE_BYTES = 4096
 
 
-class Faults:
+class StagingFaults:
     """The first and most severe fault of this node; ``stop`` tells its threads to end."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Faults:
         self.stop.set()
 
 
-def agree(communicator: Communicator, faults: Faults) -> None:
+def agree_on_faults(communicator: Communicator, faults: StagingFaults) -> None:
     """Continue only if no node has a fault; otherwise raise :class:`~trainers.errors.DataError` on all of them."""
     weights = torch.zeros(communicator.size, dtype=torch.int64, device=communicator.device)
     weights[communicator.rank] = faults.weight

@@ -86,13 +86,13 @@ class LocalFolder:
                 f"more, but {free / 1e6:.1f} MB are free; free some, or stage in mode 'partition'"
             )
 
-    def new_copy(self, file: SharedFile) -> Copy:
+    def new_copy(self, file: SharedFile) -> LocalCopy:
         """Create a file to be written here; it gets its name once its checksum has been verified."""
         with self._lock:
             self._number += 1
             part = self.folder / ".staging" / f"{self._number}.part"
         try:
-            return Copy(self, file, part, part.open("w+b", buffering=0))
+            return LocalCopy(self, file, part, part.open("w+b", buffering=0))
         except OSError as error:
             raise write_fault(self.folder / file.name, error) from error
 
@@ -123,7 +123,7 @@ class LocalFolder:
 
 
 @dataclass
-class Copy:
+class LocalCopy:
     """One file being copied to the local disk."""
 
     local: LocalFolder

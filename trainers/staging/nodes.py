@@ -16,11 +16,17 @@ import torch
 from trainers.distributed.communicator import Communicator
 from trainers.distributed.single import SingleProcess
 from trainers.errors import DataError
-from trainers.staging.exchange import FileWriter, exchange
-from trainers.staging.faults import READING, WRITING, Faults, agree, broadcast_bytes
+from trainers.staging.exchange import FileWriter, exchange_files
+from trainers.staging.faults import (
+    READING,
+    WRITING,
+    StagingFaults,
+    agree_on_faults,
+    broadcast_bytes,
+)
 from trainers.staging.local_folder import LocalFolder, local_folder
 from trainers.staging.plan import SharedFile, StagingPlan, list_files, make_plan
-from trainers.staging.reading import FileReader, Opener, Task, open_unbuffered
+from trainers.staging.reading import FileReader, Opener, ReadingTask, open_unbuffered
 from trainers.staging.result import StagingResult
 
 
@@ -49,7 +55,7 @@ def stage(
     started = time.perf_counter()
     communicator = communicator or SingleProcess(torch.device("cpu"))
     shared, local = Path(shared).resolve(), Path(local).resolve()
-    faults = Faults()
+    faults = StagingFaults()
     with contextlib.ExitStack() as open_things:
         files = _agree_on_files(communicator, faults, shared, pattern)
         with faults.noted(WRITING):
@@ -61,7 +67,7 @@ def stage(
                 local_folder(local, {"shared": str(shared), "pattern": pattern})
             )
             missing = _missing(folder, plan, threads)
-        agree(communicator, faults)
+        agree_on_faults(communicator, faults)
         moved = _move(communicator, faults, shared, folder, plan, missing, threads, open_shared)
         result = _result(communicator, mode, plan, moved, started)
         folder.record(
@@ -71,7 +77,7 @@ def stage(
 
 
 @dataclasses.dataclass(frozen=True)
-class Moved:
+class MovedBytes:
     """The bytes that this node read from the shared folder and wrote to its own."""
 
     read: Sequence[SharedFile]
@@ -79,7 +85,7 @@ class Moved:
 
 
 def _agree_on_files(
-    communicator: Communicator, faults: Faults, shared: Path, pattern: str
+    communicator: Communicator, faults: StagingFaults, shared: Path, pattern: str
 ) -> tuple[SharedFile, ...]:
     """List the folder on node 0 for all, so that every node works from the same list."""
     text = b"[]"
@@ -88,7 +94,7 @@ def _agree_on_files(
             text = json.dumps(
                 [dataclasses.astuple(file) for file in list_files(shared, pattern)]
             ).encode()
-    agree(communicator, faults)
+    agree_on_faults(communicator, faults)
     return tuple(SharedFile(*values) for values in json.loads(broadcast_bytes(communicator, text)))
 
 
@@ -114,18 +120,18 @@ def _missing(folder: LocalFolder, plan: StagingPlan, threads: int) -> frozenset[
 
 def _move(
     communicator: Communicator,
-    faults: Faults,
+    faults: StagingFaults,
     shared: Path,
     folder: LocalFolder,
     plan: StagingPlan,
     missing: frozenset[int],
     threads: int,
     open_shared: Opener,
-) -> Moved:
+) -> MovedBytes:
     sent = _sent(communicator, plan, missing)
     to_send = set(sent[communicator.rank])
     tasks = [
-        Task(
+        ReadingTask(
             plan.files[index],
             keep=index in missing,
             send=index in to_send,
@@ -139,7 +145,7 @@ def _move(
     writer = FileWriter(folder, names, faults, threads)
     try:
         reader.start(tasks)
-        exchange(
+        exchange_files(
             communicator,
             [[plan.files[index] for index in each] for each in sent],
             reader,
@@ -148,12 +154,12 @@ def _move(
         )
         reader.wait()
         writer.wait()
-        agree(communicator, faults)
+        agree_on_faults(communicator, faults)
     finally:
         faults.stop.set()
         reader.wait()
         writer.wait()
-    return Moved(reader.read, [*reader.written, *writer.written])
+    return MovedBytes(reader.read, [*reader.written, *writer.written])
 
 
 def _sent(
@@ -172,7 +178,7 @@ def _sent(
 
 
 def _result(
-    communicator: Communicator, mode: str, plan: StagingPlan, moved: Moved, started: float
+    communicator: Communicator, mode: str, plan: StagingPlan, moved: MovedBytes, started: float
 ) -> StagingResult:
     read_bytes, written_bytes = (
         sum(file.bytes for file in files) for files in (moved.read, moved.written)

@@ -12,9 +12,9 @@ from io import FileIO
 from pathlib import Path
 
 from trainers.errors import DataError
-from trainers.staging.checksum import Checksum, blocks
-from trainers.staging.faults import READING, WRITING, Faults
-from trainers.staging.local_folder import Copy, LocalFolder
+from trainers.staging.checksum import Checksum, file_blocks
+from trainers.staging.faults import READING, WRITING, StagingFaults
+from trainers.staging.local_folder import LocalCopy, LocalFolder
 from trainers.staging.plan import SharedFile
 
 Opener = Callable[[Path], FileIO]
@@ -29,7 +29,7 @@ def open_unbuffered(path: Path) -> FileIO:
 
 
 @dataclass
-class Task:
+class ReadingTask:
     """One file that this node reads: its source, whether the node keeps it and whether others wait for it."""
 
     file: SharedFile
@@ -43,7 +43,12 @@ class FileReader:
     """Reads tasks in order on ``threads`` threads; :meth:`take` returns the bytes to send."""
 
     def __init__(
-        self, shared: Path, local: LocalFolder, faults: Faults, threads: int, open_shared: Opener
+        self,
+        shared: Path,
+        local: LocalFolder,
+        faults: StagingFaults,
+        threads: int,
+        open_shared: Opener,
     ) -> None:
         self._shared = shared
         self._local = local
@@ -51,14 +56,14 @@ class FileReader:
         self._open_shared = open_shared
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="staging-read")
         self._files_ahead = threads + 1
-        self._outgoing: list[Task] = []
+        self._outgoing: list[ReadingTask] = []
         self._taken = 0
         self._file_taken = threading.Condition()
         self._pending = b""
         self.read: list[SharedFile] = []
         self.written: list[SharedFile] = []
 
-    def start(self, tasks: Sequence[Task]) -> None:
+    def start(self, tasks: Sequence[ReadingTask]) -> None:
         """Begin to read, starting with files that others wait for."""
         self._outgoing = [task for task in tasks if task.send]
         for number, task in enumerate(self._outgoing):
@@ -99,14 +104,14 @@ class FileReader:
                 self._file_taken.notify_all()
         return b""
 
-    def _run_soon(self, number: int, task: Task) -> None:
+    def _run_soon(self, number: int, task: ReadingTask) -> None:
         """Read the file once few enough files wait to be sent, so that memory stays bounded."""
         with self._file_taken:
             while number >= self._taken + self._files_ahead and not self._faults.stop.is_set():
                 self._file_taken.wait(timeout=0.05)
         self._run(task)
 
-    def _run(self, task: Task) -> None:
+    def _run(self, task: ReadingTask) -> None:
         if self._faults.stop.is_set():
             return
         copy = None
@@ -122,13 +127,13 @@ class FileReader:
             if copy is not None:
                 copy.discard()
 
-    def _read(self, task: Task, copy: Copy | None) -> bytes:
+    def _read(self, task: ReadingTask, copy: LocalCopy | None) -> bytes:
         path = (self._shared if task.from_shared else self._local.folder) / task.file.name
         checksum, count = Checksum(), 0
         try:
             source = self._open_shared(path) if task.from_shared else open_unbuffered(path)
             with source:
-                for block in blocks(source):
+                for block in file_blocks(source):
                     checksum.update(block)
                     count += len(block)
                     if self._faults.stop.is_set() or count > task.file.bytes:
@@ -150,14 +155,14 @@ class FileReader:
             )
         return checksum.digest()
 
-    def _hand_on(self, task: Task, copy: Copy | None, block: memoryview) -> None:
+    def _hand_on(self, task: ReadingTask, copy: LocalCopy | None, block: memoryview) -> None:
         if copy is not None:
             with self._faults.noted(WRITING):
                 copy.write(block)
         if task.send:
             self._put(task, bytes(block))
 
-    def _finish(self, task: Task, copy: Copy | None, checksum: bytes) -> None:
+    def _finish(self, task: ReadingTask, copy: LocalCopy | None, checksum: bytes) -> None:
         if task.send:
             self._put(task, checksum)
             self._put(task, b"")
@@ -168,7 +173,7 @@ class FileReader:
             if task.from_shared:
                 self.read.append(task.file)
 
-    def _put(self, task: Task, block: bytes) -> None:
+    def _put(self, task: ReadingTask, block: bytes) -> None:
         while not self._faults.stop.is_set():
             with contextlib.suppress(queue.Full):
                 task.blocks.put(block, timeout=0.05)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from search_spaces.names import nearest
+from search_spaces.names import did_you_mean
 from search_spaces.plugins import PluginError
 from search_spaces.settings import names as setting_names
 from trainers.errors import WorkloadError
@@ -88,7 +88,7 @@ def check_own_settings(workload: AnyWorkload, name: str, settings: Mapping[str, 
             readable = f"; it reads {', '.join(known)}" if known else "; it reads none"
             raise WorkloadError(
                 f"the workload {name!r} does not read the setting {setting!r}"
-                f"{nearest(setting, (*known, *setting_names())) or readable} (own_settings in its class)"
+                f"{did_you_mean(setting, (*known, *setting_names())) or readable} (own_settings in its class)"
             )
 
 

@@ -35,7 +35,7 @@ class Beginning:
 
 
 @dataclass(frozen=True)
-class Demand:
+class ServiceDemand:
     """A study's demand on a service: an amount at a place in its file, against the service's limit of that name."""
 
     place: tuple[str, str]
@@ -44,7 +44,11 @@ class Demand:
     what: str = ""
 
 
-def _no_demands(data: Mapping[str, Any], epochs: float, smallest_batch: int) -> Iterable[Demand]:  # noqa: ARG001
+def _no_demands(
+    data: Mapping[str, Any],  # noqa: ARG001
+    epochs: float,  # noqa: ARG001
+    smallest_batch: int,  # noqa: ARG001
+) -> Iterable[ServiceDemand]:
     return ()
 
 
@@ -70,7 +74,7 @@ class WorkloadDescription:
     needs_torch: bool = True
     served: bool = True
     writes: tuple[str, ...] = ()
-    demands: Callable[[Mapping[str, Any], float, int], Iterable[Demand]] = _no_demands
+    demands: Callable[[Mapping[str, Any], float, int], Iterable[ServiceDemand]] = _no_demands
     grows: tuple[str, ...] = ()
     size_options: Mapping[str, str] = field(default_factory=dict)
     sample_flops: Callable[[Mapping[str, Any]], float] | None = None
@@ -101,11 +105,13 @@ def _of_decoder(data: Mapping[str, Any]) -> float:
     return 6 * matrices * length + 12 * depth * length**2 * width
 
 
-def _simulated(data: Mapping[str, Any], epochs: float, smallest_batch: int) -> Iterator[Demand]:
+def _simulated(
+    data: Mapping[str, Any], epochs: float, smallest_batch: int
+) -> Iterator[ServiceDemand]:
     samples = _number(data.get("train_samples", 4096))
-    yield Demand(("data", "train_samples"), samples, "train_samples")
-    yield Demand(("data", "modes"), _number(data.get("modes", 1)), "modes")
-    yield Demand(
+    yield ServiceDemand(("data", "train_samples"), samples, "train_samples")
+    yield ServiceDemand(("data", "modes"), _number(data.get("modes", 1)), "modes")
+    yield ServiceDemand(
         ("budget", "epochs_per_trial"),
         epochs * samples / smallest_batch,
         "updates",
@@ -113,7 +119,11 @@ def _simulated(data: Mapping[str, Any], epochs: float, smallest_batch: int) -> I
     )
 
 
-def _generated(data: Mapping[str, Any], epochs: float, smallest_batch: int) -> Iterator[Demand]:  # noqa: ARG001
+def _generated(
+    data: Mapping[str, Any],
+    epochs: float,  # noqa: ARG001
+    smallest_batch: int,  # noqa: ARG001
+) -> Iterator[ServiceDemand]:
     if data.get("source", "generated") != "generated":
         return
     usual = {"height": 96, "width": 144, "samples": 256, "evaluation_samples": 64}
@@ -122,8 +132,8 @@ def _generated(data: Mapping[str, Any], epochs: float, smallest_batch: int) -> I
     bytes_of_a_pixel = 4 * 16 + 1  # 16 channels in single precision, and a label
     generated = samples * size["height"] * size["width"] * bytes_of_a_pixel
     place = ("data", "samples")
-    yield Demand(place, samples, "train_samples", " samples to generate")
-    yield Demand(place, generated, "generated_bytes", " bytes of generated data")
+    yield ServiceDemand(place, samples, "train_samples", " samples to generate")
+    yield ServiceDemand(place, generated, "generated_bytes", " bytes of generated data")
 
 
 WORKLOADS: Registry[WorkloadDescription] = Registry(

@@ -1,7 +1,7 @@
 """AnyTraining: what all trainings have in common: their progress, and the rules that end them.
 
 A :class:`TrainingRun` does its updates and evaluations here, by a schedule; how the weights move is left to a subclass:
-``trainers.loop.synchronous.Training`` trains a PyTorch model, ``noisy_quadratic`` the modes of a quadratic.
+``trainers.loop.synchronous.SynchronousTraining`` trains a PyTorch model, ``noisy_quadratic`` the modes of a quadratic.
 ``trainers.workloads.program`` follows a program that trains by itself. Importing this does not import torch.
 """
 

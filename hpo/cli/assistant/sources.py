@@ -12,7 +12,7 @@ from hpo.errors import PlanError, RequestError
 from hpo.runs import api
 from hpo.runs.repository import open_store
 from hpo.study.sizes import named_sizes, point_of
-from search_spaces.names import nearest
+from search_spaces.names import did_you_mean
 from storage.records import NewStudy, StudyState
 
 if TYPE_CHECKING:
@@ -259,5 +259,5 @@ def _machines() -> list[str]:
 def _known(what: str, name: str | None, names: Sequence[str]) -> None:
     if name is not None and name not in names:
         raise PlanError(
-            f"{what} must be one of {', '.join(names)}, but got {name!r}{nearest(name, names)}"
+            f"{what} must be one of {', '.join(names)}, but got {name!r}{did_you_mean(name, names)}"
         )

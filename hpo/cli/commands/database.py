@@ -15,7 +15,7 @@ import click
 from hpo.cli.commands import options
 
 if TYPE_CHECKING:
-    from storage.maintenance.retention import Pruned
+    from storage.maintenance.retention import PrunedRows
 
 UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 _folder = click.option(
@@ -27,7 +27,7 @@ _folder = click.option(
 )
 
 
-class Age(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
+class AgeParameter(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
     """A time such as 12h, 90d or 8w."""
 
     name = "age"
@@ -182,7 +182,11 @@ def restore(file: Path, replace: bool, storage: str, as_json: bool) -> None:
 
 @db.command()
 @click.option(
-    "--older-than", type=Age(), required=True, metavar="AGE", help="Age, such as 12h, 90d or 8w."
+    "--older-than",
+    type=AgeParameter(),
+    required=True,
+    metavar="AGE",
+    help="Age, such as 12h, 90d or 8w.",
 )
 @click.option("--keep-best", is_flag=True, help="Keep the curve of the best trial of every rung.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
@@ -211,7 +215,7 @@ def prune(
     options.show(lambda: dataclasses.asdict(pruned), lambda: _show_pruned(pruned), as_json)
 
 
-def _show_pruned(pruned: Pruned) -> None:
+def _show_pruned(pruned: PrunedRows) -> None:
     verb = "would remove" if pruned.dry_run else "removed"
     click.echo(
         f"{verb} {pruned.points:,} points of {pruned.trials:,} trials, {pruned.events:,} events, "

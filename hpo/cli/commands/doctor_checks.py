@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from hpo.cli.commands.horovod import missing
+from hpo.cli.commands.horovod import missing_for_horovod
 from search_spaces.plugins import Registry
-from storage.maintenance.checks import Finding
+from storage.maintenance.checks import CheckFinding
 
 OLDEST_PYTHON = (3, 11)
 LITTLE_BYTES, TOO_LITTLE_BYTES = 5 * 2**30, 200 * 2**20
@@ -70,25 +70,25 @@ ray.shutdown()
 """
 
 
-def installation() -> Iterator[Finding]:
+def installation() -> Iterator[CheckFinding]:
     """Check Python, this package, and the completeness of its extras."""
     version = sys.version.split()[0]
     if sys.version_info[:2] < OLDEST_PYTHON:
-        yield Finding("python", "fail", f"Python {version}", "install Python 3.11 or later")
+        yield CheckFinding("python", "fail", f"Python {version}", "install Python 3.11 or later")
     else:
-        yield Finding("python", "ok", f"Python {version} at {sys.executable}")
-    yield Finding("package", "ok", f"largebatch {importlib.metadata.version('largebatch')}")
+        yield CheckFinding("python", "ok", f"Python {version} at {sys.executable}")
+    yield CheckFinding("package", "ok", f"largebatch {importlib.metadata.version('largebatch')}")
     for extra, purpose in {"": "the client and the forecasts work here", **EXTRAS}.items():
         yield _extra(extra, purpose)
 
 
-def _extra(extra: str, purpose: str) -> Finding:
+def _extra(extra: str, purpose: str) -> CheckFinding:
     name = f"extra {extra}" if extra else "base"
     missing = [each for each in requirements(extra) if not _installed(each)]
     if not missing:
-        return Finding(name, "ok", purpose)
+        return CheckFinding(name, "ok", purpose)
     target = f"'largebatch[{extra}]'" if extra else "largebatch"
-    return Finding(
+    return CheckFinding(
         name,
         "warn" if extra else "fail",
         f"not installed: {', '.join(missing)}",
@@ -115,7 +115,7 @@ def _installed(package: str) -> bool:
     return True
 
 
-def training_libraries() -> Iterator[Finding]:
+def training_libraries() -> Iterator[CheckFinding]:
     """Check torch with its threads and devices, Horovod, and whether Ray starts."""
     if not _installed("torch"):
         return  # reported with the extra
@@ -123,8 +123,8 @@ def training_libraries() -> Iterator[Finding]:
     yield from _torch(torch)
     horovod = probe(HOROVOD) if _installed("horovod") else "it is not installed"
     if isinstance(horovod, str):
-        absent = missing()
-        yield Finding(
+        absent = missing_for_horovod()
+        yield CheckFinding(
             "horovod",
             "warn",
             f"Horovod cannot be used: {horovod}; plans run on torch.distributed instead",
@@ -133,7 +133,7 @@ def training_libraries() -> Iterator[Finding]:
         )
     else:
         built = [name for name in ("gloo", "nccl", "mpi") if horovod[name]]
-        yield Finding(
+        yield CheckFinding(
             "horovod",
             "ok",
             f"Horovod {horovod['version']} with {', '.join(built) or 'no transport'}",
@@ -141,7 +141,7 @@ def training_libraries() -> Iterator[Finding]:
     if _installed("ray"):
         ray = probe(RAY)
         if isinstance(ray, str):
-            yield Finding(
+            yield CheckFinding(
                 "ray",
                 "fail",
                 f"Ray does not start: {ray}",
@@ -149,15 +149,15 @@ def training_libraries() -> Iterator[Finding]:
                 "can be opened",
             )
         else:
-            yield Finding("ray", "ok", f"Ray {ray['version']} starts and runs a task")
+            yield CheckFinding("ray", "ok", f"Ray {ray['version']} starts and runs a task")
 
 
-def _torch(torch: dict[str, Any] | str) -> Iterator[Finding]:
+def _torch(torch: dict[str, Any] | str) -> Iterator[CheckFinding]:
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     if isinstance(torch, str):
-        yield Finding(
+        yield CheckFinding(
             "torch",
             "fail",
             f"torch cannot be loaded: {torch}",
@@ -166,30 +166,30 @@ def _torch(torch: dict[str, Any] | str) -> Iterator[Finding]:
         return
     said = f"torch {torch['version']} with {torch['threads']} threads on {cores} cores"
     if torch["threads"] > cores:
-        yield Finding(
+        yield CheckFinding(
             "torch",
             "warn",
             said,
             f"export OMP_NUM_THREADS={cores}: more threads than cores slow each other down",
         )
     else:
-        yield Finding("torch", "ok", said)
+        yield CheckFinding("torch", "ok", said)
     if torch["devices"]:
-        yield Finding(
+        yield CheckFinding(
             "gpu", "ok", f"{len(torch['devices'])} GPUs: {', '.join(sorted(set(torch['devices'])))}"
         )
     elif shutil.which("nvidia-smi"):
-        yield Finding(
+        yield CheckFinding(
             "gpu",
             "warn",
             "there is an NVIDIA driver, but torch sees no GPU",
             "install a CUDA build of torch (https://pytorch.org/get-started), or check CUDA_VISIBLE_DEVICES",
         )
     else:
-        yield Finding("gpu", "ok", "no GPU here; trainings run on the CPU")
+        yield CheckFinding("gpu", "ok", "no GPU here; trainings run on the CPU")
 
 
-def plugins(*, quick: bool) -> Iterator[Finding]:
+def plugins(*, quick: bool) -> Iterator[CheckFinding]:
     """Check every plug-in of other packages; unless ``quick``, load its rule too."""
     from hpo.past_runs.importers import IMPORTERS
     from hpo.planning.schedulers import SCHEDULERS
@@ -203,20 +203,22 @@ def plugins(*, quick: bool) -> Iterator[Finding]:
         return
     rules = probe(RULES_OF_PLUGINS)
     if isinstance(rules, str):
-        yield Finding("plug-in", "warn", f"plug-ins could not be checked: {rules}")
+        yield CheckFinding("plug-in", "warn", f"plug-ins could not be checked: {rules}")
     else:
         for fault in rules["faults"]:
-            yield Finding("plug-in", "fail", fault, "report it to its author, or uninstall it")
+            yield CheckFinding("plug-in", "fail", fault, "report it to its author, or uninstall it")
 
 
-def _plugins_of(registry: Registry[Any]) -> Iterator[Finding]:
+def _plugins_of(registry: Registry[Any]) -> Iterator[CheckFinding]:
     faults = registry.faults()
     for fault in faults:
-        yield Finding("plug-in", "fail", str(fault), "report it to its author, or uninstall it")
+        yield CheckFinding(
+            "plug-in", "fail", str(fault), "report it to its author, or uninstall it"
+        )
     refused = {str(fault).split(" of the package ")[0] for fault in faults}
     for plugin in registry.plugins():
         if f"the plug-in {plugin}".split(" of the package ")[0] not in refused:
-            yield Finding("plug-in", "ok", str(plugin))
+            yield CheckFinding("plug-in", "ok", str(plugin))
 
 
 def probe(program: str, seconds: float = PROBE_SECONDS) -> dict[str, Any] | str:
@@ -258,14 +260,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def storage_of(url: str) -> list[Finding]:
+def storage_of(url: str) -> list[CheckFinding]:
     """Check whether the database can be used."""
-    from storage.maintenance.probe import probe as probe_database
+    from storage.maintenance.probe import probe_database
 
     return probe_database(url)
 
 
-def disk(folder: Path, storage: str) -> Iterator[Finding]:
+def disk(folder: Path, storage: str) -> Iterator[CheckFinding]:
     """Check the free space for checkpoints, the database and Ray's objects."""
     places = {"checkpoints": folder.absolute()}
     if not re.match(r"[a-z+0-9]+://", storage) or storage.startswith("sqlite"):
@@ -275,24 +277,24 @@ def disk(folder: Path, storage: str) -> Iterator[Finding]:
         free = shutil.disk_usage(there).free
         said = f"{free / 2**30:.1f} GiB free at {there} for {name}"
         if not os.access(there, os.W_OK):
-            yield Finding(
+            yield CheckFinding(
                 "disk",
                 "fail",
                 f"{there} is not writable ({name})",
                 "give another folder, or allow writing to this one",
             )
         elif free < LITTLE_BYTES:
-            yield Finding(
+            yield CheckFinding(
                 "disk",
                 "fail" if free < TOO_LITTLE_BYTES else "warn",
                 said,
                 "free some space: `hpo db prune`, then `hpo db vacuum`",
             )
         else:
-            yield Finding("disk", "ok", said)
+            yield CheckFinding("disk", "ok", said)
     shared = Path("/dev/shm")
     if shared.is_dir() and shutil.disk_usage(shared).total < SHARED_MEMORY_BYTES:
-        yield Finding(
+        yield CheckFinding(
             "shared memory",
             "warn",
             f"/dev/shm holds {shutil.disk_usage(shared).total / 2**20:.0f} MiB; Ray puts its "
@@ -301,15 +303,15 @@ def disk(folder: Path, storage: str) -> Iterator[Finding]:
         )
 
 
-def network(port: int) -> Iterator[Finding]:
+def network(port: int) -> Iterator[CheckFinding]:
     """Check the port of a server, and whether processes of this machine reach each other."""
     with socket.socket() as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             one.bind(("127.0.0.1", port))
-            yield Finding("ports", "ok", f"port {port} is free for `hpo serve`")
+            yield CheckFinding("ports", "ok", f"port {port} is free for `hpo serve`")
         except OSError as error:
-            yield Finding(
+            yield CheckFinding(
                 "ports",
                 "warn",
                 f"port {port} cannot be used: {error.strerror}",
@@ -321,13 +323,13 @@ def network(port: int) -> Iterator[Finding]:
             socket.create_connection(listener.getsockname(), timeout=5),
         ):
             socket.getaddrinfo(socket.gethostname(), None)
-        yield Finding(
+        yield CheckFinding(
             "network",
             "ok",
             f"processes reach each other, and {socket.gethostname()!r} has an address",
         )
     except OSError as error:
-        yield Finding(
+        yield CheckFinding(
             "network",
             "fail",
             f"worker processes would not find each other: {error}",
@@ -335,7 +337,7 @@ def network(port: int) -> Iterator[Finding]:
         )
 
 
-def server(environment: Mapping[str, str]) -> Iterator[Finding]:
+def server(environment: Mapping[str, str]) -> Iterator[CheckFinding]:
     """Check the server of HPO_SERVER, if set."""
     if not environment.get("HPO_SERVER"):
         return
@@ -348,9 +350,9 @@ def server(environment: Mapping[str, str]) -> Iterator[Finding]:
             environment["HPO_SERVER"], environment.get("HPO_TOKEN"), retries=RetryPolicy(attempts=2)
         ) as client:
             who = client.document("me")
-        yield Finding(
+        yield CheckFinding(
             "server", "ok", f"{client.url} accepts the token of {who.get('owner', 'somebody')}"
         )
     except HpoError as error:
         message, _, way_out = str(error).partition("; ")
-        yield Finding("server", "fail", message, way_out or "check HPO_SERVER and HPO_TOKEN")
+        yield CheckFinding("server", "fail", message, way_out or "check HPO_SERVER and HPO_TOKEN")

@@ -69,11 +69,11 @@ def example(name: str | None, output: Path) -> None:
         click.echo("\nhpo example NAME writes one")
         return
     if name not in found:
-        from search_spaces.names import nearest
+        from search_spaces.names import did_you_mean
 
         raise click.UsageError(
             f"NAME must be one of the examples ({', '.join(found)}), but got "
-            f"{name!r}{nearest(name, found)}"
+            f"{name!r}{did_you_mean(name, found)}"
         )
     chosen = found[name]
     written = output / chosen.path.name

@@ -239,7 +239,7 @@ def _tracked(
 ) -> int:
     """Write a study to a tracker; return how many of its trials have ended."""
     from hpo.cli.commands.signals import handle_signals
-    from hpo.runs.exports.tracking import track
+    from hpo.runs.exports.tracking import track_study
     from hpo.runs.repository import stored_spec
     from storage.store import Store
 
@@ -249,7 +249,7 @@ def _tracked(
     with store_errors(), Store.open(storage, create=False) as store:
         found = store.study(study)
         with contextlib.closing(make(found, stored_spec(found))) as tracker:
-            return track(store, found, tracker, follow=follow, stopped=stopping.wait)
+            return track_study(store, found, tracker, follow=follow, stopped=stopping.wait)
 
 
 def _counts(trials: dict[str, int]) -> str:

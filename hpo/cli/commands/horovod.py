@@ -14,7 +14,7 @@ import trainers
 SCRIPT = Path(trainers.__file__).parent / "distributed" / "build_horovod.sh"
 
 
-def missing() -> list[str]:
+def missing_for_horovod() -> list[str]:
     """Return the missing requirements of a Horovod build, one line each, with the remedy."""
     bash = shutil.which("bash")
     if bash is None:
@@ -40,7 +40,7 @@ def install_horovod() -> None:
     """
     bash = shutil.which("bash")
     if bash is None:
-        raise click.ClickException(missing()[0])
+        raise click.ClickException(missing_for_horovod()[0])
     if subprocess.run([bash, str(SCRIPT), sys.executable], check=False).returncode != 0:
         raise click.ClickException(
             "Horovod could not be built (see above); everything runs on torch.distributed instead"

@@ -16,7 +16,7 @@ from search_spaces.plugins import PluginError, load_attribute
 
 if TYPE_CHECKING:
     from hpo.past_runs.importing import ImportedRuns
-    from hpo.past_runs.mlperf.importing import Imported
+    from hpo.past_runs.mlperf.importing import MLPerfImport
     from hpo.past_runs.past_run import PastRun
     from hpo.study.spec import StudySpec
 
@@ -80,7 +80,7 @@ def mlperf(path: Path, round_name: str | None, storage: str, as_json: bool) -> N
     options.show(imported.to_dict, lambda: _show(imported), as_json)
 
 
-def _show(imported: Imported) -> None:
+def _show(imported: MLPerfImport) -> None:
     for study, count in imported.outcomes.items():
         click.echo(f"{study}: {count} new outcome{'' if count == 1 else 's'}")
     if imported.known:

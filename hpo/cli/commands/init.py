@@ -28,7 +28,7 @@ OWN = Beginning(
 """The first lines of a study with the user's own workload class."""
 
 
-def beginnings() -> dict[str, tuple[str, Beginning]]:
+def study_beginnings() -> dict[str, tuple[str, Beginning]]:
     """Return workload and template by the name in an answer, without faulty plug-ins."""
     found: dict[str, tuple[str, Beginning]] = {}
     for workload in WORKLOADS:
@@ -55,15 +55,15 @@ class _Answer(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4
 
 
 class _WorkloadAnswer(_Answer):
-    """One of the names of :func:`beginnings`; plug-ins are searched only when the help lists them."""
+    """One of the names of :func:`study_beginnings`; plug-ins are searched only when the help lists them."""
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002
         """Return ``[digits|images|package.module:Class]``."""
-        return f"[{'|'.join([*beginnings(), 'package.module:Class'])}]"
+        return f"[{'|'.join([*study_beginnings(), 'package.module:Class'])}]"
 
 
 @dataclass(frozen=True)
-class Aim:
+class MetricAim:
     """A metric and its threshold."""
 
     metric: str
@@ -72,7 +72,7 @@ class Aim:
 
 
 @dataclass(frozen=True)
-class Partition:
+class NodePartition:
     """The resources of a node that trials use: GPUs or cores, and how many each trial takes."""
 
     unit: str
@@ -80,7 +80,7 @@ class Partition:
 
 
 def _workload(text: str) -> str:
-    known = beginnings()
+    known = study_beginnings()
     if text in known or re.fullmatch(r"\w+(\.\w+)*:\w+", text):
         return text
     raise ValueError(
@@ -88,20 +88,20 @@ def _workload(text: str) -> str:
     )
 
 
-def _aim(text: str) -> Aim:
+def _aim(text: str) -> MetricAim:
     found = re.fullmatch(r"([A-Za-z_]\w*) *(>=|<=) *([-+.\deE]+)", text)
     if found is None:
         raise ValueError(
             f"must be METRIC>=VALUE or METRIC<=VALUE, such as top1>=0.76, but got {text!r}"
         )
-    return Aim(found[1], found[2] == ">=", float(found[3]))
+    return MetricAim(found[1], found[2] == ">=", float(found[3]))
 
 
-def _partition(text: str) -> Partition:
+def _partition(text: str) -> NodePartition:
     found = re.fullmatch(r"(\d+) *(gpus?|cores?|cpus?)", text.lower())
     if found is None or int(found[1]) < 1:
         raise ValueError(f"must be a number of gpus or cores, such as '4 gpus', but got {text!r}")
-    return Partition("gpus" if found[2].startswith("g") else "cores", int(found[1]))
+    return NodePartition("gpus" if found[2].startswith("g") else "cores", int(found[1]))
 
 
 def _batches(text: str) -> tuple[tuple[int, ...], int]:
@@ -186,11 +186,11 @@ def init(output: Path, defaults: bool, **given: Any) -> None:
         return click.prompt(question, default=default, type=_Answer(name, read), err=True)
 
     if not defaults and given["workload"] is None:
-        offered = {name: begun.about for name, (_, begun) in beginnings().items()}
+        offered = {name: begun.about for name, (_, begun) in study_beginnings().items()}
         for name, about in {**offered, "module:Class": OWN.about}.items():
             click.echo(f"  {name:12}  {about}", err=True)
     workload = answer("workload", "1. Which workload do you train?", "digits", _workload)
-    _, begun = beginnings().get(workload, (workload, OWN))
+    _, begun = study_beginnings().get(workload, (workload, OWN))
     aim = answer("target", "2. Which metric must it reach?", begun.target, _aim)
     partition = answer(
         "partition",
@@ -218,8 +218,8 @@ def init(output: Path, defaults: bool, **given: Any) -> None:
 def study_text(
     name: str,
     workload: str,
-    aim: Aim,
-    partition: Partition,
+    aim: MetricAim,
+    partition: NodePartition,
     ladder: tuple[int, ...],
     full: int,
     machine: str,
@@ -227,7 +227,7 @@ def study_text(
     """Return the study file for these answers, with comments."""
     from hpo.study.program import PROGRAM
 
-    trained, begun = beginnings().get(workload, (workload, OWN))
+    trained, begun = study_beginnings().get(workload, (workload, OWN))
     data = begun.data.replace("METRIC", aim.metric).replace("BETTER", str(aim.at_least).lower())
     group = _normalization(ladder, full)
     search = _search(begun)

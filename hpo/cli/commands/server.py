@@ -15,7 +15,7 @@ from hpo.cli.commands import options
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-class Lifetime(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
+class LifetimeParameter(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
     """A time such as 12h, 30d or 8w; ``never``."""
 
     name = "lifetime"
@@ -94,7 +94,7 @@ def serve(
     """Run the server for a group: API, events, queue; on a laptop also a built-in worker and a login link."""
     from hpo.cli.commands.web import dashboard_routers
     from hpo.service.config import load_config
-    from hpo.service.serving import serve as run
+    from hpo.service.serving import serve_until_stopped as run
 
     config = load_config(
         file, os.environ, data_folders=data_folders or None, plugins=plugins or None, **given
@@ -130,7 +130,7 @@ def token() -> None:
 @click.option("--name", default="", help="Purpose of the token.")
 @click.option(
     "--expires",
-    type=Lifetime(),
+    type=LifetimeParameter(),
     default="30d",
     show_default=True,
     metavar="TIME",

@@ -200,7 +200,7 @@ def _submit_sweep(
     """Write the folder of a sweep for a scheduler, and submit it."""
     import re
 
-    from hpo.client.address import address
+    from hpo.client.address import server_address
     from hpo.client.client import Client
     from hpo.planning.launchers.submit import submit
     from hpo.planning.launchers.sweeps import (
@@ -221,7 +221,7 @@ def _submit_sweep(
     if array is None:
         write_allocation(folder, on, slot, file, storage=_shared(storage), slots=slots)
     else:
-        place = address(server, token)
+        place = server_address(server, token)
         program = write_array(
             folder,
             on,

@@ -7,9 +7,9 @@ from typing import Any
 
 def dashboard_routers(path: str = "") -> list[Any]:
     """Return the routers of the pages, with the server's permissions and fits; ``path`` is the configured prefix."""
-    from hpo.dashboard.access import Access
+    from hpo.dashboard.access import PageAccess
     from hpo.dashboard.data_routes import data_routes
-    from hpo.dashboard.pages import pages
+    from hpo.dashboard.pages import dashboard_routes
     from hpo.service.context import SLASH, context_of, requires_scope
     from hpo.service.routes.plans import visible_calibration
 
@@ -22,7 +22,7 @@ def dashboard_routers(path: str = "") -> list[Any]:
             context.check_computation(request.state.principal)
         return context.forecasts.make(store(request), study, [batch])[0]
 
-    access = Access(
+    access = PageAccess(
         reader=requires_scope("read"),
         store=store,
         study=lambda request, who, name: context_of(request).read_study(
@@ -41,4 +41,4 @@ def dashboard_routers(path: str = "") -> list[Any]:
         ),
         calibration=lambda request, who: visible_calibration(context_of(request), who),
     )
-    return [pages(path), data_routes(access)]
+    return [dashboard_routes(path), data_routes(access)]

@@ -171,7 +171,7 @@ def worker(
     """
     from hpo.runs.study_limits import StudyLimits, bound_processes
     from hpo.service import logs
-    from hpo.service.worker import Worker, WorkerOptions
+    from hpo.service.worker import StudyWorker, WorkerOptions
     from hpo.study.trackers import check_names
     from search_spaces.plugins import TAKEN
     from trainers.workloads.program import secrets
@@ -191,7 +191,7 @@ def worker(
     worker_options = WorkerOptions(storage=storage, folder=folder.absolute(), **given)  # type: ignore[arg-type]
     limits = StudyLimits.of(worker_options.memory_bytes, worker_options.disk_bytes)
     bound_processes(limits)
-    running = Worker(worker_options)
+    running = StudyWorker(worker_options)
     os.environ.setdefault(
         "TUNE_DISABLE_SIGINT_HANDLER", "1"
     )  # Ray Tune would take Ctrl-C for itself

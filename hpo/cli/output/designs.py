@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from hpo.cli.output.style import new_console, new_table
 from hpo.runs.designs import Design, design_name
-from hpo.runs.formatting import interval, number, precise
-from hpo.study.sizes import BATCH, told
+from hpo.runs.formatting import format_interval, format_metric_interval, format_number
+from hpo.study.sizes import BATCH, sizes_in_words
 
 if TYPE_CHECKING:
     from hpo.runs.designs import Designs
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 def show_designs(found: Designs) -> None:
     """Print each choice of sizes and trainings that no cheaper one matches, and the study as it is."""
     sizes = dict(found.full_scale)
-    at = ", ".join(filter(None, (f"batch {sizes.pop(BATCH):,}", told(tuple(sizes.items())))))
+    at = ", ".join(
+        filter(None, (f"batch {sizes.pop(BATCH):,}", sizes_in_words(tuple(sizes.items()))))
+    )
     unit = found.question.unit
     hours = found.own.hours is not None
     table = new_table(
@@ -33,23 +35,25 @@ def show_designs(found: Designs) -> None:
         table.add_row(
             f"{design_name(each)}{', this study' if each.own else ''}",
             str(each.trainings),
-            number(each.cost),
-            *([number(each.hours)] if hours else []),
-            precise(each.interval) if found.question.fixed else interval(each.interval),
+            format_number(each.cost),
+            *([format_number(each.hours)] if hours else []),
+            format_metric_interval(each.interval)
+            if found.question.fixed
+            else format_interval(each.interval),
             f"{each.factor:.3g}",
             f"{100 * each.regret:.2g} %",
         )
     console = new_console()
     console.print(table)
-    console.print(sentence(found.own, found), markup=False)
+    console.print(design_sentence(found.own, found), markup=False)
 
 
-def sentence(each: Design, found: Designs) -> str:
+def design_sentence(each: Design, found: Designs) -> str:
     """Describe a design: ``up to width 64, 40 trainings: 6 accelerator hours, loss within a factor of 1.6``."""
     paid = (
-        f"{number(each.cost)} trainings at full scale"
+        f"{format_number(each.cost)} trainings at full scale"
         if each.hours is None
-        else f"{number(each.hours)} accelerator hours"
+        else f"{format_number(each.hours)} accelerator hours"
     )
     return (
         f"up to {design_name(each)}, {each.trainings} trainings: {paid}, {found.question.unit} within a factor of "

@@ -11,12 +11,12 @@ from rich.text import Text
 from hpo.cli.output.style import new_console
 
 if TYPE_CHECKING:
-    from storage.maintenance.checks import Finding
+    from storage.maintenance.checks import CheckFinding
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-def show_findings(findings: Sequence[Finding]) -> None:
+def show_findings(findings: Sequence[CheckFinding]) -> None:
     """Print the findings, and a count of those that need action."""
     console = new_console()
     width = max((len(each.name) for each in findings), default=0)
@@ -30,6 +30,6 @@ def show_findings(findings: Sequence[Finding]) -> None:
     console.print(f"{failed} failed, {warned} to look at, {len(findings) - failed - warned} ok")
 
 
-def plain(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+def plain(findings: Sequence[CheckFinding]) -> list[dict[str, Any]]:
     """Return the findings as plain values."""
     return [dataclasses.asdict(each) for each in findings]

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from hpo.cli.output.style import new_console, new_table
 from hpo.planning.machines import FigureSource, Link, Machine, Storage
-from hpo.runs.formatting import number
+from hpo.runs.formatting import format_number
 
 PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -21,7 +21,7 @@ def show_machines(found: Sequence[Machine]) -> None:
     for each in found:
         table.add_row(
             each.name,
-            number(each.nodes),
+            format_number(each.nodes),
             Text(f"{each.accelerators_per_node} x {each.accelerator.name}"),
             number_with_unit(each.inter_node.bandwidth_bytes_per_second, "B/s"),
             each.scheduler,
@@ -40,7 +40,7 @@ def show_machine(machine: Machine) -> None:
     console = new_console()
     console.print(Text(f"{machine.name}: {machine.title}", style="bold"))
     console.print(
-        Text(f"{number(machine.accelerators)} accelerators, scheduler {machine.scheduler}")
+        Text(f"{format_number(machine.accelerators)} accelerators, scheduler {machine.scheduler}")
     )
     table = new_table("figures", "figure", "value", "source")
     for name, value, key in _figures(machine):
@@ -64,10 +64,10 @@ def number_with_unit(value: float, unit: str) -> str:
 def _figures(machine: Machine) -> Iterator[tuple[str, str, str]]:
     """Yield name, value and the key of its source."""
     device = machine.accelerator
-    yield "nodes", number(machine.nodes), "nodes"
+    yield "nodes", format_number(machine.nodes), "nodes"
     yield (
         f"accelerators per node ({device.name})",
-        number(machine.accelerators_per_node),
+        format_number(machine.accelerators_per_node),
         "accelerators_per_node",
     )
     yield "memory", number_with_unit(device.memory_bytes, "B"), "accelerator.memory_bytes"
@@ -88,7 +88,7 @@ def _figures(machine: Machine) -> Iterator[tuple[str, str, str]]:
     if machine.processor is not None:
         yield (
             f"cores per node ({machine.processor.name})",
-            number(machine.processor.cores_per_node),
+            format_number(machine.processor.cores_per_node),
             "processor.cores_per_node",
         )
     if machine.processor is not None and machine.processor.core_speed is not None:
@@ -102,12 +102,12 @@ def _figures(machine: Machine) -> Iterator[tuple[str, str, str]]:
     if machine.inter_node.group_nodes is not None:
         yield (
             "  nodes of a group",
-            number(machine.inter_node.group_nodes),
+            format_number(machine.inter_node.group_nodes),
             "inter_node.taper.group_nodes",
         )
         yield (
             "  oversubscription between groups",
-            number(machine.inter_node.oversubscription),
+            format_number(machine.inter_node.oversubscription),
             "inter_node.taper.oversubscription",
         )
     yield from _storage("shared file system", machine.shared_filesystem, "shared_filesystem")

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from hpo.cli.output.style import new_console, new_table
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.runs.formatting import interval, number, percent, precise, readable
+from hpo.runs.formatting import (
+    format_interval,
+    format_metric_interval,
+    format_number,
+    format_percent,
+    setting_words,
+)
 from hpo.study.program import PROGRAM
 
 if TYPE_CHECKING:
@@ -42,16 +48,16 @@ def show_plan(plan: Plan, folder: Path) -> None:
     )
 
 
-def duration(seconds: float) -> str:
+def plan_duration(seconds: float) -> str:
     """Format a duration in a readable unit: ``42 s``, ``3.5 min``, ``2.25 h``, ``9.1 days``."""
     size, words = _unit(seconds)
-    return f"{number(seconds / size)} {words}"
+    return f"{format_number(seconds / size)} {words}"
 
 
 def duration_interval(ends: Interval) -> str:
     """Return ``2.25 (1.8 to 3.5) h``, in the unit of the median."""
     size, words = _unit(ends.median)
-    return f"{interval(Interval(ends.median / size, ends.low / size, ends.high / size))} {words}"
+    return f"{format_interval(Interval(ends.median / size, ends.low / size, ends.high / size))} {words}"
 
 
 def _unit(seconds: float) -> tuple[float, str]:
@@ -87,10 +93,10 @@ def _expected(plan: Plan) -> Iterator[str]:
     details = plan.details or {}
     fixed = plan.job.question.fixed
     if plan.best:
-        yield f"{'best ' + plan.best.metric:<18} {precise(plan.best.interval)}"
-        yield f"epochs             {number(plan.best.epochs)}, the budget"
+        yield f"{'best ' + plan.best.metric:<18} {format_metric_interval(plan.best.interval)}"
+        yield f"epochs             {format_number(plan.best.epochs)}, the budget"
     elif plan.epochs and not fixed:
-        yield f"epochs to target   {interval(plan.epochs)}"
+        yield f"epochs to target   {format_interval(plan.epochs)}"
     time = "time              " if fixed else "time to target    "
     if plan.seconds is None:
         yield (
@@ -100,30 +106,30 @@ def _expected(plan: Plan) -> Iterator[str]:
         return
     yield f"{time} {duration_interval(plan.seconds)}"
     if plan.accelerator_hours:
-        yield f"accelerator hours  {interval(plan.accelerator_hours)}"
+        yield f"accelerator hours  {format_interval(plan.accelerator_hours)}"
     if plan.energy_kwh:
-        yield f"energy             {interval(plan.energy_kwh)} kWh at the accelerators' rated power"
+        yield f"energy             {format_interval(plan.energy_kwh)} kWh at the accelerators' rated power"
     if details.get("rate"):
         rate = details["rate"]
-        yield f"samples per second {interval(Interval(**rate['samples_per_second']))}, from {rate['source']}"
+        yield f"samples per second {format_interval(Interval(**rate['samples_per_second']))}, from {rate['source']}"
     if plan.slot_seconds is not None and plan.chance_in_slot is not None:
         overhead = details.get("overhead_seconds")
         of_it = (
-            f", of which {duration(overhead)} is assumed for startup and staging"
+            f", of which {plan_duration(overhead)} is assumed for startup and staging"
             if overhead
             else ""
         )
-        yield f"chance in the slot {plan.chance_in_slot:.0%} within {duration(plan.slot_seconds)}{of_it}"
+        yield f"chance in the slot {plan.chance_in_slot:.0%} within {plan_duration(plan.slot_seconds)}{of_it}"
     if details.get("chance_by_deadline") is not None:
         yield (
-            f"deadline           {duration(details['deadline_seconds'])}, met with a chance of "
+            f"deadline           {plan_duration(details['deadline_seconds'])}, met with a chance of "
             f"{details['chance_by_deadline']:.0%} ({details['chance_asked']:.0%} asked)"
         )
     if details.get("failures"):
         found = details["failures"]
         between, saving = (
-            duration(3600 * found["hours_between"]),
-            duration(60 * found["checkpoint_minutes"]),
+            plan_duration(3600 * found["hours_between"]),
+            plan_duration(60 * found["checkpoint_minutes"]),
         )
         yield (
             f"failures           one every {between} over all nodes: with a checkpoint every {saving} the run takes "
@@ -131,7 +137,7 @@ def _expected(plan: Plan) -> Iterator[str]:
         )
     if details.get("evaluation"):
         found = details["evaluation"]
-        yield f"evaluation         {duration(found['seconds'])} each, {found['share']:.0%} of the time"
+        yield f"evaluation         {plan_duration(found['seconds'])} each, {found['share']:.0%} of the time"
     if details.get("divergence"):
         yield f"risk of divergence {details['divergence']:.1%}"
     if plan.limited_by:
@@ -153,7 +159,9 @@ def _settings(plan: Plan) -> str:
         for name, value in values.items()
         if name in always or _differs(value, default_of(name))
     } | own
-    return ", ".join(f"{readable(name)} {number(value)}" for name, value in said.items())
+    return ", ".join(
+        f"{setting_words(name)} {format_number(value)}" for name, value in said.items()
+    )
 
 
 def _differs(value: Any, default: Any) -> bool:
@@ -177,13 +185,13 @@ def _front(rows: Sequence[Mapping[str, Any]], has_slot: bool) -> Table:
         mark = ("*" if row["chosen"] else "") + ("+" if row["knee"] else "")
         table.add_row(
             mark,
-            number(row["nodes"]),
-            number(row["nodes"] * row["ranks_per_node"]),
-            number(row["global_batch_size"]),
-            number(row["local_batch_size"]),
-            number(row["micro_batch_size"]),
+            format_number(row["nodes"]),
+            format_number(row["nodes"] * row["ranks_per_node"]),
+            format_number(row["global_batch_size"]),
+            format_number(row["local_batch_size"]),
+            format_number(row["micro_batch_size"]),
             duration_interval(Interval(**row["seconds_to_target"])),
-            number(row["accelerator_hours"]),
+            format_number(row["accelerator_hours"]),
             *([f"{row['chance_in_slot']:.0%}"] if has_slot else []),
         )
     table.caption = "* this plan; + the fewest hours within 10 % of the fastest"
@@ -210,14 +218,14 @@ def trade_offs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         need = Interval(**row["best" if metric else "epochs_to_target"])
         table.add_row(
-            number(row["global_batch_size"]),
-            number(row["nodes"]),
-            number(row["workers"]),
-            *(number(row["settings"].get(name)) for name in names),
-            duration(row["seconds_to_target"]["median"]),
-            number(row["accelerator_hours"]),
-            precise(need) if metric else number(need.median),
-            percent(row["divergence"]),
+            format_number(row["global_batch_size"]),
+            format_number(row["nodes"]),
+            format_number(row["workers"]),
+            *(format_number(row["settings"].get(name)) for name in names),
+            plan_duration(row["seconds_to_target"]["median"]),
+            format_number(row["accelerator_hours"]),
+            format_metric_interval(need) if metric else format_number(need.median),
+            format_percent(row["divergence"]),
             ", ".join(row["marks"]),
         )
     return table
@@ -236,8 +244,9 @@ def _pilot_runs(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield (
             f"pilot run {place}, {run['checks']} ({run['share_of_variance']:.0%} of what is uncertain): "
             f"{_place(run['nodes'], run['ranks_per_node'])}, batch {run['global_batch_size']}, "
-            f"{run['steps']} steps, {number(float(run['accelerator_hours']))} accelerator hours; expect "
-            f"{interval(Interval(**run['expected']))} {run['quantity']}; {run['overturned_by']} would overturn the "
+            f"{run['steps']} steps, {format_number(float(run['accelerator_hours']))} accelerator hours; expect "
+            f"{format_interval(Interval(**run['expected']))} {run['quantity']}; "
+            f"{run['overturned_by']} would overturn the "
             "plan"
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpo.runs.formatting import target
+from hpo.runs.formatting import format_target
 from hpo.study.sizes import full_point, rung_name
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def show_check(file: Path, spec: StudySpec, price: StudyPrice | None) -> None:
     """Print the result for a study file without faults."""
-    aim = target(spec.target.metric, spec.target.threshold, spec.target.higher_is_better)
+    aim = format_target(spec.target.metric, spec.target.threshold, spec.target.higher_is_better)
     until = (
         f"for the {aim} in {spec.question.epochs:g} epochs"
         if spec.question.fixed

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from hpo.cli.output.style import new_console, new_table
-from hpo.runs.formatting import number, readable
+from hpo.runs.formatting import format_number, setting_words
 from search_spaces.recipes import PROVENANCE, Recipe, Result
 
 RECALLED = {
@@ -26,7 +26,7 @@ def show_recipes(found: Sequence[Recipe]) -> None:
             each.name,
             Text(each.workload),
             each.optimizer,
-            batches(each),
+            recipe_batches(each),
             Text(_headline(each)),
             Text(_source(each)),
         )
@@ -60,11 +60,11 @@ def show_recipe(each: Recipe) -> None:
             console.print(Text(f"  - {line}"))
 
 
-def batches(each: Recipe) -> str:
+def recipe_batches(each: Recipe) -> str:
     """Return the published batch sizes: all if few, else the range, and the final batch if it grows in a training."""
-    published = [number(batch) for batch in each.published_batches]
+    published = [format_number(batch) for batch in each.published_batches]
     text = ", ".join(published) if len(published) <= 3 else f"{published[0]} to {published[-1]}"
-    return f"{text} -> {number(each.grows_to)}" if each.grows_to else text
+    return f"{text} -> {format_number(each.grows_to)}" if each.grows_to else text
 
 
 def _headline(each: Recipe) -> str:
@@ -91,7 +91,7 @@ def _results(each: Recipe) -> Any:
     )
     for result in each.results:
         table.add_row(
-            number(result.global_batch_size),
+            format_number(result.global_batch_size),
             result.metric,
             f"{result.value:.4g}",
             result.hardware or "",
@@ -104,7 +104,7 @@ def _results(each: Recipe) -> Any:
 
 def _settings(each: Recipe) -> Any:
     table = new_table(
-        f"settings at global batch size {number(each.global_batch_size)}",
+        f"settings at global batch size {format_number(each.global_batch_size)}",
         "setting",
         "value",
         "with the batch size",
@@ -121,10 +121,13 @@ def _settings(each: Recipe) -> Any:
             else ""
         )
         table.add_row(
-            readable(name), _value(value), moves, RECALLED.get(each.remembered.get(name, ""), "")
+            setting_words(name),
+            _value(value),
+            moves,
+            RECALLED.get(each.remembered.get(name, ""), ""),
         )
     for name, reason in each.unknown.items():
-        table.add_row(readable(name), "unknown", "to be found", Text(reason))
+        table.add_row(setting_words(name), "unknown", "to be found", Text(reason))
     return table
 
 
@@ -132,7 +135,7 @@ def _points(each: Recipe) -> Any:
     names = list(next(iter(each.table.values())))
     table = new_table("published points", "batch size", *names)
     for batch, row in sorted(each.table.items()):
-        table.add_row(number(batch), *(_value(row[name]) for name in names))
+        table.add_row(format_number(batch), *(_value(row[name]) for name in names))
     return table
 
 
@@ -145,4 +148,4 @@ def _value(value: Any) -> str:
         return ", ".join(f"{entry:.4g}" for entry in value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.4g}" if isinstance(value, float) else number(value)
+    return f"{value:.4g}" if isinstance(value, float) else format_number(value)

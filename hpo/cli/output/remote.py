@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from hpo.cli.output.style import new_console, new_table
-from hpo.runs.formatting import number, target
+from hpo.runs.formatting import format_number, format_target
 from trainers.json_text import json_text
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def show_studies(studies: Sequence[StudyStatus]) -> None:
             str(each.priority),
             _done(each.trials),
             str(each.trials.get("reached", 0)),
-            number(each.best_epochs_to_target),
+            format_number(each.best_epochs_to_target),
             Text(each.worker or ""),
             f"{each.updated_at:%Y-%m-%d %H:%M}",
             Text(_short(each.message)),
@@ -58,7 +58,7 @@ def show_status(study: StudyStatus) -> None:
     console = new_console()
     goal = study.document["target"]
     headline = f"{study.name} is {_state(study)}" + (f" on {study.worker}" if study.worker else "")
-    goal_text = target(goal["metric"], goal["threshold"], goal["higher_is_better"])
+    goal_text = format_target(goal["metric"], goal["threshold"], goal["higher_is_better"])
     console.print(
         f"{headline}: {study.workload}, {goal_text}; "
         f"owner {study.owner or 'nobody'}, priority {study.priority}",

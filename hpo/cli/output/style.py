@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hpo.runs.formatting import readable
+from hpo.runs.formatting import setting_words
 
 WIDTH_OF_FILES = 140
 """Width in columns if the output is not a terminal."""
@@ -23,7 +23,7 @@ def new_table(title: str, *columns: str) -> Table:
     """Return a table without borders; settings are named in words."""
     table = Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for column in columns:
-        table.add_column(readable(column))
+        table.add_column(setting_words(column))
     return table
 
 

@@ -18,17 +18,17 @@ from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.runs.formatting import (
     KIND_NAMES,
-    answered,
-    interval,
-    number,
-    precise,
-    prospects,
-    target,
+    forecast_remarks,
+    format_answer,
+    format_interval,
+    format_metric_interval,
+    format_number,
+    format_target,
 )
 from hpo.runs.importances import Importances, importance_order
-from hpo.runs.losses import alike
+from hpo.runs.losses import group_by_cause
 from hpo.runs.results import PlannedRun, StudyResult, best_of_rungs, ended_because
-from hpo.runs.verdict import mean_of, verdicts
+from hpo.runs.verdict import mean_of, rule_verdicts
 from hpo.study.sizes import Point, point_of, points
 from storage.figures import TRIAL_FIELDS
 from storage.records import CalibrationRow, Study, Trial
@@ -36,7 +36,7 @@ from storage.records import CalibrationRow, Study, Trial
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hpo.planning.launchers.launch import Launched
+    from hpo.planning.launchers.launch import LaunchReport
     from hpo.planning.plan import Plan
 
 YES_OR_NO = {None: "", True: "yes", False: "no"}
@@ -63,7 +63,7 @@ def show_study(result: StudyResult, found: Sequence[Importances] = ()) -> None:
     if result.launched:
         console.print(_launched(result))
         for line in [
-            *(verdicts(result.plan, result.baselines) if result.plan else []),
+            *(rule_verdicts(result.plan, result.baselines) if result.plan else []),
             *_references(result),
         ]:
             console.print(line, markup=False)
@@ -92,7 +92,7 @@ def show_studies(studies: Sequence[Study]) -> None:
             Text(study.name),
             str(study.state),
             study.workload,
-            target(study.metric, study.threshold, study.higher_is_better),
+            format_target(study.metric, study.threshold, study.higher_is_better),
             f"{study.created_at:%Y-%m-%d %H:%M}",
             Text(study.message),
         )
@@ -158,16 +158,16 @@ def show_trials(result: StudyResult) -> None:
             str(trial.number),
             str(trial.global_batch_size),
             str(trial.seed),
-            *(number(trial.settings.get(name)) for name in varied),
+            *(format_number(trial.settings.get(name)) for name in varied),
             str(trial.state),
-            number(trial.epochs_to_target or trial.epochs),
+            format_number(trial.epochs_to_target or trial.epochs),
             *([_metric(trial)] if fixed else []),
             Text(_first(ended_because(result, trial))),
         )
     console = new_console()
     console.print(table)
     told = [trial for trial in result.trials if "\n" in trial.reason.strip()]
-    for trials in alike(told):
+    for trials in group_by_cause(told):
         numbers = ", ".join(str(trial.number) for trial in trials)
         count = f"{len(trials)} trials ({numbers})" if len(trials) > 1 else f"trial {numbers}"
         console.print(f"{count}: {trials[0].reason.strip()}", markup=False)
@@ -180,7 +180,7 @@ def _metric(trial: Trial) -> str:
 
 def forecast_epochs(plan: Plan) -> str:
     """Return the epochs that a plan expects; "" for a fixed budget, which is not a forecast."""
-    return "" if plan.job.question.fixed else interval(plan.epochs)
+    return "" if plan.job.question.fixed else format_interval(plan.epochs)
 
 
 def _first(reason: str) -> str:
@@ -188,7 +188,7 @@ def _first(reason: str) -> str:
     return reason.strip().partition("\n")[0].partition("; the end of ")[0]
 
 
-def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
+def show_launched(plan: Plan, runs: Sequence[LaunchReport]) -> None:
     """Print the launches of a plan beside its forecast and the baselines of their models."""
     table = new_table(
         f"plan {plan.id} at {plan.global_batch_size}",
@@ -206,10 +206,10 @@ def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
             outcome.state,
             f"{outcome.best_metric:.4g}"
             if plan.job.question.fixed
-            else number(outcome.epochs_to_target or outcome.epochs),
-            precise(plan.best.interval) if plan.best else forecast_epochs(plan),
+            else format_number(outcome.epochs_to_target or outcome.epochs),
+            format_metric_interval(plan.best.interval) if plan.best else forecast_epochs(plan),
             f"{outcome.seconds:.1f}",
-            number(run.samples_per_second),
+            format_number(run.samples_per_second),
             str(run.restarts or ""),
             Text(outcome.reason),
         )
@@ -221,12 +221,14 @@ def show_launched(plan: Plan, runs: Sequence[Launched]) -> None:
     for run in runs:
         if run.references:
             references = "; ".join(
-                f"{name} {number(float(value))}" for name, value in run.references.items()
+                f"{name} {format_number(float(value))}" for name, value in run.references.items()
             )
-            console.print(f"{metric} {number(run.outcome.best_metric)}; {references}", markup=False)
+            console.print(
+                f"{metric} {format_number(run.outcome.best_metric)}; {references}", markup=False
+            )
 
 
-def _rates(plan: Plan, runs: Sequence[Launched]) -> Iterator[str]:
+def _rates(plan: Plan, runs: Sequence[LaunchReport]) -> Iterator[str]:
     """Yield notes on time that the plan's rate includes but the measured rate of a launch does not."""
     timed = [run for run in runs if run.samples_per_second and run.outcome.seconds > 0]
     if not timed:
@@ -236,16 +238,17 @@ def _rates(plan: Plan, runs: Sequence[Launched]) -> Iterator[str]:
     )
     told = ((plan.details or {}).get("rate") or {}).get("samples_per_second")
     yield (
-        f"samples/s is the median between evaluations; over the whole run, its start included, it was {number(whole)}"
+        "samples/s is the median between evaluations; "
+        f"over the whole run, its start included, it was {format_number(whole)}"
         + (
-            f", where the plan forecast {interval(Interval(**told))}, start included"
+            f", where the plan forecast {format_interval(Interval(**told))}, start included"
             if told
             else ""
         )
     )
 
 
-def launched_run_to_dict(run: Launched) -> dict[str, Any]:
+def launched_run_to_dict(run: LaunchReport) -> dict[str, Any]:
     """Return a launch as plain values: its outcome and the launch's own values."""
     return {
         **run.outcome.to_dict(),
@@ -291,13 +294,13 @@ def show_calibration(rows: Sequence[CalibrationRow]) -> None:
             _predicted(
                 row.predicted_epochs_median, row.predicted_epochs_low, row.predicted_epochs_high
             ),
-            number(row.observed_epochs_mean),
+            format_number(row.observed_epochs_mean),
             f"{row.reached}/{row.runs}",
             YES_OR_NO[row.inside],
             _predicted(
                 row.predicted_seconds_median, row.predicted_seconds_low, row.predicted_seconds_high
             ),
-            number(row.observed_seconds_mean),
+            format_number(row.observed_seconds_mean),
             YES_OR_NO[row.inside_seconds],
         )
     console = new_console()
@@ -317,7 +320,7 @@ def _predicted(median: float | None, low: float | None, high: float | None) -> s
     return (
         ""
         if median is None or low is None or high is None
-        else interval(Interval(median, low, high))
+        else format_interval(Interval(median, low, high))
     )
 
 
@@ -325,7 +328,7 @@ def _rungs(result: StudyResult) -> Table:
     scaled = result.spec.search.scaled
     study = result.study
     question = result.spec.question
-    title = f"{study.name}: {target(study.metric, study.threshold, study.higher_is_better)}"
+    title = f"{study.name}: {format_target(study.metric, study.threshold, study.higher_is_better)}"
     if question.fixed:
         title += f" within {question.epochs:g} epochs"
     table = new_table(
@@ -349,9 +352,9 @@ def _rungs(result: StudyResult) -> Table:
             str(batch),
             str(len(rung)),
             str(sum(question.need(t) is not None for t in rung)),
-            "" if best is None else answered(question, best.need),
+            "" if best is None else format_answer(question, best.need),
             str(best.runs) if best else "",
-            *(number(best.settings.value(name)) if best else "" for name in scaled),
+            *(format_number(best.settings.value(name)) if best else "" for name in scaled),
         )
     return table
 
@@ -362,10 +365,10 @@ def _raced(result: StudyResult) -> Table:
     for trial in result.raced:
         table.add_row(
             str(trial.global_batch_size),
-            *(number(trial.settings.get(name)) for name in scaled),
+            *(format_number(trial.settings.get(name)) for name in scaled),
             str(trial.seed),
             str(trial.state),
-            number(trial.epochs_to_target or trial.epochs),
+            format_number(trial.epochs_to_target or trial.epochs),
         )
     return table
 
@@ -402,8 +405,10 @@ def _forecasts(forecasts: Sequence[Forecast], title: str) -> Table:
     for each in forecasts:
         table.add_row(
             f"{each.global_batch_size:g}",
-            *(interval(each.settings[name]) for name in names),
-            precise(each.best.interval) if each.best else interval(each.epochs_to_target),
+            *(format_interval(each.settings[name]) for name in names),
+            format_metric_interval(each.best.interval)
+            if each.best
+            else format_interval(each.epochs_to_target),
             each.trust,
         )
     return table
@@ -412,7 +417,7 @@ def _forecasts(forecasts: Sequence[Forecast], title: str) -> Table:
 def _prospects(forecast: Forecast) -> Table:
     """Return further remarks of a forecast, one line each."""
     table = new_list()
-    for name, text in prospects(forecast):
+    for name, text in forecast_remarks(forecast):
         table.add_row(Text(name), Text(text))
     return table
 
@@ -436,8 +441,8 @@ def _launched(result: StudyResult) -> Table:
             KIND_NAMES[plan.kind],
             str(plan.global_batch_size),
             str(plan.workers),
-            *(number(plan.job.settings.value(name)) for name in scaled),
-            precise(plan.best.interval) if plan.best else forecast_epochs(plan),
+            *(format_number(plan.job.settings.value(name)) for name in scaled),
+            format_metric_interval(plan.best.interval) if plan.best else forecast_epochs(plan),
             mean.told() if (mean := mean_of(run)) else "",
             _each(run),
             YES_OR_NO[run.inside],
@@ -452,11 +457,11 @@ def _references(result: StudyResult) -> Iterator[str]:
             others = run.references(outcome)
             if others:
                 references = "; ".join(
-                    f"{name} {number(float(value))}" for name, value in others.items()
+                    f"{name} {format_number(float(value))}" for name, value in others.items()
                 )
                 yield (
-                    f"{KIND_NAMES[run.plan.kind]} at {number(run.plan.global_batch_size)}, seed {outcome.seed}: "
-                    f"{result.study.metric} {number(outcome.best_metric) or 'not measured'}; {references}"
+                    f"{KIND_NAMES[run.plan.kind]} at {format_number(run.plan.global_batch_size)}, seed {outcome.seed}: "
+                    f"{result.study.metric} {format_number(outcome.best_metric) or 'not measured'}; {references}"
                 )
 
 
@@ -469,6 +474,8 @@ def _each(run: PlannedRun) -> str:
             for o in run.outcomes
         )
     return ", ".join(
-        number(o.epochs_to_target) if o.epochs_to_target else f"{o.state} after {o.epochs:.1f}"
+        format_number(o.epochs_to_target)
+        if o.epochs_to_target
+        else f"{o.state} after {o.epochs:.1f}"
         for o in run.outcomes
     )

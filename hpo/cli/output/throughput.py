@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpo.cli.output.style import new_console, new_table
-from hpo.runs.formatting import interval, number
+from hpo.runs.formatting import format_interval, format_number
 
 if TYPE_CHECKING:
     from hpo.planning.throughput import Measurement, ThroughputForecast
@@ -21,17 +21,17 @@ def show_throughputs(forecasts: Sequence[ThroughputForecast], rows: Sequence[Mea
         "global batch",
         "local batch",
         "samples/s",
-        f"of linear from {number(smallest.accelerators)}",
+        f"of linear from {format_number(smallest.accelerators)}",
         "limited by",
         "trust",
     )
     for each in forecasts:
         linear = smallest.samples_per_second * each.accelerators / smallest.accelerators
         table.add_row(
-            number(each.accelerators),
-            number(each.global_batch_size),
-            number(each.global_batch_size / each.accelerators),
-            interval(each.samples_per_second),
+            format_number(each.accelerators),
+            format_number(each.global_batch_size),
+            format_number(each.global_batch_size / each.accelerators),
+            format_interval(each.samples_per_second),
             f"{each.samples_per_second.median / linear:.0%}",
             each.limited_by,
             each.trust,
@@ -40,5 +40,5 @@ def show_throughputs(forecasts: Sequence[ThroughputForecast], rows: Sequence[Mea
     console.print(table)
     for each in forecasts:
         console.print(
-            f"{number(each.accelerators)} accelerators, trust {each.trust}: {each.reason}"
+            f"{format_number(each.accelerators)} accelerators, trust {each.trust}: {each.reason}"
         )

@@ -73,7 +73,7 @@ def cells_of(
     return cells
 
 
-def number(
+def cell_number(
     path: Path,
     line: int,
     name: str,

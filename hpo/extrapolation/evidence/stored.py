@@ -40,7 +40,7 @@ def study_evidence(
     trials = counted_once(trials)
     fixed = question if question is not None and question.fixed else None
     observations = (
-        [observation(trial, (noise_scales or {}).get(trial.id)) for trial in trials]
+        [observation_of_trial(trial, (noise_scales or {}).get(trial.id)) for trial in trials]
         if fixed is None
         else shortfalls(trials, fixed, noise_scales, list(full_scale or ()))
     )
@@ -122,7 +122,7 @@ def noise_scales(points: Convergence) -> dict[int, float]:
     return found
 
 
-def observation(trial: Trial, noise_scale: float | None = None) -> Observation | None:
+def observation_of_trial(trial: Trial, noise_scale: float | None = None) -> Observation | None:
     """The observation of a finished trial; None if it failed or ended before its first evaluation."""
     diverged = trial.state is TrialState.DIVERGED
     epochs = trial.epochs_to_target if trial.state is TrialState.REACHED else trial.epochs

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.evidence.cells import cells_of, check_required, number, read_lines
+from hpo.extrapolation.evidence.cells import cell_number, cells_of, check_required, read_lines
 from hpo.extrapolation.evidence.evidence import (
     LEAST_RUNS_OF_A_RECIPE,
     STATES,
@@ -109,7 +109,7 @@ def _as_needs(
                     f"{path}, line {line}, column {metric!r} is empty; fill it, drop the row, "
                     f"or set state to diverged or pruned"
                 )
-            value = number(path, line, metric, cells)
+            value = cell_number(path, line, metric, cells)
             need = question.shortfall(value)
             if need is None:
                 rule = (
@@ -122,7 +122,7 @@ def _as_needs(
                 )
             kept["epochs_to_target"] = repr(need)
             if "sd" in kept:  # sd of the odds (1 - m) / m, by the delta method
-                sd = number(path, line, "sd", cells, at_least=0)
+                sd = cell_number(path, line, "sd", cells, at_least=0)
                 slope = 1 / max(value, LEAST_SHORTFALL) ** 2
                 kept["sd"] = repr(sd * (slope if question.target.higher_is_better else 1.0))
             place = tuple(cells[name] for name in rung)
@@ -198,11 +198,13 @@ def _texts(tables: Sequence[tuple[int, Mapping[str, str]]]) -> set[str]:
 def _row(
     path: Path, line: int, cells: Mapping[str, str], state: str, texts: set[str]
 ) -> Aggregate | Observation:
-    batch = int(number(path, line, "global_batch_size", cells, at_least=1, whole=True))
+    batch = int(cell_number(path, line, "global_batch_size", cells, at_least=1, whole=True))
     runs = (
-        int(number(path, line, "runs", cells, at_least=1, whole=True)) if "runs" in cells else None
+        int(cell_number(path, line, "runs", cells, at_least=1, whole=True))
+        if "runs" in cells
+        else None
     )
-    sd = number(path, line, "sd", cells, at_least=0) if "sd" in cells else None
+    sd = cell_number(path, line, "sd", cells, at_least=0) if "sd" in cells else None
     settings = {
         name: _setting(path, line, name, cells, texts)
         for name in cells
@@ -210,20 +212,20 @@ def _row(
     }
     if state == "reached":
         return Aggregate(
-            batch, number(path, line, "epochs_to_target", cells, above=0), runs, sd, settings
+            batch, cell_number(path, line, "epochs_to_target", cells, above=0), runs, sd, settings
         )
     return Observation(
-        batch, state, number(path, line, "epochs_to_target", cells, at_least=0), settings
+        batch, state, cell_number(path, line, "epochs_to_target", cells, at_least=0), settings
     )
 
 
 def _setting(path: Path, line: int, name: str, cells: Mapping[str, str], texts: set[str]) -> Any:
     if name not in names():
-        return cells[name] if name in texts else number(path, line, name, cells)
+        return cells[name] if name in texts else cell_number(path, line, name, cells)
     bounds = range_of(name)
     if bounds is None:
         return _word(path, line, name, cells[name])
-    value = number(path, line, name, cells)
+    value = cell_number(path, line, name, cells)
     if value not in bounds:
         raise EvidenceError(
             f"{path}, line {line}, column {name!r} must lie in {bounds}, but got {cells[name]!r}"
@@ -245,7 +247,7 @@ def _word(path: Path, line: int, name: str, text: str) -> Any:
 
 def _samples_per_epoch(path: Path, tables: Sequence[tuple[int, Mapping[str, str]]]) -> float | None:
     seen = {
-        number(path, line, "samples_per_epoch", cells, above=0)
+        cell_number(path, line, "samples_per_epoch", cells, above=0)
         for line, cells in tables
         if "samples_per_epoch" in cells
     }

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.inference.posterior import TYPICAL_RUNS, Posterior, thinned
-from hpo.extrapolation.inference.residual import kernel
+from hpo.extrapolation.inference.posterior import TYPICAL_RUNS, Posterior, thin_posterior
+from hpo.extrapolation.inference.residual import residual_correlation
 from hpo.extrapolation.inference.trials import (
     WITNESSES,
     expected_needs,
@@ -57,7 +57,7 @@ OF_RUNGS = (
 
 
 @dataclass(frozen=True)
-class Information:
+class TrainingInformation:
     """The information of a training at each rung; the arrays are (particles, rungs or unknowns, unknowns).
 
     ``prior`` is the precision before any training, ``told`` what one training at each rung adds to it, ``forecast`` the
@@ -73,7 +73,7 @@ class Information:
     run_variance: Array
     regret_times: float = 1.0
 
-    def scaled(self, counts: Sequence[float], regret: float) -> Information:
+    def scaled(self, counts: Sequence[float], regret: float) -> TrainingInformation:
         """Return a copy scaled to ``regret``, the posterior's own expectation after ``counts`` trainings.
 
         A linearization about the best underestimates costs far from it.
@@ -109,12 +109,12 @@ class Information:
         return np.asarray(np.einsum("pu,puv,pv->p", slope, covariance, slope))
 
 
-def information(
+def training_information(
     posterior: Posterior,
     global_batch_size: float,
     rungs: Sequence[tuple[int, Mapping[str, float]]],
     share: float = 1.0,
-) -> Information:
+) -> TrainingInformation:
     """Return the information of trainings at ``rungs`` (batch, sizes) about ``global_batch_size`` at full scale.
 
     ``share`` of them (0 to 1) train to the end. Raises :class:`EvidenceError` if the posterior has no trials.
@@ -124,7 +124,9 @@ def information(
             "the value of trainings is computed from single trials, but the evidence holds "
             "means of tuned rows; give the single trainings, one per row"
         )
-    laws = _Linearised(thinned(posterior, PARTICLES), float(np.log(global_batch_size)), rungs)
+    laws = _Linearised(
+        thin_posterior(posterior, PARTICLES), float(np.log(global_batch_size)), rungs
+    )
     return laws.information(share)
 
 
@@ -148,7 +150,7 @@ class _Linearised:
         ]
         self._tries = self._tried()
 
-    def information(self, share: float) -> Information:
+    def information(self, share: float) -> TrainingInformation:
         places = np.column_stack([self._rung_log_batch, self._away])
         full = np.zeros((1, places.shape[1]))
         full[0, 0] = self._full[0]
@@ -178,7 +180,9 @@ class _Linearised:
         prior = np.zeros((particles, own, own))
         prior[:, :unknowns, :unknowns] = np.eye(unknowns)
         residual = np.exp(2 * self._values["log_recipe_scatter"])
-        prior[:, unknowns:, unknowns:] = np.linalg.inv(kernel(everywhere)) / residual[:, None, None]
+        prior[:, unknowns:, unknowns:] = (
+            np.linalg.inv(residual_correlation(everywhere)) / residual[:, None, None]
+        )
         at = tries * rungs
         missed = [
             (with_residual(slopes[:, at + 1 + index], None), self._curvature(index))
@@ -187,7 +191,7 @@ class _Linearised:
         runs = (
             np.exp(2 * self._values["log_trial_scatter"]) + least_scatter(self._values) ** 2
         ) / TYPICAL_RUNS
-        return Information(
+        return TrainingInformation(
             prior, told, with_residual(slopes[:, at], int(of_full[0])), missed, np.asarray(runs)
         )
 

@@ -25,17 +25,17 @@ from hpo.extrapolation.evidence.evidence import (
     Evidence,
     Observation,
 )
-from hpo.extrapolation.inference.rows import Rows, make_rows
-from hpo.extrapolation.inference.trials import SEED_RATIO, Trials, make_trials
+from hpo.extrapolation.inference.rows import TableRows, make_rows
+from hpo.extrapolation.inference.trials import SEED_RATIO, TrialArrays, make_trials
 from hpo.extrapolation.laws import fixed_budget
 from hpo.extrapolation.laws.adam_law import epochs_parameters, is_adam, log_excess
-from hpo.extrapolation.laws.configurations import Configurations, outlook
+from hpo.extrapolation.laws.configurations import Configurations, settings_outlook
 from hpo.extrapolation.laws.descent import EXPONENT, Descent
 from hpo.extrapolation.laws.fixed_budget import FixedBudget
 from hpo.extrapolation.laws.laws import log_growth
 from hpo.extrapolation.laws.make_laws import make_descent, make_laws, make_scales, make_warmup
-from hpo.extrapolation.laws.parameters import Layout, Parameter
-from hpo.extrapolation.laws.priors import AdamPriors, Normal, Priors
+from hpo.extrapolation.laws.parameters import Parameter, ParticleLayout
+from hpo.extrapolation.laws.priors import AdamPriors, NormalPrior, Priors
 from hpo.extrapolation.laws.rate_law import RateLaw
 from hpo.extrapolation.laws.scales import Scales
 from hpo.extrapolation.laws.setting_laws import RATE, SettingLaw
@@ -47,28 +47,31 @@ Values: TypeAlias = Mapping[str, Array]
 # the measured noise scale predicts the critical batch, and the batch where the best rate levels off, to an order of
 # magnitude (arXiv:1812.06162, section 4): on noisy quadratics it is 0.3 to 3.5 times the former
 MEASURED_NOISE, MEASURED_NOISE_OF_RATE = 1.2, 1.0
-SHOWN = Normal(
+SHOWN = NormalPrior(
     1.0, 1.5
 )  # logit of the share of lost trainings that diverge; others go on without progress
-TRIAL_SCATTER = Normal(float(np.log(0.09)), 0.7)
+TRIAL_SCATTER = NormalPrior(float(np.log(0.09)), 0.7)
 BAD, FAR_HALF = 0.9, 0.5
 # relative error of the cost of suboptimal settings: smaller if the law of descent gives that cost
-FAR_MISS, FAR_MISS_OF_DESCENT = Normal(float(np.log(0.12)), 0.6), Normal(float(np.log(0.06)), 0.7)
+FAR_MISS, FAR_MISS_OF_DESCENT = (
+    NormalPrior(float(np.log(0.12)), 0.6),
+    NormalPrior(float(np.log(0.06)), 0.7),
+)
 
 
 @dataclass(frozen=True)
-class Model:
+class PosteriorModel:
     """Everything that the likelihood needs; the sampler calls :meth:`log_posterior`.
 
     ``apart`` holds the unknowns of those settings of table rows that share none with the rest, one layout per
     setting: the joint density is a product of their densities, so they are sampled separately.
     """
 
-    layout: Layout
-    apart: Mapping[str, Layout]
+    layout: ParticleLayout
+    apart: Mapping[str, ParticleLayout]
     laws: Sequence[SettingLaw]
-    rows: Rows
-    trials: Trials
+    rows: TableRows
+    trials: TrialArrays
     log_noise_scale: float | None
     descent: Descent | None = None
     warmup: WarmupLaw | None = None
@@ -172,7 +175,7 @@ class Model:
 
     def missed(self, values: Values, configurations: Configurations) -> Array:
         """The log factor on the epochs due to settings that are not the best: (particles, places)."""
-        return outlook(values, self.laws, self.warmup, configurations).cost
+        return settings_outlook(values, self.laws, self.warmup, configurations).cost
 
     def log_min(self, values: Values) -> Array:
         """Log epochs far below the critical batch, at full scale: (particles,)."""
@@ -193,7 +196,7 @@ class Model:
         return values["log_sharpness"] if self.descent is None else values["descent.log_wall"]
 
 
-def make_models(evidence: Evidence, priors: Priors) -> list[Model]:
+def make_models(evidence: Evidence, priors: Priors) -> list[PosteriorModel]:
     """Return the models of one body of evidence: the general one, for trials of SGD also one with the law of descent,
     and for Adam and AdamW one with their own law.
 
@@ -260,7 +263,7 @@ def _make_model(
     *,
     descent: Descent | None = None,
     adam: AdamPriors | None = None,
-) -> Model:
+) -> PosteriorModel:
     warmup = make_warmup(evidence, observations)
     laws = [
         law
@@ -302,7 +305,11 @@ def _make_model(
     apart = (
         {}
         if observations
-        else {law.name: Layout(law.parameters(response=False)) for law in laws if law.name != RATE}
+        else {
+            law.name: ParticleLayout(law.parameters(response=False))
+            for law in laws
+            if law.name != RATE
+        }
     )
     for law in laws:
         if law.name not in apart:
@@ -325,8 +332,8 @@ def _make_model(
             else []
         )
     parameters += warmup.parameters() if warmup else []
-    return Model(
-        Layout(parameters),
+    return PosteriorModel(
+        ParticleLayout(parameters),
         apart,
         laws,
         rows,
@@ -362,7 +369,7 @@ def _is_sweep(aggregates: Sequence[Aggregate], scales: Sequence[str] = ()) -> bo
     )
 
 
-def _guess_of_min_epochs(rows: Rows, trials: Trials) -> tuple[float, float]:
+def _guess_of_min_epochs(rows: TableRows, trials: TrialArrays) -> tuple[float, float]:
     best = [*rows.log_epochs, *trials.log_epochs[: trials.cut[1]]]
     if best:
         return float(min(best)), 1.0

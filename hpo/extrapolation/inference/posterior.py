@@ -12,9 +12,14 @@ from numpy.typing import NDArray
 
 from hpo.errors import EvidenceError
 from hpo.extrapolation.evidence.evidence import Evidence
-from hpo.extrapolation.inference.model import Model, make_models
-from hpo.extrapolation.inference.residual import across, kernel
-from hpo.extrapolation.inference.sampler import Sample, near_mode, standard_normal, temper
+from hpo.extrapolation.inference.model import PosteriorModel, make_models
+from hpo.extrapolation.inference.residual import residual_correlation, residual_cross_correlation
+from hpo.extrapolation.inference.sampler import (
+    ParticleSample,
+    near_mode,
+    sample_by_tempering,
+    standard_normal,
+)
 from hpo.extrapolation.inference.trials import least_scatter
 from hpo.extrapolation.laws.priors import Priors
 from hpo.extrapolation.laws.setting_laws import SettingLaw
@@ -40,7 +45,7 @@ class Posterior:
     """
 
     evidence: Evidence
-    model: Model
+    model: PosteriorModel
     values: Mapping[str, Array]
     residual_places: Array
     residuals: Array
@@ -84,8 +89,8 @@ class Posterior:
             return mean + self.residuals[:, known].mean(axis=1), np.sqrt(
                 self._run_variance(runs) + np.zeros(len(mean))
             )
-        near = across(places, place)[:, 0]
-        weight = np.linalg.solve(kernel(places), near)
+        near = residual_cross_correlation(places, place)[:, 0]
+        weight = np.linalg.solve(residual_correlation(places), near)
         left = 1.0 - float(near @ weight)
         variance = left * np.exp(2 * self.values["log_recipe_scatter"]) + self._run_variance(runs)
         return mean + self.residuals @ weight, np.sqrt(variance)
@@ -110,7 +115,7 @@ class Posterior:
         return float(np.median(self.model.rows.error)) ** 2 * max(TYPICAL_RUNS / runs, 1.0)
 
 
-def thinned(posterior: Posterior, count: int) -> Posterior:
+def thin_posterior(posterior: Posterior, count: int) -> Posterior:
     """Return the posterior with ``count`` of its particles, evenly spaced."""
     total = len(posterior.residuals)
     if total <= count:
@@ -138,7 +143,7 @@ def fit(evidence: Evidence, *, rng: np.random.Generator, priors: Priors | None =
     return _posterior(evidence, models[best], samples[best], rng)
 
 
-def _sample(model: Model, rng: np.random.Generator) -> Sample:
+def _sample(model: PosteriorModel, rng: np.random.Generator) -> ParticleSample:
     trials, dimension = len(model.trials), model.layout.dimension
     start = (
         standard_normal(dimension)
@@ -154,11 +159,11 @@ def _sample(model: Model, rng: np.random.Generator) -> Sample:
         MOST_PARTICLES if model.descent is None else MOST_PARTICLES // 2
     )  # it takes twice the time
     count = int(np.clip(WORK / max(trials, 1), LEAST_PARTICLES, most))
-    return temper(start, model.log_posterior, count, rng)
+    return sample_by_tempering(start, model.log_posterior, count, rng)
 
 
 def _posterior(
-    evidence: Evidence, model: Model, sample: Sample, rng: np.random.Generator
+    evidence: Evidence, model: PosteriorModel, sample: ParticleSample, rng: np.random.Generator
 ) -> Posterior:
     values = dict(model.layout.values(sample.particles))
     for name, layout in model.apart.items():
@@ -183,8 +188,8 @@ def _posterior(
     )
 
 
-def _sample_apart(model: Model, name: str, count: int, rng: np.random.Generator) -> Array:
+def _sample_apart(model: PosteriorModel, name: str, count: int, rng: np.random.Generator) -> Array:
     start = standard_normal(model.apart[name].dimension)
-    return temper(
+    return sample_by_tempering(
         start, lambda particles: model.log_posterior_apart(name, particles), count, rng
     ).particles

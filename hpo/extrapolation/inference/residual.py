@@ -13,15 +13,15 @@ SHARED = 0.5  # share of the residual's variance that neighbouring rungs have in
 LENGTH = 1.0  # in log batch: rungs a factor of e apart have exp(-1) of that in common
 
 
-def kernel(places: Array) -> Array:
+def residual_correlation(places: Array) -> Array:
     """Correlation of the residuals of configurations at ``places``; each also has an independent part.
 
     ``places`` are log batches, (configurations,), or (configurations, directions) with log scales beside them.
     """
-    return across(places, places) + (1 - SHARED) * np.eye(len(places))
+    return residual_cross_correlation(places, places) + (1 - SHARED) * np.eye(len(places))
 
 
-def across(places: Array, new: Array) -> Array:
+def residual_cross_correlation(places: Array, new: Array) -> Array:
     """Correlation of the residuals at ``places`` (rows) with those of ``new`` configurations (columns)."""
     one, other = places.reshape(len(places), -1), new.reshape(len(new), -1)
     distance = np.abs(one[:, None, :] - other[None, :, :]).sum(axis=2)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.extrapolation.evidence.evidence import Aggregate
-from hpo.extrapolation.inference.residual import kernel, log_student
+from hpo.extrapolation.inference.residual import log_student, residual_correlation
 from hpo.extrapolation.laws.scales import Scales
-from hpo.extrapolation.laws.setting_laws import SettingLaw, coordinates
+from hpo.extrapolation.laws.setting_laws import SettingLaw, setting_coordinates
 
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
@@ -23,7 +23,7 @@ COARSE = 0.03  # runs with equal epochs were evaluated too rarely to differ; ave
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """Rows as arrays, shape (rows,): log batch, log epochs, standard error of the log epochs, coordinates.
 
     ``away`` is (rows, directions).
@@ -44,7 +44,7 @@ class Rows:
     def covariance(self, values: Values) -> Array:
         """Covariance of the log epochs, residuals and errors together: (particles, rows, rows)."""
         scatter = np.exp(2 * values["log_recipe_scatter"])[:, None, None]
-        return np.asarray(scatter * kernel(self.places) + np.diag(self.error**2))
+        return np.asarray(scatter * residual_correlation(self.places) + np.diag(self.error**2))
 
     def log_likelihood(self, values: Values, mean: Array, laws: Sequence[SettingLaw]) -> Array:
         """Log likelihood (particles,) given the law's log epochs at each row, ``mean`` (particles, rows).
@@ -74,14 +74,16 @@ class Rows:
     def draw_residuals(self, values: Values, mean: Array, rng: np.random.Generator) -> Array:
         """A draw of the residuals given the epochs, by Matheron's rule: (particles, rows)."""
         scatter = np.exp(values["log_recipe_scatter"])[:, None]
-        prior = kernel(self.places)
+        prior = residual_correlation(self.places)
         draw = scatter * (rng.standard_normal(mean.shape) @ np.linalg.cholesky(prior).T)
         gap = self.log_epochs - mean - draw - self.error * rng.standard_normal(mean.shape)
         pull = np.linalg.solve(self.covariance(values), gap[:, :, None])[:, :, 0]
         return np.asarray(draw + scatter**2 * (pull @ prior))
 
 
-def make_rows(aggregates: Sequence[Aggregate], laws: Sequence[SettingLaw], scales: Scales) -> Rows:
+def make_rows(
+    aggregates: Sequence[Aggregate], laws: Sequence[SettingLaw], scales: Scales
+) -> TableRows:
     """Return the table rows as arrays, by increasing batch."""
     ordered = sorted(aggregates, key=lambda row: row.global_batch_size)
     relative = [row.sd / row.epochs_to_target for row in ordered if row.sd]
@@ -92,11 +94,11 @@ def make_rows(aggregates: Sequence[Aggregate], laws: Sequence[SettingLaw], scale
     error = np.maximum(
         np.maximum(told, LEAST_SEED_SCATTER) / np.sqrt(runs), np.where(tied, COARSE, 0.0)
     )
-    return Rows(
+    return TableRows(
         np.log([float(row.global_batch_size) for row in ordered]),
         np.log([row.epochs_to_target for row in ordered]),
         error,
-        [coordinates(law, [row.settings for row in ordered]) for law in laws],
+        [setting_coordinates(law, [row.settings for row in ordered]) for law in laws],
         scales,
         scales.away([row.settings for row in ordered]),
     )

@@ -24,7 +24,7 @@ TARGET_ACCEPTANCE = 0.25
 
 
 @dataclass(frozen=True)
-class Start:
+class StudentStart:
     """A multivariate Student-t (``df`` = inf: normal) to start from; root @ root.T is its scale matrix."""
 
     mean: Array
@@ -62,7 +62,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Sample:
+class ParticleSample:
     """Equally weighted particles, shape (count, dimension), and how far the sampler got.
 
     ``temperature`` is 1 for the posterior; below 1 the sampler gave up early and the particles are wider.
@@ -75,9 +75,9 @@ class Sample:
     log_evidence: float = -math.inf
 
 
-def standard_normal(dimension: int) -> Start:
+def standard_normal(dimension: int) -> StudentStart:
     """The prior in whitened coordinates."""
-    return Start(np.zeros(dimension), np.eye(dimension))
+    return StudentStart(np.zeros(dimension), np.eye(dimension))
 
 
 def near_mode(
@@ -87,7 +87,7 @@ def near_mode(
     *,
     guesses: Array | None = None,
     searches: int = 1,
-) -> Start:
+) -> StudentStart:
     """Return a wide Student-t at the mode, by the curvature there; never wider than ``widen`` times the prior.
 
     The mode is the highest found by ``searches`` searches, which start at the best of ``guesses`` (guesses, dimension),
@@ -131,17 +131,17 @@ def near_mode(
         return standard_normal(dimension)
     precision, axes = np.linalg.eigh((hessian + hessian.T) / 2)
     # the prior alone has precision 1: less is a numerical error, or a ridge where the prior dominates
-    return Start(mode, axes * (widen / np.sqrt(np.maximum(precision, 1.0))), df=5.0)
+    return StudentStart(mode, axes * (widen / np.sqrt(np.maximum(precision, 1.0))), df=5.0)
 
 
-def temper(
-    start: Start,
+def sample_by_tempering(
+    start: StudentStart,
     log_posterior: LogDensity,
     count: int,
     rng: np.random.Generator,
     *,
     moves: int = MOVES,
-) -> Sample:
+) -> ParticleSample:
     """Return ``count`` particles of the posterior.
 
     ``log_posterior`` maps particles (count, dimension) to (count,): the log likelihood plus the standard normal log
@@ -173,7 +173,9 @@ def temper(
             to_posterior = np.where(take, new_posterior, to_posterior)
             accepted = float(take.mean())
             scale *= float(np.exp(accepted - TARGET_ACCEPTANCE))
-    return Sample(points, temperature, accepted, evidence if temperature >= 1 else -math.inf)
+    return ParticleSample(
+        points, temperature, accepted, evidence if temperature >= 1 else -math.inf
+    )
 
 
 def _finite(values: Array) -> Array:

@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.extrapolation.evidence.evidence import Observation
-from hpo.extrapolation.inference.residual import kernel, log_student, student_cdf
+from hpo.extrapolation.inference.residual import log_student, residual_correlation, student_cdf
 from hpo.extrapolation.laws.configurations import (
     Configurations,
     log_epochs,
     make_configurations,
-    outlook,
+    settings_outlook,
 )
 from hpo.extrapolation.laws.fixed_budget import LEAST_SCATTER as LEAST_SCATTER_OF_SHORTFALL
 from hpo.extrapolation.laws.fixed_budget import FixedBudget
 from hpo.extrapolation.laws.parameters import logistic
-from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.laws.priors import NormalPrior
 from hpo.extrapolation.laws.scales import Scales
 from hpo.extrapolation.laws.setting_laws import SettingLaw
 from hpo.extrapolation.laws.warmup_law import WarmupLaw
@@ -37,12 +37,12 @@ WITNESSES, WITNESSES_OF_DIVERGENCE = 50.0, 250.0
 LEAST_SCATTER = 0.02  # of log epochs between seeds: runs that look equal were evaluated rarely, but do have scatter
 # standard deviation between seeds at one batch, as a multiple of the scatter of single trainings: 0.75 on digits with
 # AdamW, 2.5 on a network without normalization
-SEED_RATIO = Normal(0.0, 0.7)
+SEED_RATIO = NormalPrior(0.0, 0.7)
 LEAST = 1e-12  # smallest probability: an outlier costs no more than this
 
 
 @dataclass(frozen=True)
-class Trials:
+class TrialArrays:
     """Trials as arrays, shape (trials,), ordered: exactly known, known up to an interval, not reached.
 
     ``configurations`` are at the batches of the rungs; ``log_before`` is the log epochs of the last evaluation that
@@ -78,7 +78,7 @@ class Trials:
     def residuals(self, values: Values) -> Array:
         """Residual of each rung in log epochs: (particles, rungs)."""
         white = values["rungs"].reshape(-1, len(self.rung_log_batch))
-        root = np.linalg.cholesky(kernel(self.places))
+        root = np.linalg.cholesky(residual_correlation(self.places))
         return np.asarray(np.exp(values["log_recipe_scatter"])[:, None] * (white @ root.T))
 
     @property
@@ -112,7 +112,7 @@ class Trials:
         through the law of that budget.
         """
         level = (rung_mean + self.residuals(values))[:, self.rung]
-        seen = outlook(values, laws, warmup, self.configurations)
+        seen = settings_outlook(values, laws, warmup, self.configurations)
         expected, cost = expected_needs(
             values, level, seen.cost, self.configurations, warmup, budget
         )
@@ -130,7 +130,7 @@ class Trials:
             lost = np.zeros(len(total))
             total += _log(longer).sum(axis=1)
         else:
-            risk, share = seen.risk[:, missed], shown(values)[:, None]
+            risk, share = seen.risk[:, missed], least_epochs_shown(values)[:, None]
             lost = np.log1p(-seen.risk[:, : self.cut[1]]).sum(axis=1) + np.log(risk * share)[
                 :, diverged
             ].sum(axis=1)
@@ -190,7 +190,7 @@ def least_scatter(values: Values) -> float:
     return LEAST_SCATTER_OF_SHORTFALL if "log_gain" in values else LEAST_SCATTER
 
 
-def shown(values: Values) -> Array:
+def least_epochs_shown(values: Values) -> Array:
     """The share of lost trainings that diverge: (particles,); the others go on without progress."""
     return logistic(values["diverges_when_lost"])
 
@@ -200,7 +200,7 @@ def make_trials(
     laws: Sequence[SettingLaw],
     warmup: WarmupLaw | None,
     scales: Scales | None = None,
-) -> Trials:
+) -> TrialArrays:
     """Return observations as arrays."""
     ordered = sorted(observations, key=_group)
     groups = [_group(item) for item in ordered]
@@ -217,7 +217,7 @@ def make_trials(
     configurations = make_configurations(
         rungs[:, 0], rung, settings, laws, warmup, scales, rungs[:, 1:]
     )
-    return Trials(
+    return TrialArrays(
         configurations,
         np.log(epochs),
         np.log(before),

@@ -23,7 +23,7 @@ from hpo.extrapolation.laws.laws import log_small_batch_excess
 from hpo.extrapolation.laws.parameters import Parameter, logistic
 from hpo.extrapolation.laws.priors import AdamPriors
 from hpo.extrapolation.laws.rate_law import RateLaw
-from hpo.extrapolation.laws.response import Bounded, Index
+from hpo.extrapolation.laws.response import BoundedResponse, Index
 from hpo.extrapolation.laws.setting_laws import RATE, Array, Values
 from search_spaces.techniques import described_optimizer
 
@@ -149,7 +149,7 @@ class AdamRate(RateLaw):
 
 
 @dataclass(frozen=True)
-class AdamResponse(Bounded):
+class AdamResponse(BoundedResponse):
     """The cost of a wrong rate: quadratic within ``round`` of the best, and a power of the deviation beyond it.
 
     ``below`` and ``above`` are the powers on either side; all are (particles, 1), ``round`` in log rate.

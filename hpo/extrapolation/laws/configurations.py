@@ -9,11 +9,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.laws.rate_law import RateLaw, momenta
+from hpo.extrapolation.laws.rate_law import RateLaw, momentum_values
 from hpo.extrapolation.laws.response import Response
 from hpo.extrapolation.laws.scales import Scales
-from hpo.extrapolation.laws.setting_laws import SettingLaw, coordinates, told
-from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw, Warmups
+from hpo.extrapolation.laws.setting_laws import SettingLaw, setting_coordinates, setting_values
+from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw, WarmupValues
 
 Array: TypeAlias = NDArray[np.float64]
 Index: TypeAlias = NDArray[np.intp]
@@ -33,7 +33,7 @@ class Configurations:
     at: Index
     coordinates: Sequence[Array]
     momentum: Array
-    warmups: Warmups | None
+    warmups: WarmupValues | None
     scales: Scales = field(default_factory=Scales)
     away: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
@@ -42,7 +42,7 @@ class Configurations:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class SettingsOutlook:
     """Predictions, (particles, places): ``cost`` is the log factor on the epochs of the best settings at the full rate
     throughout, ``risk`` the probability that a training is lost, None if no law gives it.
     """
@@ -61,19 +61,21 @@ def make_configurations(
     away: Array | None = None,
 ) -> Configurations:
     """Return the configurations of ``settings`` (places,), in the coordinates of ``laws``."""
-    warmups = None if warmup is None else warmup.warmups(told(WARMUP, settings), log_batch[at])
-    seen = [coordinates(law, settings) for law in laws]
+    warmups = (
+        None if warmup is None else warmup.warmups(setting_values(WARMUP, settings), log_batch[at])
+    )
+    seen = [setting_coordinates(law, settings) for law in laws]
     if scales is None or away is None:
-        return Configurations(log_batch, at, seen, momenta(settings), warmups)
-    return Configurations(log_batch, at, seen, momenta(settings), warmups, scales, away)
+        return Configurations(log_batch, at, seen, momentum_values(settings), warmups)
+    return Configurations(log_batch, at, seen, momentum_values(settings), warmups, scales, away)
 
 
-def outlook(
+def settings_outlook(
     values: Values,
     laws: Sequence[SettingLaw],
     warmup: WarmupLaw | None,
     configurations: Configurations,
-) -> Outlook:
+) -> SettingsOutlook:
     """Return the cost in epochs of suboptimal settings and the risk of a loss, over the laws of all settings."""
     particles = len(next(iter(values.values())))
     cost, risk = np.zeros((particles, len(configurations))), None
@@ -94,7 +96,7 @@ def outlook(
         lost = response.risk(place, lowered)
         if lost is not None:
             risk = np.where(known, lost, 0.0)
-    return Outlook(cost, risk)
+    return SettingsOutlook(cost, risk)
 
 
 def log_epochs(

@@ -28,17 +28,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.extrapolation.laws.parameters import Parameter
-from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.laws.priors import NormalPrior
 from hpo.extrapolation.laws.response import MOST
-from hpo.extrapolation.laws.setting_laws import lag
+from hpo.extrapolation.laws.setting_laws import momentum_lag
 
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
-DECAY, WALL = Normal(math.log(1.4), 0.6), Normal(math.log(1.9), 0.5)  # log b and log k
-FEWEST_LAGS = Normal(math.log(3.0), 0.5)  # log c: the loss must fall by a factor of 4 to 900
-EXPONENT = Normal(-0.02, 0.05)  # log of the power of the growth: 1 if one recipe suits every rung
-CORNER = Normal(math.log(2.3), 0.25)  # log q
+DECAY, WALL = NormalPrior(math.log(1.4), 0.6), NormalPrior(math.log(1.9), 0.5)  # log b and log k
+FEWEST_LAGS = NormalPrior(math.log(3.0), 0.5)  # log c: the loss must fall by a factor of 4 to 900
+EXPONENT = NormalPrior(
+    -0.02, 0.05
+)  # log of the power of the growth: 1 if one recipe suits every rung
+CORNER = NormalPrior(math.log(2.3), 0.25)  # log q
 NEAR = 0.98  # noise share beyond which the cost is continued as a straight line, to stay finite
 MOST_LAG = 5.3  # -log(1 - m) of the highest momentum considered
 LAGS = 16
@@ -67,7 +69,7 @@ class Descent:
     @property
     def lags(self) -> Array:
         """-log(1 - m) of ``momentum``: (1,)."""
-        return lag(np.array([self.momentum]))
+        return momentum_lag(np.array([self.momentum]))
 
     @property
     def log_speedup(self) -> float:

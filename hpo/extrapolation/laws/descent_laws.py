@@ -8,17 +8,17 @@ import numpy as np
 
 from hpo.extrapolation.laws.descent import Descent
 from hpo.extrapolation.laws.parameters import Parameter, logistic
-from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.laws.priors import NormalPrior
 from hpo.extrapolation.laws.rate_law import RateLaw
-from hpo.extrapolation.laws.response import MOST, Bounded, Index, Response
-from hpo.extrapolation.laws.setting_laws import Array, SettingLaw, Values, lag
+from hpo.extrapolation.laws.response import MOST, BoundedResponse, Index, Response
+from hpo.extrapolation.laws.setting_laws import Array, SettingLaw, Values, momentum_lag
 
 RESPONSE = {
-    "log_margin": Normal(
+    "log_margin": NormalPrior(
         float(np.log(0.1)), 1.2
     ),  # a quadratic diverges at r_max, networks at up to twice r_max
-    "follow": Normal(-2.5, 1.5),  # logit of how far the stability limit follows the best rate
-    "log_divergence_width": Normal(float(np.log(0.03)), 1.0),
+    "follow": NormalPrior(-2.5, 1.5),  # logit of how far the stability limit follows the best rate
+    "log_divergence_width": NormalPrior(float(np.log(0.03)), 1.0),
 }
 
 
@@ -93,12 +93,12 @@ class DescentRate(RateLaw):
         return (
             self.descent.lags
             if momentum is None or self.momentum is None
-            else lag(np.asarray(momentum))
+            else momentum_lag(np.asarray(momentum))
         )
 
 
 @dataclass(frozen=True)
-class DescentResponse(Bounded):
+class DescentResponse(BoundedResponse):
     """The cost under the law of descent; ``log_batch`` and ``lags`` are (places,), the others (particles, places).
 
     ``least`` is the logarithm of the ratio to E_min that counts as no cost, ``ceiling`` that of r_max.

@@ -21,16 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.extrapolation.laws.parameters import Parameter
-from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.laws.priors import NormalPrior
 
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
 # exponents of published learning curves lie between 0.07 and 0.5 for the whole loss; the error on small images falls
 # about in proportion to the samples of a training
-GAIN = Normal(float(np.log(0.3)), 0.8)
+GAIN = NormalPrior(float(np.log(0.3)), 0.8)
 # of log S, between tuned recipes and between seeds: about r times those of log epochs, with wide priors
-RECIPE_SCATTER, TRIAL_SCATTER = Normal(float(np.log(0.01)), 1.0), Normal(float(np.log(0.02)), 1.2)
+RECIPE_SCATTER, TRIAL_SCATTER = (
+    NormalPrior(float(np.log(0.01)), 1.0),
+    NormalPrior(float(np.log(0.02)), 1.2),
+)
 LEAST_SCATTER = 0.002  # of log S between seeds: an evaluation resolves no finer differences
 
 

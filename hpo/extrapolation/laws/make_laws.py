@@ -12,16 +12,23 @@ from hpo.extrapolation.laws.adam_law import AdamRate, is_adam
 from hpo.extrapolation.laws.descent import Descent
 from hpo.extrapolation.laws.descent_laws import DescentMomentum, DescentRate
 from hpo.extrapolation.laws.momentum_law import MomentumLaw
-from hpo.extrapolation.laws.priors import AdamPriors, Normal
+from hpo.extrapolation.laws.priors import AdamPriors, NormalPrior
 from hpo.extrapolation.laws.rate_law import (
     EXPONENT,
     NOISE_OVER_CRITICAL,
     NOISE_OVER_CRITICAL_OF_ADAM,
     RateLaw,
-    momenta,
+    momentum_values,
 )
 from hpo.extrapolation.laws.scales import Scales
-from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw, is_log, lag, told
+from hpo.extrapolation.laws.setting_laws import (
+    MOMENTUM,
+    RATE,
+    SettingLaw,
+    is_log,
+    momentum_lag,
+    setting_values,
+)
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
 from search_spaces.techniques import described_optimizer
 
@@ -46,7 +53,7 @@ def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Des
     ):
         return None
     return Descent(
-        float(np.median(momenta([item.settings for item in observations]))),
+        float(np.median(momentum_values([item.settings for item in observations]))),
         math.log(evidence.batches[-1]),
         math.log(samples) if samples else None,
         MOMENTUM in tuned,
@@ -55,7 +62,7 @@ def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Des
 
 def make_warmup(evidence: Evidence, observations: Sequence[Observation]) -> WarmupLaw | None:
     """Return the law of the warmup if any trial had one, else None."""
-    epochs = told(WARMUP, [item.settings for item in observations])
+    epochs = setting_values(WARMUP, [item.settings for item in observations])
     if not (epochs > 0).any():
         return None
     epochs = epochs[np.isfinite(epochs)]
@@ -90,7 +97,7 @@ def make_laws(
     for setting in evidence.tuned:
         values = np.array(evidence.setting_values(setting.name))
         if setting.name == MOMENTUM:
-            values = lag(values)
+            values = momentum_lag(values)
         elif is_log(setting):
             values = np.log(values[values > 0])
         if not len(values):
@@ -138,16 +145,16 @@ def _descends(optimizer: object) -> bool:
     return described is not None and described.rate_law == "descent"
 
 
-def _exponent(evidence: Evidence) -> Normal:
+def _exponent(evidence: Evidence) -> NormalPrior:
     """The prior on the rate's exponent, from the description of the optimizer if one optimizer trained everything."""
     optimizers = {str(settings.get("optimizer")) for settings in evidence.settings}
     described = described_optimizer(optimizers.pop()) if len(optimizers) == 1 else None
     if described is None or described.rate_exponent is None:
         return EXPONENT
-    return Normal(*described.rate_exponent)
+    return NormalPrior(*described.rate_exponent)
 
 
 def _momentum(observations: Sequence[Observation]) -> float | None:
     """The momentum at which the law is anchored: the median if trials differ in it, else None."""
-    values = momenta([item.settings for item in observations])
+    values = momentum_values([item.settings for item in observations])
     return float(np.median(values)) if len(set(values)) > 1 else None

@@ -16,12 +16,12 @@ import numpy as np
 
 from hpo.extrapolation.laws.laws import log_critical_by_momentum, log_growth
 from hpo.extrapolation.laws.parameters import Parameter
-from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.laws.priors import NormalPrior
 from hpo.extrapolation.laws.response import Index, Response
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, Array, SettingLaw, Values
 
 # m* = 0.87, between 0.7 and 0.95, as in published large-batch trainings; a small ladder hardly constrains it
-BEST = Normal(2.0, 0.5)
+BEST = NormalPrior(2.0, 0.5)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParticleLayout:
     """The position of each parameter in a particle; a particle of zeros is the mean of every prior."""
 
     parameters: Sequence[Parameter]

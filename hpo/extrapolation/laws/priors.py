@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Normal:
+class NormalPrior:
     """A normal belief: mean and standard deviation."""
 
     mean: float
@@ -28,20 +28,20 @@ class AdamPriors:
     (1.5) than they suggest (0.44): on images (digits) the rate grows further.
     """
 
-    growth_log_sharpness: Normal = Normal(0.22, 0.20)
-    growth_log_exponent: Normal = Normal(-0.11, 0.14)
-    log_low_over_critical: Normal = Normal(-2.95, 0.79)
-    log_low_power: Normal = Normal(-0.21, 0.23)
-    exponent: Normal = Normal(0.74, 0.16)
-    log_noise_over_best_batch: Normal = Normal(-0.01, 1.50)
-    log_sharpness: Normal = Normal(0.40, 0.34)
-    fall: Normal = Normal(0.03, 0.08)
-    log_below: Normal = Normal(-0.84, 0.37)
-    log_above: Normal = Normal(-0.03, 0.34)
-    log_round: Normal = Normal(0.09, 0.57)
-    log_margin: Normal = Normal(0.37, 0.47)
-    follow: Normal = Normal(-2.36, 1.31)
-    log_divergence_width: Normal = Normal(-2.09, 0.58)
+    growth_log_sharpness: NormalPrior = NormalPrior(0.22, 0.20)
+    growth_log_exponent: NormalPrior = NormalPrior(-0.11, 0.14)
+    log_low_over_critical: NormalPrior = NormalPrior(-2.95, 0.79)
+    log_low_power: NormalPrior = NormalPrior(-0.21, 0.23)
+    exponent: NormalPrior = NormalPrior(0.74, 0.16)
+    log_noise_over_best_batch: NormalPrior = NormalPrior(-0.01, 1.50)
+    log_sharpness: NormalPrior = NormalPrior(0.40, 0.34)
+    fall: NormalPrior = NormalPrior(0.03, 0.08)
+    log_below: NormalPrior = NormalPrior(-0.84, 0.37)
+    log_above: NormalPrior = NormalPrior(-0.03, 0.34)
+    log_round: NormalPrior = NormalPrior(0.09, 0.57)
+    log_margin: NormalPrior = NormalPrior(0.37, 0.47)
+    follow: NormalPrior = NormalPrior(-2.36, 1.31)
+    log_divergence_width: NormalPrior = NormalPrior(-2.09, 0.58)
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Priors:
     The defaults are what ``python -m benchmarks.extrapolation.learn`` learns from published reference points.
     """
 
-    log_critical_over_first: Normal = Normal(2.73, 1.70)
-    log_sharpness: Normal = Normal(0.20, 0.23)
-    log_exponent: Normal = Normal(-0.15, 0.12)
-    log_recipe_scatter: Normal = Normal(-3.07, 0.40)
+    log_critical_over_first: NormalPrior = NormalPrior(2.73, 1.70)
+    log_sharpness: NormalPrior = NormalPrior(0.20, 0.23)
+    log_exponent: NormalPrior = NormalPrior(-0.15, 0.12)
+    log_recipe_scatter: NormalPrior = NormalPrior(-3.07, 0.40)
     adam: AdamPriors = field(default_factory=AdamPriors)

@@ -18,29 +18,36 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpo.extrapolation.laws.parameters import Parameter, logistic
-from hpo.extrapolation.laws.priors import Normal
-from hpo.extrapolation.laws.response import Bounded, RateResponse
-from hpo.extrapolation.laws.setting_laws import MOMENTUM, Array, SettingLaw, Values, lag, told
+from hpo.extrapolation.laws.priors import NormalPrior
+from hpo.extrapolation.laws.response import BoundedResponse, RateResponse
+from hpo.extrapolation.laws.setting_laws import (
+    MOMENTUM,
+    Array,
+    SettingLaw,
+    Values,
+    momentum_lag,
+    setting_values,
+)
 
 # a, if nothing is published for the optimizer: between the square-root and the linear rule
-EXPONENT = Normal(0.75, 0.2)
+EXPONENT = NormalPrior(0.75, 0.2)
 # the noise scale is an order-of-magnitude predictor of the critical batch (arXiv:1812.06162, section 4)
-NOISE_OVER_CRITICAL = Normal(0.0, 1.5)
+NOISE_OVER_CRITICAL = NormalPrior(0.0, 1.5)
 # Adam's rate stops growing at a smaller batch than its epochs start to, by an unknown factor: on two language models
 # (arXiv:2410.21676) one rate is best from 64 to 16,384 sequences, while the critical batch of the epochs is thousands
-NOISE_OVER_CRITICAL_OF_ADAM = Normal(-2.0, 3.0)
+NOISE_OVER_CRITICAL_OF_ADAM = NormalPrior(-2.0, 3.0)
 RESPONSE = {
-    "log_sharpness": Normal(
+    "log_sharpness": NormalPrior(
         0.2, 0.25
     ),  # of the transition from B^a to flat; 1 is the published form
-    "log_below": Normal(float(np.log(0.6)), 0.4),
-    "log_above": Normal(float(np.log(0.8)), 0.6),
-    "log_wall": Normal(float(np.log(1.0)), 0.5),
-    "log_margin": Normal(
+    "log_below": NormalPrior(float(np.log(0.6)), 0.4),
+    "log_above": NormalPrior(float(np.log(0.8)), 0.6),
+    "log_wall": NormalPrior(float(np.log(1.0)), 0.5),
+    "log_margin": NormalPrior(
         float(np.log(0.8)), 0.6
     ),  # trainings are lost at two to three times lr_max
-    "follow": Normal(0.0, 1.5),  # logit of k
-    "log_divergence_width": Normal(float(np.log(0.04)), 0.6),
+    "follow": NormalPrior(0.0, 1.5),  # logit of k
+    "log_divergence_width": NormalPrior(float(np.log(0.04)), 0.6),
 }
 
 
@@ -48,9 +55,9 @@ RESPONSE = {
 class RateLaw(SettingLaw):
     """The law of the learning rate; ``momentum`` is the one it is anchored at, None if all trials share it."""
 
-    exponent: Normal = EXPONENT
+    exponent: NormalPrior = EXPONENT
     momentum: float | None = None
-    noise_over_critical: Normal = NOISE_OVER_CRITICAL
+    noise_over_critical: NormalPrior = NOISE_OVER_CRITICAL
 
     def parameters(self, *, response: bool) -> list[Parameter]:
         """The unknowns of this law; with ``response`` also those of the rate's cost and of the stability limit."""
@@ -84,7 +91,9 @@ class RateLaw(SettingLaw):
             shift = (np.log1p(momentum) - np.log1p(self.momentum))[None, :]
         return np.asarray(values["learning_rate.anchor"][:, None] + at_anchor + shift)
 
-    def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Bounded:
+    def response(
+        self, values: Values, log_batch: Array, momentum: Array | None = None
+    ) -> BoundedResponse:
         """The cost of a rate other than the best one at each batch (and momentum).
 
         Where noise limits the best rate the response is round; the more the ceiling limits it, the straighter the slope
@@ -110,7 +119,10 @@ class RateLaw(SettingLaw):
         """log (lr_max / best): (particles, batches)."""
         log_noise = self.log_noise(values)[:, None]
         if momentum is not None and self.momentum is not None:
-            log_noise = log_noise + (lag(momentum) - lag(np.array(self.momentum)))[None, :]
+            log_noise = (
+                log_noise
+                + (momentum_lag(momentum) - momentum_lag(np.array(self.momentum)))[None, :]
+            )
         away = log_noise - np.atleast_2d(log_batch)
         exponent = values["learning_rate.exponent"][:, None]
         if "learning_rate.log_sharpness" not in values:
@@ -119,10 +131,10 @@ class RateLaw(SettingLaw):
         return np.asarray(exponent / sharpness * np.logaddexp(0, sharpness * away))
 
 
-def momenta(settings: Sequence[Mapping[str, object]]) -> Array:
+def momentum_values(settings: Sequence[Mapping[str, object]]) -> Array:
     """Return the momentum of each of many settings, 0 where it is missing."""
-    return np.asarray(np.nan_to_num(told(MOMENTUM, settings)))
+    return np.asarray(np.nan_to_num(setting_values(MOMENTUM, settings)))
 
 
-def _parameter(name: str, prior: Normal) -> Parameter:
+def _parameter(name: str, prior: NormalPrior) -> Parameter:
     return Parameter(name, prior.mean, prior.sd)

@@ -48,7 +48,7 @@ class Response:
 
 
 @dataclass(frozen=True)
-class Bounded(Response):
+class BoundedResponse(Response):
     """A learning rate: beyond ``limit`` (particles, places) trainings diverge; a small ``width`` is a sharp limit."""
 
     limit: Array
@@ -62,7 +62,7 @@ class Bounded(Response):
 
 
 @dataclass(frozen=True)
-class RateResponse(Bounded):
+class RateResponse(BoundedResponse):
     """The learning rate. Below the best rate progress is proportional to the rate, so the cost tends to |deviation|.
 
     Above it the cost is quadratic at first, with a wall where noise keeps the training from its target, and beyond

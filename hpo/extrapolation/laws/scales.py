@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from hpo.errors import EvidenceError
 from hpo.extrapolation.laws.parameters import Parameter
-from hpo.extrapolation.laws.priors import Normal
-from hpo.extrapolation.laws.setting_laws import RATE, told
+from hpo.extrapolation.laws.priors import NormalPrior
+from hpo.extrapolation.laws.setting_laws import RATE, setting_values
 from trainers.job import LENGTH
 
 Array: TypeAlias = NDArray[np.float64]
@@ -45,17 +45,17 @@ PARAMETERS_BY_WIDTH = 2.0
 """Parameters, and the cost of a sample, grow as the square of the width."""
 
 # each a power of the parameters or of the samples
-CRITICAL = {"model": Normal(0.05, 0.15), "length": Normal(0.45, 0.2)}
-BEST_RATE = {"model": Normal(-0.4, 0.3), "length": Normal(-0.05, 0.2)}
-BEST_RATE_OF_MUP = Normal(0.0, 0.1)
-BEST_ELSE = Normal(0.0, 0.1)
-EPOCHS = {"model": Normal(0.25, 0.35), "length": Normal(0.0, 0.3)}
-SHARE = Normal(float(np.log(0.3)), 1.0)  # log (s_d / f)
-POWER = Normal(float(np.log(0.3)), 0.5)  # log b_d
+CRITICAL = {"model": NormalPrior(0.05, 0.15), "length": NormalPrior(0.45, 0.2)}
+BEST_RATE = {"model": NormalPrior(-0.4, 0.3), "length": NormalPrior(-0.05, 0.2)}
+BEST_RATE_OF_MUP = NormalPrior(0.0, 0.1)
+BEST_ELSE = NormalPrior(0.0, 0.1)
+EPOCHS = {"model": NormalPrior(0.25, 0.35), "length": NormalPrior(0.0, 0.3)}
+SHARE = NormalPrior(float(np.log(0.3)), 1.0)  # log (s_d / f)
+POWER = NormalPrior(float(np.log(0.3)), 0.5)  # log b_d
 # k_d: the change of the log of the exponent per factor of e in the parameters or the samples, beyond what the floor of
 # the loss explains. In 20 published series of language models over the samples it is -0.36, of which the floor explains
 # -0.24; in trainings on bytes of at most 256 updates it is +0.5. Less is known about model sizes
-DRIFT = {"model": Normal(0.0, 0.25), "length": Normal(0.0, 0.5)}
+DRIFT = {"model": NormalPrior(0.0, 0.25), "length": NormalPrior(0.0, 0.5)}
 MOST_DRIFT = 5.0  # of the logarithm of the exponent
 
 
@@ -91,7 +91,8 @@ class Scales:
     def away(self, settings: Sequence[Mapping[str, object]]) -> Array:
         """log(value / value at full scale) of each direction: (settings, directions)."""
         columns = [
-            np.log(told(name, settings)) - np.log(value) for name, value in self.full_scale.items()
+            np.log(setting_values(name, settings)) - np.log(value)
+            for name, value in self.full_scale.items()
         ]
         return np.stack(columns, axis=1) if columns else np.zeros((len(settings), 0))
 
@@ -159,12 +160,12 @@ class Scales:
             total = total + share * np.expm1(np.minimum(-power * column, 50.0))
         return np.asarray(np.log(np.maximum(total, 1e-12)))
 
-    def moves(self, setting: str) -> Normal:
+    def moves(self, setting: str) -> NormalPrior:
         """The belief on how far the best coordinate of a setting moves from the largest seen to the full scale."""
         beliefs = [self._best(setting, name) for name in self.names]
         return _total(beliefs, self._units * self.reach)
 
-    def critical_moves(self) -> Normal:
+    def critical_moves(self) -> NormalPrior:
         """The belief on how far the log critical batch moves from the largest seen to the full scale."""
         beliefs = [CRITICAL[_kind(name)] for name in self.names]
         return _total(beliefs, self._units * self.reach)
@@ -173,7 +174,7 @@ class Scales:
     def _units(self) -> Array:
         return np.array([_unit(name) for name in self.names])
 
-    def _best(self, setting: str, name: str) -> Normal:
+    def _best(self, setting: str, name: str) -> NormalPrior:
         if setting != RATE:
             return BEST_ELSE
         if name in self.carried:
@@ -197,10 +198,10 @@ def drifted(beyond: Array, drift: Array) -> Array:
     )
 
 
-def _total(beliefs: Sequence[Normal], factors: Array) -> Normal:
+def _total(beliefs: Sequence[NormalPrior], factors: Array) -> NormalPrior:
     means = np.array([belief.mean for belief in beliefs])
     deviations = np.array([belief.sd for belief in beliefs])
-    return Normal(float(means @ factors), float(np.sqrt((deviations**2) @ (factors**2))))
+    return NormalPrior(float(means @ factors), float(np.sqrt((deviations**2) @ (factors**2))))
 
 
 def _kind(name: str) -> Kind:
@@ -211,5 +212,5 @@ def _unit(name: str) -> float:
     return PARAMETERS_BY_WIDTH if name == WIDTH else 1.0
 
 
-def _parameter(name: str, belief: Normal, unit: float) -> Parameter:
+def _parameter(name: str, belief: NormalPrior, unit: float) -> Parameter:
     return Parameter(name, belief.mean * unit, belief.sd * unit)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hpo.extrapolation.evidence.evidence import ScaledSetting
 from hpo.extrapolation.laws.parameters import Parameter
-from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.laws.priors import NormalPrior
 from hpo.extrapolation.laws.response import Response
 from search_spaces.settings import Range, names, range_of
 from search_spaces.techniques import own_setting_named
@@ -28,8 +28,8 @@ RATE, MOMENTUM = "learning_rate", "momentum"
 MOST_MOMENTUM = 1 - 1e-4
 MOST_LOG = 700.0  # the logarithm of the largest value that a setting on a logarithmic scale is forecast to have
 # p in value ~ B^p: for the warmup LEGW says 1 and Goyal et al. 0; other settings hardly move in published recipes
-GROWTH = {"warmup_epochs": Normal(0.5, 0.4)}
-GROWTH_ELSE = Normal(0.0, 0.2)
+GROWTH = {"warmup_epochs": NormalPrior(0.5, 0.4)}
+GROWTH_ELSE = NormalPrior(0.0, 0.2)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SettingLaw:
     def coordinate(self, values: Array) -> Array:
         """Convert values to the coordinate of the law; values without a logarithm count as the smallest tried."""
         if self.name == MOMENTUM:
-            return lag(values)
+            return momentum_lag(values)
         if not self.is_log:
             return np.asarray(values, dtype=float)
         return np.asarray(np.log(np.maximum(values, np.exp(self.tried[0]) * 1e-3)))
@@ -130,17 +130,17 @@ def is_log(setting: ScaledSetting) -> bool:
     return setting.scale == "log" or setting.name in (RATE, MOMENTUM)
 
 
-def lag(momentum: Array) -> Array:
+def momentum_lag(momentum: Array) -> Array:
     """-log(1 - m): the logarithm of how many gradients a momentum averages over."""
     return np.asarray(-np.log1p(-np.minimum(momentum, MOST_MOMENTUM)))
 
 
-def coordinates(law: SettingLaw, settings: Sequence[Mapping[str, object]]) -> Array:
+def setting_coordinates(law: SettingLaw, settings: Sequence[Mapping[str, object]]) -> Array:
     """Return the coordinates of one setting in many settings; NaN where it is missing."""
-    return law.coordinate(told(law.name, settings))
+    return law.coordinate(setting_values(law.name, settings))
 
 
-def told(name: str, settings: Sequence[Mapping[str, object]]) -> Array:
+def setting_values(name: str, settings: Sequence[Mapping[str, object]]) -> Array:
     """Return the values of one setting in many settings; NaN where it is missing."""
     values = [item.get(name) for item in settings]
     return np.array(

@@ -27,23 +27,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.extrapolation.laws.parameters import Parameter
-from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.laws.priors import NormalPrior
 
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
 WARMUP = "warmup_epochs"
-HARDNESS = Normal(
+HARDNESS = NormalPrior(
     float(np.log(1.0)), 0.7
 )  # log D: with normalization nearly 0, without it a factor of 3 and more
-UPDATES = Normal(float(np.log(30.0)), 0.7)  # log U_0
+UPDATES = NormalPrior(float(np.log(30.0)), 0.7)  # log U_0
 UPDATES_UNTOLD = 3.0  # sd of log U_0 if the number of updates per epoch is unknown
-DELAY = Normal(float(np.log(0.5)), 0.5)  # log k
-SLOWED = Normal(0.0, 1.5)  # logit of h
+DELAY = NormalPrior(float(np.log(0.5)), 0.5)  # log k
+SLOWED = NormalPrior(0.0, 1.5)  # logit of h
 
 
 @dataclass(frozen=True)
-class Warmups:
+class WarmupValues:
     """The warmups of some configurations: ``epochs`` and ``updates``, each (places,)."""
 
     epochs: Array
@@ -85,12 +85,12 @@ class WarmupLaw:
         """The shortest warmup at a batch, one update, in epochs."""
         return 1 / float(self.updates_per_epoch(log_batch))
 
-    def warmups(self, epochs: Array, log_batch: Array | float) -> Warmups:
+    def warmups(self, epochs: Array, log_batch: Array | float) -> WarmupValues:
         """Return warmups of ``epochs`` (places,) at each batch; the usual one where that is NaN."""
         epochs = np.where(np.isfinite(epochs), epochs, self.usual)
-        return Warmups(epochs, epochs * self.updates_per_epoch(log_batch))
+        return WarmupValues(epochs, epochs * self.updates_per_epoch(log_batch))
 
-    def lowered(self, values: Values, warmups: Warmups) -> Array:
+    def lowered(self, values: Values, warmups: WarmupValues) -> Array:
         """How much lower the log of the tolerated rate is than with a long warmup: (particles, places).
 
         It is D without a warmup, and smaller the longer the warmup.
@@ -102,7 +102,7 @@ class WarmupLaw:
         """How much lower the log of the rate is above which a training slows down: the share h of ``lowered``."""
         return np.asarray(lowered / (1 + np.exp(-values["warmup.slowed"]))[:, None])
 
-    def log_delayed(self, values: Values, log_epochs: Array, warmups: Warmups) -> Array:
+    def log_delayed(self, values: Values, log_epochs: Array, warmups: WarmupValues) -> Array:
         """Log epochs with the warmup, from those at the full rate throughout; both (particles, places)."""
         delay = np.exp(values["warmup.log_delay"])[:, None]
         log_warmup = np.log(np.maximum(warmups.epochs, 1e-9))[None, :]

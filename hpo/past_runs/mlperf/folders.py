@@ -19,7 +19,7 @@ _ROUND = re.compile(r"(training|hpc)_results_(v\d+\.\d+)")
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class MLPerfBenchmark:
     """An MLPerf benchmark as a workload, a metric and its threshold."""
 
     workload: str
@@ -28,8 +28,8 @@ class Benchmark:
 
 
 BENCHMARKS = {
-    "resnet": Benchmark("resnet", "top1", 0.759),
-    "deepcam": Benchmark("segmentation", "iou", 0.82),
+    "resnet": MLPerfBenchmark("resnet", "top1", 0.759),
+    "deepcam": MLPerfBenchmark("segmentation", "iou", 0.82),
 }
 EARLIER_THRESHOLDS = {("training_v0.5", "resnet"): 0.749}
 

@@ -37,7 +37,7 @@ _SEEDS = 2**63  # some submitters' seeds do not fit into a signed column
 
 
 @dataclass
-class Imported:
+class MLPerfImport:
     """The result of an import: outcomes by study, known outcomes, and why files were left out."""
 
     outcomes: dict[str, int] = field(default_factory=dict)
@@ -49,12 +49,12 @@ class Imported:
         return {"outcomes": self.outcomes, "known": self.known, "left_out": self.faults}
 
 
-def import_results(store: Store, path: Path, round_name: str | None = None) -> Imported:
+def import_results(store: Store, path: Path, round_name: str | None = None) -> MLPerfImport:
     """Read a folder of MLPerf results into the storage; importing twice adds nothing.
 
     Raises :class:`EvidenceError` if the folder holds no readable result.
     """
-    imported, groups = Imported(), defaultdict[str, list[SubmittedRun]](list)
+    imported, groups = MLPerfImport(), defaultdict[str, list[SubmittedRun]](list)
     for found in results_in(path, round_name):
         if isinstance(found, EvidenceError):
             imported.faults.append(str(found))

@@ -28,7 +28,7 @@ class LogLine:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class MLPerfEvaluation:
     """The metric after ``epochs``; ``step`` if the log has it; ``seconds`` since the run's start."""
 
     epochs: float
@@ -45,7 +45,7 @@ class LoggedRun:
     status: str
     seconds: float
     values: Mapping[str, Any]
-    evaluations: tuple[Evaluation, ...]
+    evaluations: tuple[MLPerfEvaluation, ...]
     samples_per_second: float | None
 
     @property
@@ -119,9 +119,9 @@ def _one(events: list[LogLine], key: str, path: Path, *, last: bool = False) -> 
     return found[-1 if last else 0]
 
 
-def _evaluation(event: LogLine, start: float) -> Evaluation:
+def _evaluation(event: LogLine, start: float) -> MLPerfEvaluation:
     step = event.metadata.get("step_num")
-    return Evaluation(
+    return MLPerfEvaluation(
         epochs=float(event.metadata["epoch_num"]),
         step=None if step is None else int(step),
         seconds=event.seconds - start,

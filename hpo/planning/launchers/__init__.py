@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from hpo.errors import PlanError
 from hpo.planning.launchers.run import Run, run_of
-from hpo.planning.launchers.script import Scheduler, SlotFacts, script
+from hpo.planning.launchers.script import Scheduler, SlotFacts, launch_script
 from hpo.planning.machines import Machine
 from hpo.planning.plan import Plan
 from hpo.planning.schedulers import SCHEDULERS, SchedulerDescription
 from search_spaces.plugins import PluginError, load_attribute
 
 
-def described(launcher: str) -> SchedulerDescription:
+def launcher_description(launcher: str) -> SchedulerDescription:
     """Return the description of a launcher; raise :class:`PlanError` if it does not exist or cannot be used."""
     try:
         return SCHEDULERS[launcher]
@@ -25,7 +25,7 @@ def described(launcher: str) -> SchedulerDescription:
 
 def script_name(launcher: str) -> str:
     """Return the name of a launcher's script in the folder of a plan."""
-    return described(launcher).script
+    return launcher_description(launcher).script
 
 
 def script_of(plan: Plan, machine: Machine | None, *, backend: str) -> tuple[str, str]:
@@ -33,14 +33,14 @@ def script_of(plan: Plan, machine: Machine | None, *, backend: str) -> tuple[str
 
     ``machine`` is None if only its name is known.
     """
-    its, run = described(plan.launcher), run_of(plan, machine, backend)
+    its, run = launcher_description(plan.launcher), run_of(plan, machine, backend)
     made = scheduler_of(plan.launcher, run)
-    return its.script, made if isinstance(made, str) else script(run, made)
+    return its.script, made if isinstance(made, str) else launch_script(run, made)
 
 
 def scheduler_of(launcher: str, facts: Run | SlotFacts) -> Scheduler | str:
     """Return what a scheduler adds to a script, or the whole script; raise :class:`PlanError` if a plug-in fails."""
-    rule = described(launcher).rule
+    rule = launcher_description(launcher).rule
     try:
         make = load_attribute(rule)
     except Exception as error:

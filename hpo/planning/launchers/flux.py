@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, minutes
+from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, whole_minutes
 
 FUNCTIONS = """\
 healthy_hosts() {  # the hosts of this job that are up
@@ -30,7 +30,11 @@ def scheduler(run: SlotFacts) -> Scheduler:
         # directives of a script only apply to `flux batch`
         program = (
             *("flux", "submit", f"--cc=0-{agents - 1}", f"--job-name={run.name}"),
-            *(f"--nodes={run.nodes}", "--ntasks=1", f"--time-limit={minutes(run.slot_seconds)}m"),
+            *(
+                f"--nodes={run.nodes}",
+                "--ntasks=1",
+                f"--time-limit={whole_minutes(run.slot_seconds)}m",
+            ),
             *([f"--gpus-per-task={run.accelerators}"] if run.accelerators else []),
             "--output=launch-{{id}}.log",
         )
@@ -47,7 +51,7 @@ def scheduler(run: SlotFacts) -> Scheduler:
             f"# flux: --job-name={run.name}",
             f"# flux: --nodes={run.nodes}",
             "# flux: --exclusive",
-            f"# flux: --time-limit={minutes(run.slot_seconds)}m",
+            f"# flux: --time-limit={whole_minutes(run.slot_seconds)}m",
             "# flux: --output=launch-{{id}}.log",
             "# flux: # YOURS, if the site requires them, or `hpo launch --account A --partition P`:",
             "# flux: # --bank=BANK",

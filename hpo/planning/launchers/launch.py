@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpo.errors import LaunchError, PlanError
-from hpo.planning.launchers import described, local, script_of
+from hpo.planning.launchers import launcher_description, local, script_of
 from hpo.planning.launchers.run import FILES
 from hpo.planning.machines import Machine, load_machine
 from hpo.planning.plan import Plan
@@ -44,7 +44,7 @@ KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 @dataclass(frozen=True)
-class Launched:
+class LaunchReport:
     """What one launch reported: how the training ended, and sample pictures of its model (None without any).
 
     ``restarts`` counts how often it was resumed after an interruption; ``workers`` and ``nodes`` are those of its last
@@ -108,8 +108,8 @@ def choose_backend(backend: str | None, launcher: str = "local", workload: str =
                 f"{backend}"
             )
         return PROGRAM
-    if not described(launcher).here:
-        return backend or described(launcher).backend
+    if not launcher_description(launcher).here:
+        return backend or launcher_description(launcher).backend
     if backend == "horovod" and not local.has_horovod():
         raise LaunchError(
             "horovod is not installed here; --backend torch runs the same plan on torch.distributed"
@@ -135,7 +135,7 @@ def run_plan(
     checkpoint_minutes: float = 0.0,
     on_restart: Callable[[str], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
-) -> Launched:
+) -> LaunchReport:
     """Train the plan once with ``plan.workers`` processes of this machine; its files go to a folder per seed.
 
     If workers are lost after the training began, or an earlier run was killed, it resumes from its last checkpoint, at
@@ -171,7 +171,7 @@ def _run_in(
     on_restart: Callable[[str], None],
     check: Callable[[], None],
     lock: IO[bytes],
-) -> Launched:
+) -> LaunchReport:
     here = dataclasses.replace(
         plan,
         job=dataclasses.replace(plan.job, seed=seed),
@@ -207,7 +207,7 @@ def _run_in(
     )
 
 
-def read_launched(path: Path) -> Launched:
+def read_launched(path: Path) -> LaunchReport:
     """Read the report of a launched plan; raise :class:`LaunchError` if it holds no outcome."""
     try:
         outcome, images = report.read_outcome(path), report.read_sample_images(path)
@@ -220,7 +220,7 @@ def read_launched(path: Path) -> Launched:
             f"{path} has no outcome: the run has not ended, or the file is not its report"
         )
     last = starts[-1] if starts else TrainingStart(0, 0, 0)
-    return Launched(
+    return LaunchReport(
         outcome,
         images,
         restarts=max(0, len(starts) - 1),

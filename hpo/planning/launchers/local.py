@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpo.planning.launchers.run import FILES, Run
 from hpo.planning.launchers.script import Scheduler
-from hpo.planning.machines.local import gpus
+from hpo.planning.machines.local import local_gpus
 from hpo.study.program import PROGRAM
 from trainers.distributed.communicator import BACKENDS as TRAINER_BACKENDS
 
@@ -38,7 +38,7 @@ def has_horovod() -> bool:
 
 def carries_gpus() -> bool:
     """Whether Horovod can all-reduce on this machine's GPUs: it was built with NCCL, or there are no GPUs."""
-    if not gpus():
+    if not local_gpus():
         return True
     asked = [
         sys.executable,

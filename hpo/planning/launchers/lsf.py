@@ -5,7 +5,13 @@ See IBM's reference of bsub (-W, -wa, -wt, -nnodes, -alloc_flags) and of jsrun, 
 
 from __future__ import annotations
 
-from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, changed, minutes
+from hpo.planning.launchers.script import (
+    JobArray,
+    Scheduler,
+    SlotFacts,
+    replace_directives,
+    whole_minutes,
+)
 
 FUNCTIONS = """\
 healthy_hosts() {  # the compute nodes; the first line is the node that this script runs on. jsrun cannot exclude
@@ -26,14 +32,14 @@ resubmit() {  # the new job waits for the end of this one; bsub passes on the en
 
 def scheduler(run: SlotFacts) -> Scheduler:
     """Directives and functions for LSF."""
-    limit = minutes(run.slot_seconds)
+    limit = whole_minutes(run.slot_seconds)
     nvme = ("#BSUB -alloc_flags NVME",) if run.data_path is not None else ()
     directives = (
         f"#BSUB -J {run.name}",
         f"#BSUB -nnodes {run.nodes}",
         f"#BSUB -W {limit // 60:02d}:{limit % 60:02d}",
         "#BSUB -wa USR1",
-        f"#BSUB -wt {minutes(run.notice_seconds)}",
+        f"#BSUB -wt {whole_minutes(run.notice_seconds)}",
         *nvme,
         "#BSUB -o launch-%J.log",
         "# YOURS, if the site requires them (remove one #), or `hpo launch --account A --partition P`:",
@@ -46,7 +52,7 @@ def scheduler(run: SlotFacts) -> Scheduler:
             "#BSUB -J ": (f'#BSUB -J "{run.name}[1-{agents}]"',),
             "#BSUB -o ": ("#BSUB -o launch-%J.%I.log",),
         }
-        return JobArray(changed(directives, tasks), "${LSB_JOBINDEX:-0}")
+        return JobArray(replace_directives(directives, tasks), "${LSB_JOBINDEX:-0}")
 
     return Scheduler(
         submit="bsub < launch.sh",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpo.planning.launchers.mpi import START
 from hpo.planning.launchers.run import clock
-from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, changed
+from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, replace_directives
 
 FUNCTIONS = """\
 healthy_hosts() {  # the hosts of this job that are neither down nor offline
@@ -37,7 +37,7 @@ def scheduler(run: SlotFacts) -> Scheduler:
     def array(agents: int) -> JobArray:
         several = (f"#PBS -J 0-{agents - 1}",) if agents > 1 else ()  # PBS refuses an array of one
         tasks = {"#PBS -l place=": ("#PBS -l place=free", *several)}
-        return JobArray(changed(directives, tasks), "${PBS_ARRAY_INDEX:-0}")
+        return JobArray(replace_directives(directives, tasks), "${PBS_ARRAY_INDEX:-0}")
 
     return Scheduler(
         submit="qsub launch.sh",

@@ -14,7 +14,7 @@ from hpo.errors import LaunchError, PlanError
 from hpo.planning.launchers.environment import all_reduce_argument
 from hpo.planning.launchers.job_setup import JobSetup
 from hpo.planning.launchers.run import FILES, Run
-from hpo.planning.launchers.script import header
+from hpo.planning.launchers.script import script_header
 from hpo.study.restart_limits import RUN_RESTARTS
 
 SCRIPT = "launch.py"
@@ -163,7 +163,9 @@ def script(run: Run) -> str:
         text = text.replace(f"@{name}@", value)
     submit = f"ray job submit --address {ADDRESS} -- python $PWD/{SCRIPT}, with the folder shared by all nodes"
     return (
-        header(run, submit).replace("#!/usr/bin/env bash", "#!/usr/bin/env python3") + "\n" + text
+        script_header(run, submit).replace("#!/usr/bin/env bash", "#!/usr/bin/env python3")
+        + "\n"
+        + text
     )
 
 

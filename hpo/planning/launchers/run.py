@@ -24,7 +24,7 @@ MOST_SLOTS = 20
 
 
 @dataclass(frozen=True)
-class Files:
+class RunFiles:
     """The names of the files in the folder of a plan or of a local run."""
 
     job: str = "job.json"
@@ -34,7 +34,7 @@ class Files:
     program: str = "program"  # a folder, of a workload that is a program
 
 
-FILES = Files()
+FILES = RunFiles()
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def staged_path(plan: Plan) -> str | None:
     return str(path) if isinstance(path, str) and path and not Path(path).is_file() else None
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format seconds as ``45 s``, ``12 min``, ``1 h 05 min``."""
     if seconds < 120:
         return f"{seconds:.3g} s"
@@ -123,9 +123,9 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def durations(interval: Interval) -> str:
+def format_durations(interval: Interval) -> str:
     """Format an interval of seconds."""
-    return f"{duration(interval.median)} ({duration(interval.low)} to {duration(interval.high)})"
+    return f"{format_duration(interval.median)} ({format_duration(interval.low)} to {format_duration(interval.high)})"
 
 
 def clock(seconds: int) -> str:

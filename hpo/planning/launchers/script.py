@@ -16,7 +16,7 @@ from typing import Protocol
 
 from hpo.planning.launchers.environment import all_reduce_argument
 from hpo.planning.launchers.job_setup import JobSetup
-from hpo.planning.launchers.run import FILES, Run, duration, durations
+from hpo.planning.launchers.run import FILES, Run, format_duration, format_durations
 from hpo.study.program import PROGRAM
 from hpo.study.restart_limits import RUN_RESTARTS
 
@@ -98,7 +98,9 @@ class JobArray:
     program: tuple[str, ...] = ()
 
 
-def changed(directives: Sequence[str], instead: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def replace_directives(
+    directives: Sequence[str], instead: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ...]:
     """Return the directives, with each line that starts with a key of ``instead`` replaced by its value."""
     found: list[str] = []
     for line in directives:
@@ -107,10 +109,10 @@ def changed(directives: Sequence[str], instead: Mapping[str, tuple[str, ...]]) -
     return tuple(found)
 
 
-def script(run: Run, scheduler: Scheduler) -> str:
+def launch_script(run: Run, scheduler: Scheduler) -> str:
     """Return the whole ``launch.sh`` of a plan."""
     parts = [
-        header(run, scheduler.submit),
+        script_header(run, scheduler.submit),
         *scheduler.directives,
         "",
         _facts(run, scheduler),
@@ -129,7 +131,7 @@ def script(run: Run, scheduler: Scheduler) -> str:
     return "\n".join(parts)
 
 
-def header(run: Run, submit: str) -> str:
+def script_header(run: Run, submit: str) -> str:
     """A description of the run for its reader: comment lines, after the shebang."""
     plan = run.plan
     on = (
@@ -170,7 +172,7 @@ def _expected(run: Run) -> str:
             f"{plan.best.metric} of {ends.median:.4g} ({ends.low:.4g} to {ends.high:.4g}, a 90 % interval) is expected "
             f"after {plan.best.epochs:g} epochs"
         )
-        return said + (f", {durations(plan.seconds)} of training." if plan.seconds else ".")
+        return said + (f", {format_durations(plan.seconds)} of training." if plan.seconds else ".")
     if not target.ends:
         return f"{str(target).capitalize()} after {plan.job.epochs:g} epochs is wanted. Nothing was forecast for it."
     if plan.epochs is None:
@@ -181,10 +183,10 @@ def _expected(run: Run) -> str:
         f"Target {target}, expected after {plan.epochs.median:.3g} epochs ({plan.epochs.low:.3g} to "
         f"{plan.epochs.high:.3g})"
     )
-    said += f" and {durations(plan.seconds)} of training" if plan.seconds else ""
+    said += f" and {format_durations(plan.seconds)} of training" if plan.seconds else ""
     said += "; both are 90 % intervals." if plan.seconds else ", a 90 % interval."
     if plan.chance_in_slot is not None and plan.slot_seconds is not None:
-        said += f" Chance to reach it within a slot of {duration(plan.slot_seconds)}: {plan.chance_in_slot:.0%}."
+        said += f" Chance to reach it within a slot of {format_duration(plan.slot_seconds)}: {plan.chance_in_slot:.0%}."
     return said
 
 
@@ -340,7 +342,7 @@ trap 'pkill -P "$timer"; kill "$timer" 2>/dev/null' EXIT
 """
     )
     return f"""\
-{section(f"The slot ends: {duration(run.notice_seconds)} before, the training is asked to save and exit")}
+{section(f"The slot ends: {format_duration(run.notice_seconds)} before, the training is asked to save and exit")}
 ask_to_stop() {{
   echo "$(date): the slot ends soon; the training saves at its next evaluation and exits"
   touch {FILES.stop}
@@ -419,6 +421,6 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def minutes(seconds: float) -> int:
+def whole_minutes(seconds: float) -> int:
     """Convert seconds to whole minutes, rounded up."""
     return math.ceil(seconds / 60)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpo.planning.launchers.run import clock
-from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, changed
+from hpo.planning.launchers.script import JobArray, Scheduler, SlotFacts, replace_directives
 
 FUNCTIONS = """\
 healthy_hosts() {  # the hosts of this job that respond
@@ -50,7 +50,7 @@ def scheduler(run: SlotFacts) -> Scheduler:
     def array(agents: int) -> JobArray:
         output = (f"#SBATCH --array=0-{agents - 1}", "#SBATCH --output=launch-%A_%a.log")
         tasks = {"#SBATCH --output=": output, "#SBATCH --exclusive": (), "#SBATCH --no-kill": ()}
-        return JobArray(changed(directives, tasks), "${SLURM_ARRAY_TASK_ID:-0}")
+        return JobArray(replace_directives(directives, tasks), "${SLURM_ARRAY_TASK_ID:-0}")
 
     return Scheduler(
         submit="sbatch launch.sh",

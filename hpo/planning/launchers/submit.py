@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpo.errors import LaunchError
-from hpo.planning.launchers import described
+from hpo.planning.launchers import launcher_description
 from hpo.planning.schedulers import SchedulerDescription
 from search_spaces.plugins import load_attribute
 
@@ -18,7 +18,7 @@ SCRIPT = "launch.sh"
 
 
 @dataclass(frozen=True)
-class Submitted:
+class SubmittedJob:
     """A submitted job: its number or the scheduler's answer, and the folder that it writes to."""
 
     launcher: str
@@ -33,15 +33,15 @@ def submit(
     account: str | None = None,
     partition: str | None = None,
     program: Sequence[str] = (),
-) -> Submitted:
+) -> SubmittedJob:
     """Submit the script of ``folder``; raise :class:`LaunchError` if the scheduler is missing or refuses it.
 
     ``account`` and ``partition`` are the scheduler's (also called project and queue); further slots of the run are
     requested with them too. ``program`` is the command that submits the script, if not the usual one.
     """
-    its = described(launcher)
+    its = launcher_description(launcher)
     if its.submits:
-        return Submitted(launcher, load_attribute(its.submits)(folder), folder)
+        return SubmittedJob(launcher, load_attribute(its.submits)(folder), folder)
     if not its.program:
         raise LaunchError(
             f"there is no scheduler there: "
@@ -71,7 +71,7 @@ def submit(
         raise LaunchError(
             f"{words[0]} refused {folder / SCRIPT}: {(done.stderr or done.stdout).strip()}"
         )
-    return Submitted(launcher, done.stdout.strip(), folder)
+    return SubmittedJob(launcher, done.stdout.strip(), folder)
 
 
 def _command(

@@ -9,9 +9,9 @@ from typing import Any
 
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.machines.machine import FigureSource
-from hpo.study.faults import dotted, shown
-from hpo.study.yaml_text import Document, Location
-from search_spaces.names import nearest
+from hpo.study.faults import dotted_location, shown_value
+from hpo.study.yaml_text import Location, YamlDocument
+from search_spaces.names import did_you_mean
 
 ASSUMED = "assumed"
 RANGE_KEYS = ("low", "median", "high")
@@ -23,7 +23,7 @@ OWN_FILE = FigureSource("given in the machine file without a source")
 class MachineFileReader:
     """Reads values from a document; a value that breaks a rule is noted in ``faults`` and replaced by 1 or ""."""
 
-    def __init__(self, document: Document, place: str) -> None:
+    def __init__(self, document: YamlDocument, place: str) -> None:
         self.document = document
         self.place = place
         self.faults: list[tuple[int | None, str]] = []
@@ -40,26 +40,28 @@ class MachineFileReader:
         self, location: Location, keys: Sequence[str], optional: Collection[str] = ()
     ) -> bool:
         """Whether the location holds a mapping; missing and unknown keys are noted as faults."""
-        value, name = self.at(location), dotted(location) or "a machine file"
+        value, name = self.at(location), dotted_location(location) or "a machine file"
         if not isinstance(value, dict):
             self.fault(
                 location,
-                f"{name} must be a mapping with the keys {', '.join(keys)}, but got {shown(value)}",
+                f"{name} must be a mapping with the keys {', '.join(keys)}, but got {shown_value(value)}",
             )
             return False
         for key in value:
             if key not in keys:
-                hint = nearest(str(key), keys) or f"; the keys are {', '.join(keys)}"
-                self.fault((*location, key), f"unknown key {dotted((*location, str(key)))}{hint}")
+                hint = did_you_mean(str(key), keys) or f"; the keys are {', '.join(keys)}"
+                self.fault(
+                    (*location, key), f"unknown key {dotted_location((*location, str(key)))}{hint}"
+                )
         misspelt = {
             near
             for key in value
             if key not in keys
             for near in keys
-            if repr(near) in nearest(str(key), keys)
+            if repr(near) in did_you_mean(str(key), keys)
         }
         missing = [
-            dotted((*location, key))
+            dotted_location((*location, key))
             for key in keys
             if key not in value and key not in optional and key not in misspelt
         ]
@@ -91,12 +93,14 @@ class MachineFileReader:
         if not self.has(location):
             return ""
         if not isinstance(value, str) or not value.strip():
-            self.fault(location, f"{dotted(location)} must be text, but got {shown(value)}")
+            self.fault(
+                location, f"{dotted_location(location)} must be text, but got {shown_value(value)}"
+            )
         elif among and value not in among:
             self.fault(
                 location,
-                f"{dotted(location)} must be one of {', '.join(among)}, but got {shown(value)}"
-                f"{nearest(value, among)}",
+                f"{dotted_location(location)} must be one of {', '.join(among)}, but got {shown_value(value)}"
+                f"{did_you_mean(value, among)}",
             )
         return str(value)
 
@@ -105,7 +109,8 @@ class MachineFileReader:
         value = self.at(location)
         if value not in (None, True, False):
             self.fault(
-                location, f"{dotted(location)} must be true or false, but got {shown(value)}"
+                location,
+                f"{dotted_location(location)} must be true or false, but got {shown_value(value)}",
             )
         return value is True
 
@@ -117,7 +122,7 @@ class MachineFileReader:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             self.fault(
                 location,
-                f"{dotted(location)} must be a whole number of at least 1, but got {shown(value)}",
+                f"{dotted_location(location)} must be a whole number of at least 1, but got {shown_value(value)}",
             )
             return 1
         return value
@@ -141,19 +146,22 @@ class MachineFileReader:
         if len(given) == len(RANGE_KEYS) and not low <= median <= high <= 1:
             self.fault(
                 location,
-                f"{dotted(location)} must hold low <= median <= high <= 1, but got low {low:g}, "
+                f"{dotted_location(location)} must hold low <= median <= high <= 1, but got low {low:g}, "
                 f"median {median:g} and high {high:g}",
             )
         return Interval(median, low, high)
 
     def _number(self, location: Location, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.fault(location, f"{dotted(location)} must be a number, but got {shown(value)}")
+            self.fault(
+                location,
+                f"{dotted_location(location)} must be a number, but got {shown_value(value)}",
+            )
             return 1.0
         if not math.isfinite(value) or value <= 0:
             self.fault(
                 location,
-                f"{dotted(location)} must be a finite number above 0, but got {value}; a figure that "
+                f"{dotted_location(location)} must be a finite number above 0, but got {value}; a figure that "
                 f"is not published may be estimated: {location[-1]}: "
                 "{value: ..., source: assumed, note: why}",
             )
@@ -170,7 +178,7 @@ class MachineFileReader:
                 return ABSENT
             self._note_source(location, value)
             return value.get("value", ABSENT)
-        self.sources[dotted(location)] = OWN_FILE
+        self.sources[dotted_location(location)] = OWN_FILE
         return value
 
     def _note_source(self, location: Location, value: dict[str, Any]) -> None:
@@ -181,19 +189,20 @@ class MachineFileReader:
             found = FigureSource(ASSUMED, note=note, assumed=True)
             if not note:
                 self.fault(
-                    location, f"{dotted(location)} is assumed and needs a reason; add note: ..."
+                    location,
+                    f"{dotted_location(location)} is assumed and needs a reason; add note: ...",
                 )
         elif key in self.known:
             found = replace(self.known[key], note=note)
         else:
             self.fault(
                 (*location, "source"),
-                f"{dotted(location)}.source must be {ASSUMED} or a key of sources "
-                f"({', '.join(self.known)}), but got {shown(key)}"
-                f"{nearest(str(key), [ASSUMED, *self.known])}",
+                f"{dotted_location(location)}.source must be {ASSUMED} or a key of sources "
+                f"({', '.join(self.known)}), but got {shown_value(key)}"
+                f"{did_you_mean(str(key), [ASSUMED, *self.known])}",
             )
             return
-        self.sources[dotted(location)] = found
+        self.sources[dotted_location(location)] = found
 
     def _read_sources(self) -> dict[str, FigureSource]:
         found: dict[str, FigureSource] = {}
@@ -203,7 +212,7 @@ class MachineFileReader:
         if not isinstance(given, dict):
             self.fault(
                 ("sources",),
-                f"sources must be a mapping of keys to title and url, but got {shown(given)}",
+                f"sources must be a mapping of keys to title and url, but got {shown_value(given)}",
             )
             return found
         for key in given:
@@ -213,8 +222,8 @@ class MachineFileReader:
                 if checked not in (None, True, False):
                     self.fault(
                         (*location, "checked"),
-                        f"{dotted(location)}.checked must be true or false, but got "
-                        f"{shown(checked)}",
+                        f"{dotted_location(location)}.checked must be true or false, but got "
+                        f"{shown_value(checked)}",
                     )
                 found[key] = FigureSource(
                     self.text((*location, "title")),

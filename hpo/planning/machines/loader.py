@@ -22,9 +22,9 @@ from hpo.planning.machines.machine import (
 )
 from hpo.planning.schedulers import SCHEDULERS
 from hpo.study import yaml_text
-from hpo.study.faults import dotted
+from hpo.study.faults import dotted_location
 from hpo.study.yaml_text import Location
-from search_spaces.names import nearest
+from search_spaces.names import did_you_mean
 
 KEYS = (
     "name",
@@ -74,7 +74,7 @@ def load_machine(name: str | Path) -> Machine:
     if not path.is_file():
         raise PlanError(
             f"machine must be {', '.join(machine_names())} or the path of a machine file, but there is no "
-            f"{str(name)!r}{nearest(str(name), machine_names())}"
+            f"{str(name)!r}{did_you_mean(str(name), machine_names())}"
         )
     try:
         return parse_machine(path.read_text(encoding="utf-8"), str(path))
@@ -177,7 +177,7 @@ def _accelerator(reader: MachineFileReader) -> Accelerator:
     ):
         reader.fault(
             shares,
-            f"{dotted(shares)} must have the precisions of {dotted(peaks)} ({', '.join(named)}), but "
+            f"{dotted_location(shares)} must have the precisions of {dotted_location(peaks)} ({', '.join(named)}), but "
             f"got {', '.join(reached) or 'none'}",
         )
     return Accelerator(
@@ -199,7 +199,7 @@ def _precisions(reader: MachineFileReader, location: Location) -> list[str]:
     if not value:
         reader.fault(
             location,
-            f"{dotted(location)} must have at least one of {', '.join(PRECISIONS)}, but got none",
+            f"{dotted_location(location)} must have at least one of {', '.join(PRECISIONS)}, but got none",
         )
     return found
 
@@ -228,7 +228,7 @@ def _taper(reader: MachineFileReader, location: Location) -> tuple[int | None, f
     if factor < 1:
         reader.fault(
             (*location, "oversubscription"),
-            f"{dotted((*location, 'oversubscription'))} must be at least 1, the bandwidth of a "
+            f"{dotted_location((*location, 'oversubscription'))} must be at least 1, the bandwidth of a "
             f"group's nodes over that of its uplinks, but got {factor:g}",
         )
     return group, factor

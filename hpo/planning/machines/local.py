@@ -48,7 +48,7 @@ class Gpu:
     memory_bytes: float
 
 
-def gpus() -> list[Gpu]:
+def local_gpus() -> list[Gpu]:
     """Return the GPUs that a local training may use, as listed by ``nvidia-smi``; as many as in CUDA_VISIBLE_DEVICES.
 
     Empty if HPO_DEVICE is cpu, or if ``nvidia-smi`` is missing or does not answer.
@@ -110,7 +110,7 @@ def document(
         "topology": "one node",
     }
     counted = {"source": "counted"}
-    here = gpus()
+    here = local_gpus()
     processor: dict[str, Any] = {
         "name": "cores beside the GPUs" if here else "the same cores",
         "cores_per_node": {"value": cores(), **counted},
@@ -193,9 +193,9 @@ def assumed() -> str:
 
 def measure_local() -> Path:
     """Measure this machine, save its figures, and return the file."""
-    from hpo.planning.machines.measure import measure
+    from hpo.planning.machines.measure import measure_machine
 
-    found = measure(cores(), Path.cwd(), gpu=bool(gpus()))
+    found = measure_machine(cores(), Path.cwd(), gpu=bool(local_gpus()))
     figures = {
         "flops": found.flops_per_core,
         "bandwidth": found.loopback_bytes_per_second,
@@ -225,7 +225,7 @@ def as_now(machine: Machine) -> Machine | None:
 
     None if it was measured with GPUs and has none now, or vice versa.
     """
-    here = gpus()
+    here = local_gpus()
     if machine.computes_on_cores == bool(here):
         return None
     processor = machine.processor and dataclasses.replace(machine.processor, cores_per_node=cores())

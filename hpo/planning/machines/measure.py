@@ -91,7 +91,7 @@ while left:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MachineMeasurements:
     """The measurements: flop/s in fp32 of one core while all compute, bytes per second and seconds per message over the
     loopback, bytes per second of reading a file that is not cached, the speed of a core that decodes images while all
     do, relative to one alone, and flop/s of a GPU by precision, empty if there is none.
@@ -105,14 +105,14 @@ class Measured:
     gpu_flops: dict[str, float] = field(default_factory=dict)
 
 
-def measure(cores: int, folder: Path, *, gpu: bool = False) -> Measured:
+def measure_machine(cores: int, folder: Path, *, gpu: bool = False) -> MachineMeasurements:
     """Measure this machine, with ``gpu`` its first GPU too; ``folder`` is on the disk to measure. Takes 15 seconds.
 
     Raises :class:`PlanError` if a process cannot be started or a file cannot be written.
     """
     try:
         seconds, bandwidth = loopback()
-        return Measured(
+        return MachineMeasurements(
             matrix_flops(cores),
             bandwidth,
             seconds,

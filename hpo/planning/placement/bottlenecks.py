@@ -6,13 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from hpo.planning.placement.candidates import Candidate, PlanningContext
-from hpo.planning.placement.optimise import PlanConstraints, choose
-from hpo.planning.placement.rates import ModelledRates, Rate
+from hpo.planning.placement.candidates import PlacementCandidate, PlanningContext
+from hpo.planning.placement.optimise import PlanConstraints, choose_placement
+from hpo.planning.placement.rates import ModelledRates, ThroughputRate
 
 
 @dataclass(frozen=True)
-class Change:
+class BottleneckChange:
     """The effect of a change: factors on the expected time and accelerator hours, 1 for no difference."""
 
     what: str
@@ -24,7 +24,7 @@ class Change:
         return dataclasses.asdict(self)
 
 
-def shares(context: PlanningContext, candidate: Candidate) -> dict[str, float]:
+def time_shares(context: PlanningContext, candidate: PlacementCandidate) -> dict[str, float]:
     """The shares of the time to target by cause, which sum to 1.
 
     ``statistics`` is the share of samples that a small batch would not need: 1 - E(smallest) / E(B). The rest is the
@@ -48,7 +48,7 @@ def shares(context: PlanningContext, candidate: Candidate) -> dict[str, float]:
     return {"statistics": 1 - needed, **parts}
 
 
-def limited_by(parts: dict[str, float], rate: Rate) -> str:
+def limited_by(parts: dict[str, float], rate: ThroughputRate) -> str:
     """Return the cause with the largest share; if the input limits the rate, it takes precedence over shares of a step.
 
     Decoding overlaps with computation, so its share is only the time by which it takes longer: a faster accelerator
@@ -59,14 +59,14 @@ def limited_by(parts: dict[str, float], rate: Rate) -> str:
     return "input" if rate.limited_by == "input" and of_step else largest
 
 
-def sensitivity(
-    context: PlanningContext, constraints: PlanConstraints, candidate: Candidate
-) -> list[Change]:
+def plan_sensitivity(
+    context: PlanningContext, constraints: PlanConstraints, candidate: PlacementCandidate
+) -> list[BottleneckChange]:
     """Half and twice the nodes, each at its own best, and links between nodes of half and twice the bandwidth."""
     nodes, found = candidate.placement.nodes, []
     for what, count in (("half the nodes", nodes // 2), ("twice the nodes", nodes * 2)):
         other = (
-            choose(context, dataclasses.replace(constraints.free(), nodes=count))
+            choose_placement(context, dataclasses.replace(constraints.free(), nodes=count))
             if 1 <= count <= context.machine.nodes
             else None
         )
@@ -88,15 +88,17 @@ def sensitivity(
     return found
 
 
-def _change(what: str, candidate: Candidate, other: Candidate) -> Change:
-    return Change(
+def _change(
+    what: str, candidate: PlacementCandidate, other: PlacementCandidate
+) -> BottleneckChange:
+    return BottleneckChange(
         what,
         other.expected_seconds / candidate.expected_seconds,
         other.expected_hours / candidate.expected_hours,
     )
 
 
-def _saved_by_memory(context: PlanningContext, candidate: Candidate) -> float:
+def _saved_by_memory(context: PlanningContext, candidate: PlacementCandidate) -> float:
     """The share of a step that one pass over the whole local batch would save, at most the share of compute."""
     placement = candidate.placement
     if placement.accumulation_steps == 1 or not candidate.rate.shares:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.planning.machines import Machine
-from hpo.planning.placement.epochs import Epochs, EpochsLaw, quantiles
-from hpo.planning.placement.placements import Memory, Placement
-from hpo.planning.placement.rates import Rate, Rates
-from hpo.planning.timing.failures import Failures
+from hpo.planning.placement.epochs import EpochsForecast, EpochsLaw, epoch_quantiles
+from hpo.planning.placement.placements import AcceleratorMemory, Placement
+from hpo.planning.placement.rates import Rates, ThroughputRate
+from hpo.planning.timing.failures import NodeFailures
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -36,9 +36,9 @@ class PlanningContext:
     rates: Rates
     train_samples: int
     unit: int
-    memory: Memory | None = None
+    memory: AcceleratorMemory | None = None
     overhead_seconds: float = 0.0
-    failures: Failures | None = None
+    failures: NodeFailures | None = None
     evaluations_per_epoch: float = 0.0
 
     @property
@@ -57,10 +57,10 @@ class PlanningContext:
             return placement.workers
         return placement.nodes * self.machine.accelerators_per_node
 
-    def candidate(self, placement: Placement, *, exact: bool = False) -> Candidate:
+    def candidate(self, placement: Placement, *, exact: bool = False) -> PlacementCandidate:
         """Return a placement with its cost; ``exact`` computes the epochs at exactly this batch size."""
         epochs, rate = self.law.at if exact else self.law.near, self.rates(placement)
-        return Candidate(
+        return PlacementCandidate(
             placement,
             rate,
             epochs(placement.global_batch_size),
@@ -72,7 +72,7 @@ class PlanningContext:
             self._evaluating(placement, rate),
         )
 
-    def _evaluating(self, placement: Placement, rate: Rate) -> float:
+    def _evaluating(self, placement: Placement, rate: ThroughputRate) -> float:
         """The factor by which evaluations lengthen an epoch; there is at most one after each update."""
         number = min(self.evaluations_per_epoch, self.train_samples / placement.global_batch_size)
         epoch = self.train_samples / rate.samples_per_second.median
@@ -80,7 +80,7 @@ class PlanningContext:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PlacementCandidate:
     """A placement with its rate and the epochs at its batch size; the two are independent of each other.
 
     seconds = epochs * train_samples / samples_per_second * evaluating * slowdown, of one training that reaches the
@@ -88,8 +88,8 @@ class Candidate:
     """
 
     placement: Placement
-    rate: Rate
-    epochs: Epochs
+    rate: ThroughputRate
+    epochs: EpochsForecast
     train_samples: int
     accelerators: int
     power_watts: float | None
@@ -100,13 +100,13 @@ class Candidate:
     @cached_property
     def seconds_values(self) -> Array:
         """Equally likely seconds to target, (values of the epochs, RATE_VALUES)."""
-        rates = quantiles(self.rate.samples_per_second, RATE_VALUES)
+        rates = epoch_quantiles(self.rate.samples_per_second, RATE_VALUES)
         return np.outer(self.epochs.values * self.train_samples * self._longer, 1 / rates)
 
     @cached_property
     def expected_seconds(self) -> float:
-        """Mean seconds of a run that is given up at the end of its budget, see :attr:`Epochs.expected`."""
-        per_sample = np.mean(1 / quantiles(self.rate.samples_per_second, RATE_VALUES))
+        """Mean seconds of a run that is given up at the end of its budget, see :attr:`EpochsForecast.expected`."""
+        per_sample = np.mean(1 / epoch_quantiles(self.rate.samples_per_second, RATE_VALUES))
         return float(self.epochs.expected * self.train_samples * per_sample * self._longer)
 
     @property
@@ -131,7 +131,7 @@ class Candidate:
     @property
     def accelerator_hours(self) -> Interval:
         """Median and 90 % interval."""
-        return scaled(self.seconds, self.accelerators / HOUR)
+        return scale_interval(self.seconds, self.accelerators / HOUR)
 
     @property
     def energy_kwh(self) -> Interval | None:
@@ -139,7 +139,7 @@ class Candidate:
         return (
             None
             if self.power_watts is None
-            else scaled(self.accelerator_hours, self.power_watts / 1000)
+            else scale_interval(self.accelerator_hours, self.power_watts / 1000)
         )
 
     def chance_within(self, seconds: float) -> float:
@@ -164,6 +164,6 @@ class Candidate:
         }
 
 
-def scaled(interval: Interval, factor: float) -> Interval:
+def scale_interval(interval: Interval, factor: float) -> Interval:
     """Return the interval multiplied by ``factor``."""
     return Interval(interval.median * factor, interval.low * factor, interval.high * factor)

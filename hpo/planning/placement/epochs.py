@@ -15,9 +15,14 @@ from numpy.typing import NDArray
 from hpo.errors import PlanError
 from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.extrapolation.inference.kept import KeptConstraints
-from hpo.extrapolation.inference.posterior import Posterior, thinned
+from hpo.extrapolation.inference.posterior import Posterior, thin_posterior
 from hpo.extrapolation.prospects import log_epochs_samples
-from hpo.extrapolation.recommend import Choices, outlooks, recommend, with_rate
+from hpo.extrapolation.recommend import (
+    RecommendedSettings,
+    constraint_outlooks,
+    recommend,
+    with_rate,
+)
 from hpo.extrapolation.trust import VERY_FAR
 from hpo.planning.plan import BUDGET_FACTOR
 
@@ -32,7 +37,7 @@ END_OF_INTERVAL = (
 
 
 @dataclass(frozen=True)
-class Epochs:
+class EpochsForecast:
     """Epochs to target of one training at one batch size.
 
     ``values`` are equally likely, sorted, of shape (VALUES,), for a training that does not diverge; ``divergence`` is
@@ -66,10 +71,10 @@ class EpochsLaw(Protocol):
     def swept(self) -> int:
         """The largest global batch size that was trained."""
 
-    def at(self, global_batch_size: int) -> Epochs:
+    def at(self, global_batch_size: int) -> EpochsForecast:
         """Epochs to target of one training with the recommended settings."""
 
-    def near(self, global_batch_size: int) -> Epochs:
+    def near(self, global_batch_size: int) -> EpochsForecast:
         """An approximation of :meth:`at`, fast enough to compare many batch sizes."""
 
     def spread_after(self, seen: int, global_batch_size: int) -> float:
@@ -89,11 +94,11 @@ class PosteriorLaw:
         particles: int = FEW_PARTICLES,
         kept: KeptConstraints | None = None,
     ) -> None:
-        self._posterior, self._scale, self._kept = thinned(posterior, particles), scale, kept
+        self._posterior, self._scale, self._kept = thin_posterior(posterior, particles), scale, kept
         self._others: tuple[PosteriorLaw, float] | None = None
-        self._chosen: dict[int, Choices] = {}
-        self._known: dict[int, Epochs] = {}
-        self._between: dict[int, Epochs] = {}
+        self._chosen: dict[int, RecommendedSettings] = {}
+        self._known: dict[int, EpochsForecast] = {}
+        self._between: dict[int, EpochsForecast] = {}
 
     @cached_property
     def supported(self) -> tuple[int, int]:
@@ -109,7 +114,7 @@ class PosteriorLaw:
         likely = [
             batch
             for batch in tried
-            if all(each.likely for each in outlooks(self._kept, self._choices(batch)))
+            if all(each.likely for each in constraint_outlooks(self._kept, self._choices(batch)))
         ]
         return (likely[0], likely[-1]) if likely else (low, high)
 
@@ -118,19 +123,19 @@ class PosteriorLaw:
         """The largest rung."""
         return int(self._posterior.evidence.batches[-1])
 
-    def at(self, global_batch_size: int) -> Epochs:
+    def at(self, global_batch_size: int) -> EpochsForecast:
         """Quantiles of the posterior predictive distribution of one training."""
         if global_batch_size not in self._known:
             choices = self._choices(global_batch_size)
             samples = log_epochs_samples(self._posterior, choices, 1, self._scale)
             levels = (np.arange(VALUES) + 0.5) / VALUES
             values = np.exp(np.minimum(np.quantile(samples, levels), 200.0))
-            self._known[global_batch_size] = Epochs(
+            self._known[global_batch_size] = EpochsForecast(
                 values, float(choices.risk(self._posterior).mean())
             )
         return self._known[global_batch_size]
 
-    def near(self, global_batch_size: int) -> Epochs:
+    def near(self, global_batch_size: int) -> EpochsForecast:
         """Interpolate between powers of two: log epochs in the logarithm of the batch size."""
         if global_batch_size not in self._between:
             below = 2 ** (global_batch_size.bit_length() - 1)
@@ -139,7 +144,7 @@ class PosteriorLaw:
                 self.at(2 * below),
                 math.log2(global_batch_size / below),
             )
-            self._between[global_batch_size] = Epochs(
+            self._between[global_batch_size] = EpochsForecast(
                 low.values ** (1 - share) * high.values**share,
                 (1 - share) * low.divergence + share * high.divergence,
             )
@@ -157,7 +162,7 @@ class PosteriorLaw:
         mean, sd = self._posterior.log_epochs(math.log(global_batch_size), 1)
         return mean + self._choices(global_batch_size).cost(self._posterior), float(np.mean(sd**2))
 
-    def _choices(self, global_batch_size: int) -> Choices:
+    def _choices(self, global_batch_size: int) -> RecommendedSettings:
         if global_batch_size not in self._chosen:
             if self._others is None:
                 found = recommend(self._posterior, math.log(global_batch_size), self._kept)
@@ -187,9 +192,9 @@ class IntervalLaw:
 
     def __init__(self, global_batch_size: int, interval: Interval, divergence: float = 0.0) -> None:
         self.supported, self.swept = (global_batch_size, global_batch_size), global_batch_size
-        self._epochs = Epochs(quantiles(interval, VALUES), divergence)
+        self._epochs = EpochsForecast(epoch_quantiles(interval, VALUES), divergence)
 
-    def at(self, global_batch_size: int) -> Epochs:
+    def at(self, global_batch_size: int) -> EpochsForecast:
         """The epochs at the one batch size; raise :class:`PlanError` for another."""
         if global_batch_size != self.supported[0]:
             raise PlanError(
@@ -199,7 +204,7 @@ class IntervalLaw:
             )
         return self._epochs
 
-    def near(self, global_batch_size: int) -> Epochs:
+    def near(self, global_batch_size: int) -> EpochsForecast:
         """The same as :meth:`at`."""
         return self.at(global_batch_size)
 
@@ -223,9 +228,9 @@ class EvenLaw:
         swept: int = 1,
     ) -> None:
         self.supported, self.swept = supported, swept
-        self._epochs = Epochs(np.full(VALUES, epochs), divergence)
+        self._epochs = EpochsForecast(np.full(VALUES, epochs), divergence)
 
-    def at(self, global_batch_size: int) -> Epochs:  # noqa: ARG002
+    def at(self, global_batch_size: int) -> EpochsForecast:  # noqa: ARG002
         """The epochs, without uncertainty."""
         return self._epochs
 
@@ -236,7 +241,7 @@ class EvenLaw:
         return 0.0
 
 
-def quantiles(interval: Interval, count: int) -> Array:
+def epoch_quantiles(interval: Interval, count: int) -> Array:
     """Return ``count`` equally likely values with this median and 90 % interval, log-normal on each side; sorted."""
     normal = _normal(count) / END_OF_INTERVAL
     up, down = math.log(interval.high / interval.median), math.log(interval.median / interval.low)

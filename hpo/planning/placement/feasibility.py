@@ -8,15 +8,15 @@ from typing import Any
 
 from hpo.errors import PlanError
 from hpo.planning.machines import Machine
-from hpo.planning.placement.candidates import HOUR, Candidate, PlanningContext
+from hpo.planning.placement.candidates import HOUR, PlacementCandidate, PlanningContext
 from hpo.planning.placement.epochs import EvenLaw
 from hpo.planning.placement.optimise import (
     PlanConstraints,
     PlanSelection,
     best_of,
-    candidates,
-    choose,
+    choose_placement,
     in_hours,
+    placement_candidates,
     placement_space,
 )
 from hpo.planning.placement.placements import GIB, placements
@@ -122,7 +122,7 @@ def check_time(
             )
 
 
-def _overhead(candidate: Candidate) -> str:
+def _overhead(candidate: PlacementCandidate) -> str:
     seconds = candidate.overhead_seconds
     return f" and {in_hours(seconds)} for starting and staging" if seconds else ""
 
@@ -259,11 +259,11 @@ def _error(
 
 def _first_possible(
     context: PlanningContext, alternatives: Iterable[PlanConstraints]
-) -> Candidate | None:
+) -> PlacementCandidate | None:
     for constraints in alternatives:
         try:
             selection = (
-                choose(context, constraints)
+                choose_placement(context, constraints)
                 if placement_space(context, constraints).possible
                 else None
             )
@@ -277,7 +277,7 @@ def _first_possible(
 def _time_error(
     context: PlanningContext,
     constraints: PlanConstraints,
-    best: Candidate,
+    best: PlacementCandidate,
     chance: float,
     name: str,
     message: str,
@@ -288,7 +288,11 @@ def _time_error(
         constraints.free(),
         dataclasses.replace(constraints.free(), global_batch_size=None),
     ):
-        others = [each for each in candidates(context, free) if each.chance_within(limit) >= chance]
+        others = [
+            each
+            for each in placement_candidates(context, free)
+            if each.chance_within(limit) >= chance
+        ]
         if others:
             cheapest = dataclasses.replace(
                 free, minimise=constraints.minimise or "accelerator_hours", chance=chance
@@ -308,7 +312,7 @@ def _time_error(
     )
 
 
-def time_for(candidate: Candidate, chance: float) -> float | None:
+def time_for(candidate: PlacementCandidate, chance: float) -> float | None:
     """Seconds within which a candidate reaches the target with this probability; None if it never does."""
     import numpy as np
 
@@ -327,12 +331,14 @@ def round_up(hours: float) -> float:
     return float(Context(prec=3, rounding=ROUND_UP).create_decimal_from_float(hours))
 
 
-def _with_nearest(message: str, candidate: Candidate, more: Mapping[str, Any]) -> PlanError:
+def _with_nearest(
+    message: str, candidate: PlacementCandidate, more: Mapping[str, Any]
+) -> PlanError:
     found = {**_asked_for(candidate), **more}
     return PlanError(f"{message}; the nearest possible plan: {_options(found)}", found)
 
 
-def _asked_for(candidate: Candidate) -> dict[str, Any]:
+def _asked_for(candidate: PlacementCandidate) -> dict[str, Any]:
     place = candidate.placement
     return {
         "nodes": place.nodes,

@@ -7,8 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpo.planning.placement.candidates import HOUR, Candidate, PlanningContext
-from hpo.planning.placement.placements import Placement, PlacementSpace, neighbours, placements
+from hpo.planning.placement.candidates import HOUR, PlacementCandidate, PlanningContext
+from hpo.planning.placement.placements import (
+    Placement,
+    PlacementSpace,
+    neighbouring_placements,
+    placements,
+)
 from hpo.planning.request import Objective
 
 CLIMBS = 40  # steps of the search around the best of a grid
@@ -60,8 +65,8 @@ class PlanSelection:
     :func:`hpo.planning.placement.planner.explained`. Both are empty if only placements were compared.
     """
 
-    best: Candidate
-    candidates: tuple[Candidate, ...]
+    best: PlacementCandidate
+    candidates: tuple[PlacementCandidate, ...]
     limited_by: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
 
@@ -91,7 +96,9 @@ def placement_space(context: PlanningContext, constraints: PlanConstraints) -> P
     )
 
 
-def candidates(context: PlanningContext, constraints: PlanConstraints) -> list[Candidate]:
+def placement_candidates(
+    context: PlanningContext, constraints: PlanConstraints
+) -> list[PlacementCandidate]:
     """Return every placement that is compared, with its cost; empty if there is none."""
     return [
         context.candidate(placement)
@@ -99,7 +106,9 @@ def candidates(context: PlanningContext, constraints: PlanConstraints) -> list[C
     ]
 
 
-def choose(context: PlanningContext, constraints: PlanConstraints) -> PlanSelection | None:
+def choose_placement(
+    context: PlanningContext, constraints: PlanConstraints
+) -> PlanSelection | None:
     """Return the best placement or None; with a free batch the best of a grid, then of its neighbours.
 
     If no placement is likely enough to end in time, the likeliest is the best.
@@ -110,7 +119,9 @@ def choose(context: PlanningContext, constraints: PlanConstraints) -> PlanSelect
         return None
     best = best_of(list(found.values()), constraints)
     for _ in range(CLIMBS if space.batches[0] < space.batches[1] else 0):
-        near = [each for each in neighbours(best.placement, space) if each not in found]
+        near = [
+            each for each in neighbouring_placements(best.placement, space) if each not in found
+        ]
         found |= {placement: context.candidate(placement) for placement in near}
         better = best_of([best, *(found[placement] for placement in near)], constraints)
         if better is best:
@@ -119,7 +130,9 @@ def choose(context: PlanningContext, constraints: PlanConstraints) -> PlanSelect
     return PlanSelection(best, tuple(found.values()))
 
 
-def best_of(found: Sequence[Candidate], constraints: PlanConstraints) -> Candidate:
+def best_of(
+    found: Sequence[PlacementCandidate], constraints: PlanConstraints
+) -> PlacementCandidate:
     """Return the candidate with the least objective among those likely enough to end in time.
 
     If there is none, return the likeliest; among equals (such as no chance for all), the fastest.
@@ -138,7 +151,9 @@ def best_of(found: Sequence[Candidate], constraints: PlanConstraints) -> Candida
     )[0]
 
 
-def ranking(candidate: Candidate, constraints: PlanConstraints) -> tuple[float, float, Placement]:
+def ranking(
+    candidate: PlacementCandidate, constraints: PlanConstraints
+) -> tuple[float, float, Placement]:
     """The sort key: the objective, then fewer accelerator hours, then fewer nodes."""
     values: Mapping[str, Any] = {
         "time": candidate.expected_seconds,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpo.planning.placement.candidates import Candidate
+from hpo.planning.placement.candidates import PlacementCandidate
 
 SHOWN = 8
 NEARLY_FASTEST = 1.1
 
 
-def front(candidates: Sequence[Candidate]) -> list[Candidate]:
+def pareto_front(candidates: Sequence[PlacementCandidate]) -> list[PlacementCandidate]:
     """Return the candidates that none dominates in expected time and accelerator hours, fastest first."""
-    found: list[Candidate] = []
+    found: list[PlacementCandidate] = []
     for each in sorted(
         candidates, key=lambda each: (each.expected_seconds, each.expected_hours, each.placement)
     ):
@@ -21,15 +21,17 @@ def front(candidates: Sequence[Candidate]) -> list[Candidate]:
     return found
 
 
-def knee(fastest_first: Sequence[Candidate]) -> Candidate:
+def pareto_knee(fastest_first: Sequence[PlacementCandidate]) -> PlacementCandidate:
     """Return the member with the fewest accelerator hours among those within NEARLY_FASTEST times the least time."""
     limit = NEARLY_FASTEST * fastest_first[0].expected_seconds
     return [each for each in fastest_first if each.expected_seconds <= limit][-1]
 
 
-def excerpt(
-    fastest_first: Sequence[Candidate], always: Sequence[Candidate] = (), most: int = SHOWN
-) -> list[Candidate]:
+def front_excerpt(
+    fastest_first: Sequence[PlacementCandidate],
+    always: Sequence[PlacementCandidate] = (),
+    most: int = SHOWN,
+) -> list[PlacementCandidate]:
     """Return at most ``most`` members, evenly spaced in log time, including the ends and ``always``."""
     first, last = fastest_first[0].expected_seconds, fastest_first[-1].expected_seconds
     kept = {id(each) for each in (fastest_first[0], fastest_first[-1], *always)}

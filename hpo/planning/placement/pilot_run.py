@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.planning.placement.candidates import HOUR, RATE_VALUES, Candidate, PlanningContext
-from hpo.planning.placement.epochs import END_OF_INTERVAL, quantiles
+from hpo.planning.placement.candidates import HOUR, RATE_VALUES, PlacementCandidate, PlanningContext
+from hpo.planning.placement.epochs import END_OF_INTERVAL, epoch_quantiles
 from hpo.planning.placement.placements import Placement, PlacementSpace
 
 MOST_RUNS = 3
@@ -59,7 +59,7 @@ class PilotRun:
         }
 
 
-def pilot_runs(context: PlanningContext, candidate: Candidate) -> list[PilotRun]:
+def pilot_runs(context: PlanningContext, candidate: PlacementCandidate) -> list[PilotRun]:
     """Return at most MOST_RUNS runs, the riskiest assumption first; at least one, unless nothing is uncertain.
 
     The variance of log time is that of the log epochs plus that of the log throughput, which are independent; the
@@ -69,7 +69,7 @@ def pilot_runs(context: PlanningContext, candidate: Candidate) -> list[PilotRun]
     return [run for run in found if run.share >= LEAST_SHARE][:MOST_RUNS]
 
 
-def _runs(context: PlanningContext, candidate: Candidate) -> Iterator[PilotRun]:
+def _runs(context: PlanningContext, candidate: PlacementCandidate) -> Iterator[PilotRun]:
     epochs, rate = (
         float(np.var(np.log(candidate.epochs.values))),
         _variance(candidate.rate.samples_per_second),
@@ -111,7 +111,7 @@ def _of_rate(
 
 
 def _of_epochs(
-    context: PlanningContext, candidate: Candidate, epochs: float, rate: float
+    context: PlanningContext, candidate: PlacementCandidate, epochs: float, rate: float
 ) -> PilotRun:
     """One training to the target, at the batch size most informative about the plan's, per sample trained."""
     batch = candidate.placement.global_batch_size
@@ -139,7 +139,7 @@ def _of_epochs(
     )
 
 
-def _smaller_batches(context: PlanningContext, candidate: Candidate) -> list[int]:
+def _smaller_batches(context: PlanningContext, candidate: PlacementCandidate) -> list[int]:
     """The plan's batch, repeatedly halved, down to the largest that was swept; itself if none lies between."""
     batch, unit, found = candidate.placement.global_batch_size, context.unit, []
     half = batch // 2
@@ -175,7 +175,7 @@ def _fewer(nodes: int) -> int:
 
 
 def _variance(rate: Interval) -> float:
-    return float(np.var(np.log(quantiles(rate, RATE_VALUES))))
+    return float(np.var(np.log(epoch_quantiles(rate, RATE_VALUES))))
 
 
 def _spread(variance: float) -> float:

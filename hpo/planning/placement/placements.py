@@ -47,7 +47,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Memory:
+class AcceleratorMemory:
     """Memory of one accelerator: bytes of weights, gradients and optimizer state, and of activations per sample."""
 
     capacity: float
@@ -65,7 +65,9 @@ class Memory:
         return max(0, math.floor(left / self.per_sample)) if self.per_sample else 10**9
 
 
-def memory_needs(cost: WorkloadCost, settings: TrainingSettings, capacity: float) -> Memory:
+def memory_needs(
+    cost: WorkloadCost, settings: TrainingSettings, capacity: float
+) -> AcceleratorMemory:
     """The memory of a training with these settings on accelerators of ``capacity`` bytes.
 
     Activations take half the memory in fp16 and bf16; with reduced weights so do weights and gradients, in addition to
@@ -74,7 +76,7 @@ def memory_needs(cost: WorkloadCost, settings: TrainingSettings, capacity: float
     half = settings.precision in ("fp16", "bf16")
     weights, gradients = (2 + 4, 2) if half and settings.reduced_weights else (4, 4)
     kept = gradients * (1 + settings.gradient_lag) + OPTIMIZERS[settings.optimizer].state_bytes
-    return Memory(
+    return AcceleratorMemory(
         capacity,
         float(cost.parameters * (weights + kept)),
         cost.activation_bytes_per_sample * (0.5 if half else 1.0),
@@ -131,7 +133,7 @@ def placements(space: PlacementSpace) -> list[Placement]:
     return full or list(_of_many_batches(space, range(space.ranks_per_node[0], most)))
 
 
-def neighbours(placement: Placement, space: PlacementSpace) -> Iterator[Placement]:
+def neighbouring_placements(placement: Placement, space: PlacementSpace) -> Iterator[Placement]:
     """Placements with a few nodes or normalization batches more or less than this one, if the batch is free."""
     groups = placement.local_batch_size // space.unit
     for nodes, share in itertools.product(_around(placement.nodes), _around(groups)):

@@ -9,10 +9,15 @@ from typing import Any
 from hpo.errors import PlanError
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.placement import bottlenecks, feasibility, pareto, pilot_run
-from hpo.planning.placement.candidates import HOUR, Candidate, PlanningContext
-from hpo.planning.placement.optimise import PlanConstraints, PlanSelection, candidates, choose
-from hpo.planning.placement.placements import Memory, Placement
-from hpo.planning.placement.rates import Rate
+from hpo.planning.placement.candidates import HOUR, PlacementCandidate, PlanningContext
+from hpo.planning.placement.optimise import (
+    PlanConstraints,
+    PlanSelection,
+    choose_placement,
+    placement_candidates,
+)
+from hpo.planning.placement.placements import AcceleratorMemory, Placement
+from hpo.planning.placement.rates import ThroughputRate
 
 
 def plan_placement(
@@ -24,7 +29,7 @@ def plan_placement(
     """
     feasibility.check_power(context, constraints)
     feasibility.check_constraints(context, constraints)
-    selection = choose(context, constraints)
+    selection = choose_placement(context, constraints)
     if selection is None:
         raise PlanError("no placement was found within the requested limits")
     best = context.candidate(selection.best.placement, exact=True)
@@ -32,7 +37,7 @@ def plan_placement(
         best, tuple(best if each is selection.best else each for each in selection.candidates)
     )
     feasibility.check_time(context, constraints, selection)
-    parts = bottlenecks.shares(context, best)
+    parts = bottlenecks.time_shares(context, best)
     return dataclasses.replace(
         selection,
         limited_by=bottlenecks.limited_by(parts, best.rate),
@@ -66,7 +71,7 @@ def explained(
         "rate": best.rate.to_dict(),
         "front": _front_rows(context, constraints, selection),
         "sensitivity": [
-            each.to_dict() for each in bottlenecks.sensitivity(context, constraints, best)
+            each.to_dict() for each in bottlenecks.plan_sensitivity(context, constraints, best)
         ],
         "pilot_runs": [each.to_dict() for each in pilot_run.pilot_runs(context, best)],
         "supported_batches": list(context.law.supported),
@@ -91,7 +96,7 @@ def plan_untimed(context: PlanningContext, constraints: PlanConstraints) -> Plac
         )
     evenly = dataclasses.replace(context, rates=_even)
     feasibility.check_constraints(evenly, constraints)
-    selection = choose(evenly, constraints)
+    selection = choose_placement(evenly, constraints)
     if selection is None:
         raise PlanError("no placement was found within the requested limits")
     return selection.best.placement
@@ -101,11 +106,11 @@ def _front_rows(
     context: PlanningContext, constraints: PlanConstraints, selection: PlanSelection
 ) -> list[dict[str, Any]]:
     free = constraints.free()
-    others = selection.candidates if free == constraints else candidates(context, free)
+    others = selection.candidates if free == constraints else placement_candidates(context, free)
     others = [each for each in others if each.placement != selection.best.placement]
-    found = pareto.front([selection.best, *others])
-    knee = pareto.knee(found)
-    shown = pareto.excerpt(found, [each for each in (knee, selection.best) if each in found])
+    found = pareto.pareto_front([selection.best, *others])
+    knee = pareto.pareto_knee(found)
+    shown = pareto.front_excerpt(found, [each for each in (knee, selection.best) if each in found])
     return [
         {
             **each.to_dict(),
@@ -119,7 +124,7 @@ def _front_rows(
     ]
 
 
-def _failures(context: PlanningContext, best: Candidate) -> dict[str, float] | None:
+def _failures(context: PlanningContext, best: PlacementCandidate) -> dict[str, float] | None:
     if context.failures is None:
         return None
     nodes = best.placement.nodes
@@ -131,7 +136,7 @@ def _failures(context: PlanningContext, best: Candidate) -> dict[str, float] | N
     }
 
 
-def _memory(memory: Memory | None, placement: Placement) -> dict[str, float] | None:
+def _memory(memory: AcceleratorMemory | None, placement: Placement) -> dict[str, float] | None:
     return (
         None
         if memory is None
@@ -143,5 +148,5 @@ def _memory(memory: Memory | None, placement: Placement) -> dict[str, float] | N
     )
 
 
-def _even(placement: Placement) -> Rate:
-    return Rate(Interval(placement.workers, placement.workers, placement.workers))
+def _even(placement: Placement) -> ThroughputRate:
+    return ThroughputRate(Interval(placement.workers, placement.workers, placement.workers))

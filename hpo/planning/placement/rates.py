@@ -23,7 +23,7 @@ other processes use the cores too; the best is 1."""
 
 
 @dataclass(frozen=True)
-class Rate:
+class ThroughputRate:
     """Samples per second of a whole placement, with its 90 % interval.
 
     ``limited_by`` is compute, network, input or control, "" if unknown; ``shares`` are the shares of each in the time
@@ -49,7 +49,7 @@ class Rate:
         }
 
 
-Rates: TypeAlias = Callable[[Placement], Rate]
+Rates: TypeAlias = Callable[[Placement], ThroughputRate]
 """Returns the rate of any placement on one machine."""
 
 
@@ -61,13 +61,13 @@ class ModelledRates:
     cost: WorkloadCost
     options: StepOptions
 
-    def __call__(self, placement: Placement) -> Rate:
+    def __call__(self, placement: Placement) -> ThroughputRate:
         """The rate of one placement."""
         step, batch = self.step(placement), placement.global_batch_size
         total = step.total
         rate = Interval(batch / total.median, batch / total.high, batch / total.low)
         source = f"the time model of {self.machine.name}"
-        return Rate(
+        return ThroughputRate(
             rate, step.limited_by, _shares(step), source, self.evaluation_seconds(placement)
         )
 
@@ -110,11 +110,13 @@ class MeasuredRates:
     source: str
     modelled: ModelledRates | None = None
 
-    def __call__(self, placement: Placement) -> Rate:
+    def __call__(self, placement: Placement) -> ThroughputRate:
         """The rate of one placement."""
         found = self.model.at(placement.workers, placement.global_batch_size)
         evaluation = self.modelled.evaluation_seconds(placement) if self.modelled else 0.0
-        return Rate(found.samples_per_second, found.limited_by, {}, self.source, evaluation)
+        return ThroughputRate(
+            found.samples_per_second, found.limited_by, {}, self.source, evaluation
+        )
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,11 @@ class SweepRates:
     host_seconds: float = 0.0
     cores: float = 1.0
 
-    def __call__(self, placement: Placement) -> Rate:
+    def __call__(self, placement: Placement) -> ThroughputRate:
         """workers * rate * efficiency, the efficiency between LEAST_EFFICIENCY and 1."""
         ideal = placement.workers * self.samples_per_second
         least = 1.0 if placement.workers == 1 else LEAST_EFFICIENCY
-        return Rate(
+        return ThroughputRate(
             Interval(ideal * (1 + least) / 2, ideal * least, ideal),
             "input" if self.input_share > 0.5 else "",
             {"input": self.input_share, "compute": 1 - self.input_share}

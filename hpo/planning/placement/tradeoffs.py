@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.planning.placement.candidates import Candidate, PlanningContext
+from hpo.planning.placement.candidates import PlacementCandidate, PlanningContext
 from hpo.planning.placement.epochs import EpochsLaw
-from hpo.planning.placement.optimise import PlanConstraints, candidates
+from hpo.planning.placement.optimise import PlanConstraints, placement_candidates
 from trainers.job import Question
 
 Array: TypeAlias = NDArray[np.float64]
@@ -51,7 +51,7 @@ class TradeOff:
     which it is the best of all, and marks the member nearest to the best in all at once.
     """
 
-    candidate: Candidate
+    candidate: PlacementCandidate
     settings: Mapping[str, float]
     need: Interval
     metric: str | None = None
@@ -107,7 +107,7 @@ def trade_offs(
     for law in laws:
         of_law = context if told is not None else dataclasses.replace(context, law=law)
         low, high = law.supported
-        for each in candidates(of_law, constraints):
+        for each in placement_candidates(of_law, constraints):
             batch = each.placement.global_batch_size
             if low <= batch <= high:
                 need = law.near(batch)

@@ -20,10 +20,10 @@ from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.planning.machines import Machine
 from hpo.planning.throughput import linear
 from hpo.planning.throughput.posterior import StepPosterior, fit_steps
-from hpo.planning.throughput.priors import PRIORS, Beliefs
-from hpo.planning.throughput.rows import MeasuredThroughput, merged
+from hpo.planning.throughput.priors import PRIORS, ThroughputPriors
+from hpo.planning.throughput.rows import MeasuredThroughput, merge_measurements
 from hpo.planning.throughput.step_model import Limit
-from hpo.planning.throughput.trust import Trust, judge
+from hpo.planning.throughput.trust import Trust, judge_throughput
 
 NOTABLE = 0.1  # if everything but computation takes less of the step, computation is the limit
 
@@ -70,7 +70,7 @@ class ThroughputModel:
     """
 
     posterior: StepPosterior
-    beliefs: Beliefs
+    beliefs: ThroughputPriors
     linear_weight: float
 
     def at(self, accelerators: int, global_batch_size: int) -> ThroughputForecast:
@@ -83,7 +83,9 @@ class ThroughputModel:
                 raise EvidenceError(f"{name} must be 1 or more, but got {value!r}")
         interval = self._interval(accelerators, global_batch_size)
         limit = self._limit(accelerators, global_batch_size)
-        trust, reason = judge(self.posterior, accelerators, global_batch_size, interval, limit)
+        trust, reason = judge_throughput(
+            self.posterior, accelerators, global_batch_size, interval, limit
+        )
         return ThroughputForecast(accelerators, global_batch_size, interval, limit, trust, reason)
 
     def _interval(self, accelerators: int, global_batch_size: int) -> Interval:
@@ -115,7 +117,7 @@ def fit_throughput(
     rows: Sequence[MeasuredThroughput],
     machine: Machine | None = None,
     *,
-    priors: Beliefs = PRIORS,
+    priors: ThroughputPriors = PRIORS,
     rng: np.random.Generator | None = None,
 ) -> ThroughputModel:
     """Fit the model to measured ``rows`` of one workload on one kind of accelerator.
@@ -124,7 +126,9 @@ def fit_throughput(
     Raises :class:`EvidenceError` without rows, or for a row with invalid figures.
     """
     node_size = None if machine is None else float(machine.accelerators_per_node)
-    steps = fit_steps(merged(rows), node_size, priors.step, rng or np.random.default_rng(0))
+    steps = fit_steps(
+        merge_measurements(rows), node_size, priors.step, rng or np.random.default_rng(0)
+    )
     share = priors.linear_share
     ratio = math.exp(min(linear.log_evidence(steps.rows, priors.walk) - steps.log_evidence, 50.0))
     return ThroughputModel(steps, priors, share * ratio / (1.0 - share + share * ratio))

@@ -19,14 +19,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.inference.sampler import standard_normal, temper
-from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.inference.sampler import sample_by_tempering, standard_normal
+from hpo.extrapolation.laws.priors import NormalPrior
 from hpo.planning.throughput.priors import LOG2_NODE_SIZE, LOG2_POD_SIZE, POD_SHARE, StepPriors
 from hpo.planning.throughput.rows import Measurement
 from hpo.planning.throughput.step_model import (
-    Points,
-    Reference,
+    ReferenceRow,
     StepTerms,
+    ThroughputPoints,
     log_throughput,
     step_terms,
 )
@@ -56,7 +56,7 @@ class StepPosterior:
     """
 
     rows: Sequence[Measurement]
-    reference: Reference
+    reference: ReferenceRow
     node_size: float | None
     values: dict[str, Array]
     level: Array
@@ -104,8 +104,8 @@ class StepPosterior:
             float(np.exp(np.mean(self.offset[self.odd == place]))),
         )
 
-    def _point(self, accelerators: float, global_batch_size: float) -> Points:
-        return Points(
+    def _point(self, accelerators: float, global_batch_size: float) -> ThroughputPoints:
+        return ThroughputPoints(
             np.array([accelerators]),
             np.array([global_batch_size]),
             np.array([np.nan if self.node_size is None else self.node_size]),
@@ -126,12 +126,12 @@ def fit_steps(
     ``node_size`` is accelerators per node for rows without nodes; None if unknown.
     """
     smallest = min(rows, key=lambda row: (row.accelerators, -row.global_batch_size))
-    reference = Reference(smallest.accelerators, smallest.local_batch_size)
+    reference = ReferenceRow(smallest.accelerators, smallest.local_batch_size)
     points = _points(rows, node_size)
     gain = _gain(rows)
     logs = np.log([row.samples_per_second for row in rows])
     names = [one.name for one in fields(StepPriors)] + ["log2_node_size"]
-    beliefs: list[Normal] = [getattr(priors, name) for name in names[:-1]] + [LOG2_NODE_SIZE]
+    beliefs: list[NormalPrior] = [getattr(priors, name) for name in names[:-1]] + [LOG2_NODE_SIZE]
     mean, sd = np.array([one.mean for one in beliefs]), np.array([one.sd for one in beliefs])
     if all(within_one_node(row, node_size) for row in rows):
         sd[names.index("log_inter")] *= ONE_NODE_SPREAD
@@ -165,7 +165,7 @@ def fit_steps(
             + np.logaddexp.reduce(log_odds, axis=1)
         )
 
-    sample = temper(standard_normal(len(names)), log_posterior, particles, rng)
+    sample = sample_by_tempering(standard_normal(len(names)), log_posterior, particles, rng)
     values = split(sample.particles)
     level, residuals = left(values)
     log_odds, offsets, variances = _odd_systems(residuals, precision, values["log_scatter"])
@@ -235,9 +235,9 @@ def within_one_node(row: Measurement, node_size: float | None) -> bool:
     return row.accelerators <= size if size else row.accelerators == 1
 
 
-def _points(rows: Sequence[Measurement], node_size: float | None) -> Points:
+def _points(rows: Sequence[Measurement], node_size: float | None) -> ThroughputPoints:
     sizes = [row.node_size or node_size or np.nan for row in rows]
-    return Points(
+    return ThroughputPoints(
         np.array([row.accelerators for row in rows], dtype=float),
         np.array([row.global_batch_size for row in rows], dtype=float),
         np.array(sizes),

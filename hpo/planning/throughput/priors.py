@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpo.extrapolation.laws.priors import Normal
+from hpo.extrapolation.laws.priors import NormalPrior
 
 
 @dataclass(frozen=True)
@@ -15,14 +15,14 @@ class StepPriors:
     is the scatter of a configuration around the formula.
     """
 
-    log_fixed: Normal
-    fixed_logit: Normal
-    log_intra: Normal
-    log_inter: Normal
-    log_latency: Normal
-    log_straggler: Normal
-    log_shared: Normal
-    log_scatter: Normal
+    log_fixed: NormalPrior
+    fixed_logit: NormalPrior
+    log_intra: NormalPrior
+    log_inter: NormalPrior
+    log_latency: NormalPrior
+    log_straggler: NormalPrior
+    log_shared: NormalPrior
+    log_scatter: NormalPrior
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class WalkPriors:
 
 
 @dataclass(frozen=True)
-class Beliefs:
+class ThroughputPriors:
     """The priors of the step model and of linear scaling, with the prior weight of the latter."""
 
     step: StepPriors
@@ -48,22 +48,22 @@ class Beliefs:
 
 
 # learnt by `python -m benchmarks.throughput.learn` from a table of published runs
-PRIORS = Beliefs(
+PRIORS = ThroughputPriors(
     StepPriors(
-        log_fixed=Normal(-3.37, 1.64),
-        fixed_logit=Normal(-0.86, 1.16),
-        log_intra=Normal(-3.73, 1.54),
-        log_inter=Normal(-3.60, 2.05),
-        log_latency=Normal(-5.56, 1.59),
-        log_straggler=Normal(-5.63, 1.67),
-        log_shared=Normal(-8.87, 2.01),
-        log_scatter=Normal(-4.09, 0.67),
+        log_fixed=NormalPrior(-3.37, 1.64),
+        fixed_logit=NormalPrior(-0.86, 1.16),
+        log_intra=NormalPrior(-3.73, 1.54),
+        log_inter=NormalPrior(-3.60, 2.05),
+        log_latency=NormalPrior(-5.56, 1.59),
+        log_straggler=NormalPrior(-5.63, 1.67),
+        log_shared=NormalPrior(-8.87, 2.01),
+        log_scatter=NormalPrior(-4.09, 0.67),
     ),
     WalkPriors(-1.83, -1.61, -3.69),
 )
 
 # log2 of the accelerators per node if unknown: 8, as in most machines of recent years, within a factor of about 1.7;
 # or, for a share of the machines, hundreds in one network (TPU pods, racks with one NVLink domain)
-LOG2_NODE_SIZE = Normal(3.0, 0.75)
-LOG2_POD_SIZE = Normal(8.0, 3.0)
+LOG2_NODE_SIZE = NormalPrior(3.0, 0.75)
+LOG2_POD_SIZE = NormalPrior(8.0, 3.0)
 POD_SHARE = 0.1

@@ -81,7 +81,7 @@ def check_count(name: str, value: int) -> None:
         raise EvidenceError(f"{name} must be a whole number of 1 or more, but got {value!r}")
 
 
-def merged(rows: Sequence[MeasuredThroughput]) -> list[Measurement]:
+def merge_measurements(rows: Sequence[MeasuredThroughput]) -> list[Measurement]:
     """Return one measurement per configuration, by accelerators and batch: the median, with the total runs."""
     if not rows:
         raise EvidenceError(

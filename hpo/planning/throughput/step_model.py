@@ -30,7 +30,7 @@ Limit = Literal["compute", "network", "input", "control"]
 
 
 @dataclass(frozen=True)
-class Points:
+class ThroughputPoints:
     """Configurations to predict; every array has shape (points,).
 
     ``node_size`` is accelerators per node, NaN if unknown; ``least_node_size`` is its lower bound.
@@ -43,7 +43,7 @@ class Points:
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceRow:
     """The smallest measured row: its accelerators N_0 and local batch b_0."""
 
     accelerators: float
@@ -75,7 +75,9 @@ class StepTerms:
         }
 
 
-def step_terms(values: Mapping[str, Array], points: Points, reference: Reference) -> StepTerms:
+def step_terms(
+    values: Mapping[str, Array], points: ThroughputPoints, reference: ReferenceRow
+) -> StepTerms:
     """The step's terms for parameters of shape (particles,) each."""
     column = {name: value[:, None] for name, value in values.items()}
     accelerators = points.accelerators
@@ -101,12 +103,12 @@ def step_terms(values: Mapping[str, Array], points: Points, reference: Reference
     )
 
 
-def log_throughput(terms: StepTerms, points: Points) -> Array:
+def log_throughput(terms: StepTerms, points: ThroughputPoints) -> Array:
     """Log samples per second up to a constant, shape (particles, points)."""
     return np.asarray(np.log(points.global_batch_size) - np.log(terms.total))
 
 
-def _node_size(column: Mapping[str, Array], points: Points) -> Array:
+def _node_size(column: Mapping[str, Array], points: ThroughputPoints) -> Array:
     if not np.isnan(points.node_size).any():
         return points.node_size
     unknown = np.maximum(2.0 ** column["log2_node_size"], points.least_node_size)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.evidence.cells import cells_of, check_required, number, read_lines
+from hpo.extrapolation.evidence.cells import cell_number, cells_of, check_required, read_lines
 from hpo.planning.throughput.rows import Measurement
 
 REQUIRED = ("accelerators", "global_batch_size", "samples_per_second")
@@ -43,11 +43,11 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
 
 def _measurement(path: Path, line: int, cells: Mapping[str, str]) -> Measurement:
     counts = {
-        name: int(number(path, line, name, cells, at_least=1, whole=True))
+        name: int(cell_number(path, line, name, cells, at_least=1, whole=True))
         for name in cells
         if name != "samples_per_second"
     }
-    speed = number(path, line, "samples_per_second", cells, above=0)
+    speed = cell_number(path, line, "samples_per_second", cells, above=0)
     accelerators, nodes, size = (
         counts["accelerators"],
         counts.get("nodes"),

@@ -16,7 +16,7 @@ SMALL_BATCH = 0.5  # times the smallest local batch that was measured
 ODD = 0.5  # a row is called odd above this probability
 
 
-def judge(
+def judge_throughput(
     posterior: StepPosterior,
     accelerators: int,
     global_batch_size: int,

@@ -66,7 +66,7 @@ CORE_SPEED = Interval(0.85, 0.5, 1.5)
 
 
 @dataclass(frozen=True)
-class Assumptions:
+class TimingAssumptions:
     """The uncertain figures; see the constants that are their defaults."""
 
     link_share: Interval = LINK_SHARE
@@ -80,7 +80,7 @@ class Assumptions:
     core_speed: Interval = CORE_SPEED
 
 
-FIGURES = 1 + len(dataclasses.fields(Assumptions))
+FIGURES = 1 + len(dataclasses.fields(TimingAssumptions))
 """Number of uncertain figures of a step: these, and the share of the peak from the machine file."""
 
 
@@ -94,7 +94,7 @@ def normal_draws() -> NDArray[np.float64]:
     )
 
 
-def spread(figure: Interval, normal: NDArray[np.float64]) -> NDArray[np.float64]:
+def assumption_values(figure: Interval, normal: NDArray[np.float64]) -> NDArray[np.float64]:
     """Values of an uncertain figure at standard normal numbers: its ends at -1.64 and 1.64."""
     below, above = (
         math.log(figure.median / figure.low) / TAIL,

@@ -81,7 +81,7 @@ class RankLayout:
 
 
 @dataclass(frozen=True)
-class Links:
+class CollectiveLinks:
     """Seconds per message and per byte, between two ranks of a node and between nodes (all links of a node together).
 
     ``oversubscription`` is the ratio of the bandwidth of a group's nodes to that of its uplinks; at least 1.
@@ -111,7 +111,7 @@ class AllReduceSchedule:
     at_once: bool = False
     volume_leaving: float = 0.0
 
-    def seconds(self, size: Number, links: Links) -> Number:
+    def seconds(self, size: Number, links: CollectiveLinks) -> Number:
         """Seconds for ``size`` bytes."""
         latency = (
             self.messages_in_node * links.message_in_node
@@ -128,7 +128,7 @@ class AllReduceSchedule:
         return latency + size * (in_node + between + (links.oversubscription - 1) * leaving)
 
 
-def ring(layout: RankLayout) -> AllReduceSchedule:
+def ring_all_reduce(layout: RankLayout) -> AllReduceSchedule:
     """One ring over all ranks, node after node; of its p hops N lead from one node to the next."""
     ranks = layout.ranks
     crossing = layout.nodes / ranks if layout.nodes > 1 else 0.0
@@ -149,7 +149,7 @@ def halving_doubling(layout: RankLayout) -> AllReduceSchedule:
     If N is not a power of two, binary blocks (Rabenseifner and Traeff 2004): two more steps, at most 2 n bytes.
     """
     if layout.nodes == 1:
-        return ring(layout)
+        return ring_all_reduce(layout)
     nodes, local = layout.nodes, layout.ranks_per_node
     whole = nodes & (nodes - 1) == 0
     return AllReduceSchedule(
@@ -176,10 +176,10 @@ def _halved_leaving(nodes: int, group: int) -> float:
     return float(np.bincount(ranks // group, weights=sent).max()) / group
 
 
-def tree(layout: RankLayout) -> AllReduceSchedule:
+def tree_all_reduce(layout: RankLayout) -> AllReduceSchedule:
     """Two binary trees over the nodes, each for half of the bytes, and a chain in each node, pipelined in pieces."""
     if layout.nodes == 1:
-        return ring(layout)
+        return ring_all_reduce(layout)
     local = layout.ranks_per_node
     return AllReduceSchedule(
         2.0 * (local - 1),
@@ -215,7 +215,7 @@ def _trees_leaving(nodes: int, group: int) -> float:
     return float(sent.max()) / group
 
 
-def torus(layout: RankLayout, nodes_per_row: int | None = None) -> AllReduceSchedule:
+def torus_all_reduce(layout: RankLayout, nodes_per_row: int | None = None) -> AllReduceSchedule:
     """Reduce-scatter along rows, all-reduce of 1/X along columns, all-gather along rows.
 
     A row has all ranks of ``nodes_per_row`` nodes; by default the number that makes the torus closest to a square.
@@ -238,7 +238,7 @@ def torus(layout: RankLayout, nodes_per_row: int | None = None) -> AllReduceSche
     )
 
 
-def hierarchical(layout: RankLayout, group_size: int = GROUP_SIZE) -> AllReduceSchedule:
+def hierarchical_all_reduce(layout: RankLayout, group_size: int = GROUP_SIZE) -> AllReduceSchedule:
     """A ring reduction in each group, a ring over one master of each group, a broadcast in each group.
 
     Reduction and broadcast are a ring's reduce-scatter and gather, scatter and all-gather: 2 (k-1) steps each.
@@ -263,7 +263,7 @@ def hierarchical(layout: RankLayout, group_size: int = GROUP_SIZE) -> AllReduceS
     )
 
 
-def hybrid(layout: RankLayout) -> AllReduceSchedule:
+def hybrid_all_reduce(layout: RankLayout) -> AllReduceSchedule:
     """NCCL reduces in the node, some ranks (four of Summit's six) all-reduce their parts by MPI, NCCL broadcasts.
 
     Together these ranks saturate all adapters of the node, so their number does not matter here.
@@ -274,7 +274,7 @@ def hybrid(layout: RankLayout) -> AllReduceSchedule:
 def parameter_server(layout: RankLayout, servers: int | None = None) -> AllReduceSchedule:
     """Each node sends its sum to the servers, which hold one part each, and fetches the weights."""
     if layout.nodes == 1:
-        return ring(layout)
+        return ring_all_reduce(layout)
     local = layout.ranks_per_node
     number = servers or max(1, math.ceil(layout.nodes / NODES_PER_SERVER))
     volume = 2.0 * max(1.0, layout.nodes / number)
@@ -288,22 +288,27 @@ def parameter_server(layout: RankLayout, servers: int | None = None) -> AllReduc
 
 
 ALL_REDUCES: dict[str, Callable[[RankLayout], AllReduceSchedule]] = {
-    "ring": ring,
-    "tree": tree,
+    "ring": ring_all_reduce,
+    "tree": tree_all_reduce,
     "halving_doubling": halving_doubling,
-    "torus": torus,
-    "hierarchical": hierarchical,
-    "hybrid": hybrid,
+    "torus": torus_all_reduce,
+    "hierarchical": hierarchical_all_reduce,
+    "hybrid": hybrid_all_reduce,
     "parameter_server": parameter_server,
 }
 
 
-def all_reduce_seconds(name: str, size: Number, layout: RankLayout, links: Links) -> Number:
+def all_reduce_seconds(
+    name: str, size: Number, layout: RankLayout, links: CollectiveLinks
+) -> Number:
     """Seconds of the all-reduce ``name`` of ``size`` bytes; ``auto`` is the faster of ring and tree, as in NCCL."""
     if layout.ranks == 1:
         return 0.0 * np.asarray(size)
     if name == "auto":
-        return np.minimum(ring(layout).seconds(size, links), tree(layout).seconds(size, links))
+        return np.minimum(
+            ring_all_reduce(layout).seconds(size, links),
+            tree_all_reduce(layout).seconds(size, links),
+        )
     return ALL_REDUCES[name](layout).seconds(size, links)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from hpo.errors import PlanError
 from hpo.study import yaml_text
-from hpo.study.faults import shown
-from search_spaces.names import nearest
+from hpo.study.faults import shown_value
+from search_spaces.names import did_you_mean
 from trainers.cost import FIGURES, NEEDED_FIGURES, WHOLE_FIGURES, WorkloadCost
 
 MAY_BE_0 = ("sample_bytes", "host_seconds_per_sample", "evaluation_samples")
@@ -33,7 +33,7 @@ def home_cost(name: str) -> WorkloadCost:
     if name not in _table():
         raise PlanError(
             f"the published costs are those of {', '.join(cost_names())}, but got {name!r}"
-            f"{nearest(name, cost_names())}"
+            f"{did_you_mean(name, cost_names())}"
         )
     figures = {key: entry["value"] for key, entry in _table()[name].items() if key != "title"}
     return WorkloadCost(**figures)
@@ -67,7 +67,7 @@ def cost_of(measured: WorkloadCost | None, given: str | WorkloadCost | None) -> 
     if not Path(given).is_file():
         raise PlanError(
             f"cost must be one of {', '.join(cost_names())} or the path of a file with the keys "
-            f"{', '.join(FIGURES)}, but there is no {given!r}{nearest(given, cost_names())}"
+            f"{', '.join(FIGURES)}, but there is no {given!r}{did_you_mean(given, cost_names())}"
         )
     return _read(Path(given))
 
@@ -90,7 +90,7 @@ def _read(path: Path) -> WorkloadCost:
             if document.faults
             else ", ".join(map(str, values))
             if isinstance(values, dict)
-            else shown(values)
+            else shown_value(values)
         )
         raise PlanError(
             f"{path}: a file of costs has the keys {', '.join(NEEDED_FIGURES)}, and may have "
@@ -110,6 +110,6 @@ def _checked(values: Mapping[str, Any], where: str) -> WorkloadCost:
         if not right or not 0 <= value < math.inf or (value == 0 and name not in MAY_BE_0):
             raise PlanError(
                 f"{where}: {name} must be a {'whole' if whole else 'finite'} number {enough}, "
-                f"but got {shown(value)}"
+                f"but got {shown_value(value)}"
             )
     return WorkloadCost(**values)

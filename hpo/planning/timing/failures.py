@@ -19,7 +19,7 @@ SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True)
-class Failures:
+class NodeFailures:
     """Mean hours between failures of one node (infinite: never), and the seconds of a restart and a checkpoint."""
 
     node_hours: float = math.inf

@@ -39,12 +39,17 @@ from hpo.planning.timing.assumptions import (
     BACKWARD_SHARE,
     CYCLE_SECONDS,
     RADIX,
-    Assumptions,
+    TimingAssumptions,
+    assumption_values,
     normal_draws,
-    spread,
 )
-from hpo.planning.timing.collectives import ALL_REDUCES, Links, RankLayout, all_reduce_seconds
-from search_spaces.names import nearest
+from hpo.planning.timing.collectives import (
+    ALL_REDUCES,
+    CollectiveLinks,
+    RankLayout,
+    all_reduce_seconds,
+)
+from search_spaces.names import did_you_mean
 from trainers.cost import WorkloadCost
 
 __all__ = ["StepOptions", "StepTime", "evaluation_time", "scaling_efficiency", "step_time"]
@@ -87,7 +92,7 @@ class StepOptions:
                 words = ", ".join(map(str, allowed))
                 raise PlanError(
                     f"{name} must be one of {words}, but got {value!r}"
-                    f"{nearest(str(value), [str(each) for each in allowed])}"
+                    f"{did_you_mean(str(value), [str(each) for each in allowed])}"
                 )
         if not 0 < self.fusion_bytes < math.inf:
             raise PlanError(
@@ -119,7 +124,7 @@ class _Figures:
     """Values of all uncertain figures, (1 + DRAWS,) each; the first is the median."""
 
     flops: Array
-    links: Links
+    links: CollectiveLinks
     seconds_per_tensor: Array
     message_seconds: Array
     step_variation: Array
@@ -138,7 +143,7 @@ def step_time(
     local_batch_size: int,
     micro_batch_size: int,
     options: StepOptions | None = None,
-    assumptions: Assumptions | None = None,
+    assumptions: TimingAssumptions | None = None,
 ) -> StepTime:
     """Return the time of an update of ``local_batch_size`` samples per rank, in passes of at most ``micro_batch_size``.
 
@@ -152,7 +157,7 @@ def step_time(
         local_batch_size,
         min(micro_batch_size, local_batch_size),
         options or StepOptions(),
-        assumptions or Assumptions(),
+        assumptions or TimingAssumptions(),
     )
     waits = float(parts.pop("waits_for_input")[0])
     at_median = {name: float(values[0]) for name, values in parts.items()}
@@ -176,7 +181,7 @@ def evaluation_time(
     ranks_per_node: int,
     micro_batch_size: int,
     options: StepOptions | None = None,
-    assumptions: Assumptions | None = None,
+    assumptions: TimingAssumptions | None = None,
 ) -> Interval:
     """Seconds of one evaluation over ``cost.evaluation_samples``, split over the ranks: forward passes, or their input.
 
@@ -190,7 +195,7 @@ def evaluation_time(
     figures = _figures(
         machine,
         machine.accelerator.computing_precision(options.precision),
-        assumptions or Assumptions(),
+        assumptions or TimingAssumptions(),
     )
     local = -(-cost.evaluation_samples // layout.ranks)
     passes = -(-local // micro_batch_size)
@@ -211,7 +216,7 @@ def scaling_efficiency(
     local_batch_size: int,
     micro_batch_size: int,
     options: StepOptions | None = None,
-    assumptions: Assumptions | None = None,
+    assumptions: TimingAssumptions | None = None,
 ) -> Interval:
     """Samples per second per rank, relative to those of the smaller base, with the same local batch.
 
@@ -228,7 +233,7 @@ def scaling_efficiency(
                 local_batch_size,
                 min(micro_batch_size, local_batch_size),
                 options or StepOptions(),
-                assumptions or Assumptions(),
+                assumptions or TimingAssumptions(),
             )
         )
 
@@ -253,7 +258,7 @@ def _parts(
     local: int,
     micro: int,
     options: StepOptions,
-    assumptions: Assumptions,
+    assumptions: TimingAssumptions,
 ) -> dict[str, Array]:
     figures = _figures(
         machine, machine.accelerator.computing_precision(options.precision), assumptions
@@ -401,12 +406,12 @@ def _reading_seconds(
 
 
 @functools.lru_cache(maxsize=16)
-def _figures(machine: Machine, precision: str, assumptions: Assumptions) -> _Figures:
+def _figures(machine: Machine, precision: str, assumptions: TimingAssumptions) -> _Figures:
     normal = iter(normal_draws().T)
     device = machine.accelerator
-    share = np.minimum(spread(device.achieved_fraction[precision], next(normal)), 1.0)
+    share = np.minimum(assumption_values(device.achieved_fraction[precision], next(normal)), 1.0)
     values = {
-        field.name: spread(getattr(assumptions, field.name), next(normal))
+        field.name: assumption_values(getattr(assumptions, field.name), next(normal))
         for field in dataclasses.fields(assumptions)
     }
     link_share, latency = np.minimum(values.pop("link_share"), 1.0), values.pop("latency_factor")
@@ -414,7 +419,7 @@ def _figures(machine: Machine, precision: str, assumptions: Assumptions) -> _Fig
     processor = machine.processor
     if processor is not None and processor.core_speed is not None:
         values["core_speed"] *= processor.core_speed / assumptions.core_speed.median
-    links = Links(
+    links = CollectiveLinks(
         inside.latency_seconds * latency,
         1 / (inside.bandwidth_bytes_per_second * link_share),
         outside.latency_seconds * latency,

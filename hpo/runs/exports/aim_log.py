@@ -16,11 +16,11 @@ from typing import Any
 from hpo.errors import ExportError
 from hpo.runs.exports.tracking import (
     curve_values,
-    parameters,
-    results,
     run_key,
     run_name,
     rung_name,
+    tracked_parameters,
+    tracked_results,
 )
 from hpo.study.spec import StudySpec
 from storage.records import ConvergencePoint, Study, Trial
@@ -62,7 +62,7 @@ class AimTracker:
             run.add_tag(rung_name(self._spec, trial))
             run["parameters"] = {
                 name: value if isinstance(value, (bool, int, float, str)) else str(value)
-                for name, value in parameters(self._study, self._spec, trial).items()
+                for name, value in tracked_parameters(self._study, self._spec, trial).items()
             }
             self._keep(trial, run.hash, step=0, ended=False)
         return int(known.get("step", 0))
@@ -80,7 +80,7 @@ class AimTracker:
         run = self._runs.pop(trial.id, None)
         if run is None:
             return
-        run["results"] = results(trial)
+        run["results"] = tracked_results(trial)
         run["ended"] = {"state": str(trial.state), "reason": trial.reason}
         run.close()
         self._keep(trial, run.hash, step=self._known(trial).get("step", 0), ended=True)

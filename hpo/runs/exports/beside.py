@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo.errors import HpoError
-from hpo.runs.exports.tracking import TrackerWarning, make_tracker, track
+from hpo.runs.exports.tracking import TrackerWarning, make_tracker, track_study
 from hpo.runs.repository import open_store, stored_spec
 from hpo.study.trackers import TrackerChoice
 from storage.errors import StoreError
@@ -175,7 +175,7 @@ def _follow() -> int:
             with contextlib.closing(
                 make_tracker(choice, study, stored_spec(study), Path(order["folder"]))
             ) as tracker:
-                track(store, study, tracker, follow=True, stopped=stopped)
+                track_study(store, study, tracker, follow=True, stopped=stopped)
     except (HpoError, StoreError) as error:
         complaints.write(f"{str(error).splitlines()[0]}\n")
         return 1

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from hpo.errors import ExportError
 from hpo.runs.exports.tracking import (
     curve_values,
-    parameters,
-    results,
     run_key,
     run_name,
     rung_name,
+    tracked_parameters,
+    tracked_results,
 )
 from hpo.study.spec import StudySpec
 from storage.records import ConvergencePoint, Study, Trial, TrialState
@@ -113,7 +113,7 @@ class MlflowTracker:
                 run,
                 metrics=[
                     Metric(f"result.{name}", value, ended, trial.steps or 0)
-                    for name, value in results(trial).items()
+                    for name, value in tracked_results(trial).items()
                 ],
                 tags=[
                     RunTag(STATE, str(trial.state)),
@@ -131,7 +131,7 @@ class MlflowTracker:
     def _parameters(self, trial: Trial) -> Iterator[Any]:
         from mlflow.entities import Param
 
-        for name, value in parameters(self._study, self._spec, trial).items():
+        for name, value in tracked_parameters(self._study, self._spec, trial).items():
             yield Param(name, str(value)[:LONGEST_PARAMETER])
 
 

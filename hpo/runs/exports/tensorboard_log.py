@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpo.errors import ExportError
-from hpo.runs.exports.tracking import curve_values, parameters, results, run_name, rung_name
+from hpo.runs.exports.tracking import (
+    curve_values,
+    run_name,
+    rung_name,
+    tracked_parameters,
+    tracked_results,
+)
 from hpo.study.spec import StudySpec
 from storage.records import ConvergencePoint, Study, Trial
 
@@ -74,7 +80,7 @@ class TensorBoardTracker:
         from tensorboardX.summary import hparams
 
         writer = self._writers.pop(trial.id)
-        for name, value in results(trial).items():
+        for name, value in tracked_results(trial).items():
             writer.add_scalar(f"result/{name}" if name != "epochs_to_target" else name, value, 0)
         writer.add_text("state", f"{trial.state}{f': {trial.reason}' if trial.reason else ''}")
         _, _, end = hparams({"state": str(trial.state)}, {})
@@ -88,7 +94,7 @@ class TensorBoardTracker:
         self._writers.clear()
 
     def _parameters(self, trial: Trial) -> dict[str, Any]:
-        return parameters(self._study, self._spec, trial)
+        return tracked_parameters(self._study, self._spec, trial)
 
 
 def open_tensorboard(

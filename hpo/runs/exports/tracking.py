@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpo.planning.launchers.run import FILES
-from hpo.study.sizes import point_of, told
+from hpo.study.sizes import point_of, sizes_in_words
 from hpo.study.spec import StudySpec
 from hpo.study.trackers import TRACKERS, TrackerChoice
 from search_spaces.plugins import load_attribute
@@ -61,7 +61,7 @@ class Tracker(Protocol):
         """Release all resources."""
 
 
-def track(
+def track_study(
     store: Store,
     study: Study,
     tracker: Tracker,
@@ -118,7 +118,9 @@ def run_key(study: Study, trial: Trial) -> str:
 
 def rung_name(spec: StudySpec, trial: Trial) -> str:
     """Return a trial's rung, by which a tracker groups it: ``batch-64``, or ``batch-64-width-32-samples-4096``."""
-    sizes = re.sub(r"[ ,]+", "-", told(point_of(spec, trial.settings))) if spec.sizes else ""
+    sizes = (
+        re.sub(r"[ ,]+", "-", sizes_in_words(point_of(spec, trial.settings))) if spec.sizes else ""
+    )
     return "-".join(filter(None, (f"batch-{trial.global_batch_size}", sizes)))
 
 
@@ -165,7 +167,7 @@ def _points(path: Path) -> list[ConvergencePoint]:
     return [ConvergencePoint(**asdict(point)) for point in report.read_points(path)]
 
 
-def parameters(study: Study, spec: StudySpec, trial: Trial) -> dict[str, Any]:
+def tracked_parameters(study: Study, spec: StudySpec, trial: Trial) -> dict[str, Any]:
     """Return a trial's settings that its study names, tuned and fixed, with its batch, sizes, seed and purpose."""
     names = [*spec.search.to_optuna(), *spec.search.fixed]
     sizes = dict(point_of(spec, trial.settings)) if spec.sizes else {}
@@ -198,7 +200,7 @@ def curve_values(study: Study, point: ConvergencePoint) -> dict[str, float]:
     }
 
 
-def results(trial: Trial) -> dict[str, float]:
+def tracked_results(trial: Trial) -> dict[str, float]:
     """Return the numbers with which a trial ended."""
     found = {each.name: getattr(trial, each.name) for each in TRIAL_FIELDS}
     return {

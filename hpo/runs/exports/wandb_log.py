@@ -19,11 +19,11 @@ from hpo.errors import ExportError
 from hpo.runs.exports.tracking import (
     TrackerWarning,
     curve_values,
-    parameters,
-    results,
     run_key,
     run_name,
     rung_name,
+    tracked_parameters,
+    tracked_results,
 )
 from hpo.study.spec import StudySpec
 from storage.records import ConvergencePoint, Study, Trial, TrialState
@@ -83,7 +83,9 @@ class WandbTracker:
         run = self._runs.pop(trial.id, None)
         if run is None:
             return
-        run.summary.update({f"result/{name}": value for name, value in results(trial).items()})
+        run.summary.update(
+            {f"result/{name}": value for name, value in tracked_results(trial).items()}
+        )
         run.summary.update({"state": str(trial.state), "reason": trial.reason})
         run.finish(exit_code=int(trial.state is TrialState.FAILED))
         self._keep(trial, step=self._known(trial).get("step", 0), ended=True)
@@ -109,7 +111,7 @@ class WandbTracker:
                     group=f"{self._study.name} {rung_name(self._spec, trial)}",
                     job_type=str(trial.purpose),
                     tags=[self._study.name[:64], rung_name(self._spec, trial)],
-                    config=parameters(self._study, self._spec, trial),
+                    config=tracked_parameters(self._study, self._spec, trial),
                     dir=self._folder,
                     mode=mode,
                     resume="allow" if mode == "online" else None,

@@ -16,11 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from hpo.errors import FigureError, TrialLostError, TuningError
 from hpo.runs.ask_tell_study import AskTellStudy
 from hpo.service.answers import AskAnswer, TrialAnswer, VerdictAnswer, trial_values
-from hpo.service.auth import Principal
-from hpo.service.context import Context, Shared, StudyName, Submitter
+from hpo.service.auth import TokenHolder
+from hpo.service.context import ServerContext, Shared, StudyName, Submitter
 from hpo.service.refusal import RefusedError
-from hpo.service.reply import reply
-from hpo.service.routes.common import BIGGEST_BATCH, refusals
+from hpo.service.reply import json_reply
+from hpo.service.routes.common import BIGGEST_BATCH, error_responses
 from hpo.service.routes.trials import Number
 from hpo.service.study_facts import study_facts
 from storage.figures import (
@@ -143,7 +143,7 @@ class ReleaseBody(_Body):
             "model": AskAnswer,
             "description": "No trial is available now; the response says why.",
         },
-        **refusals(404, 409),
+        **error_responses(404, 409),
     },
 )
 def ask(who: Submitter, context: Shared, name: StudyName, body: AskBody) -> Response:
@@ -167,14 +167,14 @@ def ask(who: Submitter, context: Shared, name: StudyName, body: AskBody) -> Resp
         "wait_seconds": asked.wait_seconds,
         "message": asked.message,
     }
-    return reply(document, status=200 if trial is None else 201)
+    return json_reply(document, status=200 if trial is None else 201)
 
 
 @router.post(
     "/{number}/points",
     response_model=VerdictAnswer,
     summary="Report on a trial",
-    responses=refusals(404, 409),
+    responses=error_responses(404, 409),
 )
 def report(
     who: Submitter, context: Shared, name: StudyName, number: Number, body: ReportBody
@@ -186,14 +186,14 @@ def report(
             number, body.key, points, body.lease_seconds
         )
     )
-    return reply({"state": verdict.state, "reason": verdict.reason})
+    return json_reply({"state": verdict.state, "reason": verdict.reason})
 
 
 @router.post(
     "/{number}/end",
     response_model=TrialAnswer,
     summary="End a trial",
-    responses=refusals(404, 409),
+    responses=error_responses(404, 409),
 )
 def end(
     who: Submitter, context: Shared, name: StudyName, number: Number, body: EndBody
@@ -211,30 +211,30 @@ def end(
             reason=body.reason,
         )
     )
-    return reply(_values(context, name, ended))
+    return json_reply(_values(context, name, ended))
 
 
 @router.post(
     "/{number}/release",
     response_model=TrialAnswer,
     summary="Give a trial back",
-    responses=refusals(404, 409),
+    responses=error_responses(404, 409),
 )
 def release(
     who: Submitter, context: Shared, name: StudyName, number: Number, body: ReleaseBody
 ) -> Response:
     """Put the trial back into the queue of its study, for another client; a finished trial is left unchanged."""
     released = _tried(lambda: _study(context, who, name).release(number, body.key))
-    return reply(_values(context, name, released))
+    return json_reply(_values(context, name, released))
 
 
-def _values(context: Context, name: str, trial: Trial) -> dict[str, Any]:
+def _values(context: ServerContext, name: str, trial: Trial) -> dict[str, Any]:
     sizes_of = study_facts(context.open_store().study(name).spec).sizes_of
     return trial_values(trial, sizes_of(trial.settings))
 
 
 def _study(
-    context: Context, who: Principal, name: str, points: Sequence[ConvergencePoint] = ()
+    context: ServerContext, who: TokenHolder, name: str, points: Sequence[ConvergencePoint] = ()
 ) -> AskTellStudy:
     """Return the ask-and-tell study if the client may change it and its owner may store these points too."""
     study = context.check_changeable(who, context.read_study(who, name))

@@ -30,7 +30,7 @@ _TOLD = {
 }
 
 
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return a route's errors for the OpenAPI document: those given, and those that every route has."""
     return {
         status: {"model": ErrorAnswer, "description": _TOLD[status]}
@@ -38,7 +38,7 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def download(kind: str, description: str) -> Mapping[int | str, dict[str, Any]]:
+def download_response(kind: str, description: str) -> Mapping[int | str, dict[str, Any]]:
     """Return the OpenAPI description of a response that is not JSON."""
     schema = {"type": "object" if kind == "application/json" else "string"}
     return {200: {"content": {kind: {"schema": schema}}, "description": description}}

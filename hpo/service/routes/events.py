@@ -13,13 +13,13 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from hpo.service.answers import EventsAnswer
-from hpo.service.auth import SESSION_PREFIX, Principal
-from hpo.service.context import BIGGEST_ID, Context, Reader, Shared, StudyName, look_up
-from hpo.service.live import Listener, Message, event_message, event_values
+from hpo.service.auth import SESSION_PREFIX, TokenHolder
+from hpo.service.context import BIGGEST_ID, Reader, ServerContext, Shared, StudyName, look_up
+from hpo.service.live import EventListener, EventMessage, event_message, event_values
 from hpo.service.logs import LOG
 from hpo.service.refusal import RefusedError
-from hpo.service.reply import reply
-from hpo.service.routes.common import After, Limit, download, refusals
+from hpo.service.reply import json_reply
+from hpo.service.routes.common import After, Limit, download_response, error_responses
 from storage.errors import StoreError
 from storage.records import Event, Study
 
@@ -35,7 +35,7 @@ LastEvent = Annotated[
         "set it automatically.",
     ),
 ]
-Stream = download(
+Stream = download_response(
     "text/event-stream",
     "`event: log` with the number of a stored event as its id, `event: progress` "
     "with a study's state and counts. Comments keep the connection open.",
@@ -46,7 +46,7 @@ Stream = download(
     "/events",
     summary="Follow all studies",
     response_class=Response,
-    responses={**Stream, **refusals()},
+    responses={**Stream, **error_responses()},
 )
 async def all_events(
     request: Request,
@@ -63,7 +63,7 @@ async def all_events(
     "/studies/{name}/events",
     summary="Follow a study",
     response_class=Response,
-    responses={**Stream, **refusals(404)},
+    responses={**Stream, **error_responses(404)},
 )
 async def study_events(
     request: Request,
@@ -85,7 +85,10 @@ async def study_events(
     "/studies/{name}/logs",
     response_model=EventsAnswer,
     summary="Read what happened",
-    responses={**download("text/plain", "Events; as lines with format=text."), **refusals(404)},
+    responses={
+        **download_response("text/plain", "Events; as lines with format=text."),
+        **error_responses(404),
+    },
 )
 def logs(
     who: Reader,
@@ -102,7 +105,7 @@ def logs(
     found = context.open_store().events(after=after or 0, study_id=study.id, limit=limit)
     if format == "text":
         return Response("".join(map(_line, found)), media_type="text/plain; charset=utf-8")
-    return reply(
+    return json_reply(
         {
             "events": [event_values(event) for event in found],
             "next": found[-1].id if len(found) == limit else None,
@@ -122,8 +125,8 @@ def _start(last_event_id: str | None, after: int | None) -> int | None:
 
 def _stream(
     request: Request,
-    who: Principal,
-    context: Context,
+    who: TokenHolder,
+    context: ServerContext,
     study: Study | None,
     start: int | None,
     *,
@@ -170,8 +173,8 @@ class _EventStream(StreamingResponse):
 
 async def _messages(
     request: Request,
-    who: Principal,
-    context: Context,
+    who: TokenHolder,
+    context: ServerContext,
     study: Study | None,
     start: int | None,
     until_end: bool,
@@ -193,12 +196,12 @@ async def _messages(
 
 async def _story(
     request: Request,
-    who: Principal,
-    context: Context,
-    listener: Listener,
+    who: TokenHolder,
+    context: ServerContext,
+    listener: EventListener,
     start: int | None,
     until_end: bool,
-) -> AsyncIterator[Message | None]:
+) -> AsyncIterator[EventMessage | None]:
     """Yield missed events, the present state, then new events until either side ends; None while nothing happens."""
     study, sent = listener.study, set[int]()
     standing = await run_sync(context.live.standing, study)
@@ -221,10 +224,10 @@ async def _story(
             over = until_end and news.ends
     async for message in _missed(context, study, max(sent, default=listener.joined_at), sent):
         yield message
-    yield Message("end", b"{}")
+    yield EventMessage("end", b"{}")
 
 
-async def _next(listener: Listener) -> Message | None:
+async def _next(listener: EventListener) -> EventMessage | None:
     try:
         async with asyncio.timeout(HEARTBEAT_SECONDS):
             return await listener.queue.get()
@@ -233,8 +236,8 @@ async def _next(listener: Listener) -> Message | None:
 
 
 async def _missed(
-    context: Context, study: Study | None, start: int, sent: set[int]
-) -> AsyncIterator[Message]:
+    context: ServerContext, study: Study | None, start: int, sent: set[int]
+) -> AsyncIterator[EventMessage]:
     """Yield the stored events after ``start``; their numbers are added to ``sent``."""
     study_id = None if study is None else study.id
     while True:
@@ -249,11 +252,11 @@ async def _missed(
             return
 
 
-def _page(context: Context, start: int, study_id: int | None) -> list[Event]:
+def _page(context: ServerContext, start: int, study_id: int | None) -> list[Event]:
     return context.open_store().events(after=start, study_id=study_id, limit=PAGE)
 
 
-async def _still_known(request: Request, who: Principal) -> bool:
+async def _still_known(request: Request, who: TokenHolder) -> bool:
     """Whether the token that opened the stream is still valid."""
     secret = request.state.secret
     session = secret.startswith(SESSION_PREFIX)

@@ -13,7 +13,7 @@ from hpo.runs.results import StudyForecast
 from hpo.service.answers import Answer
 from hpo.service.context import OwnSlot, Reader, Shared, StudyName
 from hpo.service.refusal import RefusedError
-from hpo.service.routes.common import BIGGEST_BATCH, refusals
+from hpo.service.routes.common import BIGGEST_BATCH, error_responses
 from hpo.service.study_facts import study_facts
 from trainers.json_text import json_bytes
 
@@ -75,7 +75,7 @@ class ForecastsAnswer(Answer):
     "/forecast",
     response_model=ForecastsAnswer,
     summary="Forecast a batch size",
-    responses=refusals(404, 409),
+    responses=error_responses(404, 409),
 )
 async def forecast(
     who: Reader,
@@ -176,7 +176,7 @@ class DesignsAnswer(Answer):
     "/designs",
     response_model=DesignsAnswer,
     summary="What trainings buy",
-    responses=refusals(404, 409),
+    responses=error_responses(404, 409),
 )
 async def designs(who: Reader, context: Shared, slot: OwnSlot, name: StudyName) -> Response:
     """The cost of this sweep and its interval at full scale, and the same for smaller, shorter and longer sweeps.

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from hpo.service.auth import start_session
-from hpo.service.context import COOKIE, Context, Shared, check_own_page, look_up
+from hpo.service.context import COOKIE, ServerContext, Shared, check_own_page, look_up
 from hpo.service.refusal import RefusedError
 
 router = APIRouter(include_in_schema=False)
@@ -84,7 +84,7 @@ async def log_out(request: Request, context: Shared) -> Response:
     return answer
 
 
-async def _enter(request: Request, context: Context, token: str, after: str) -> Response:
+async def _enter(request: Request, context: ServerContext, token: str, after: str) -> Response:
     try:
         who = await look_up(request, token)
     except RefusedError as error:
@@ -112,7 +112,7 @@ async def _enter(request: Request, context: Context, token: str, after: str) -> 
     return answer
 
 
-def _home(context: Context) -> str:
+def _home(context: ServerContext) -> str:
     """Return the path of the first page; the cookie applies to the paths below it."""
     return f"{context.config.path}/"
 

@@ -7,11 +7,11 @@ from datetime import datetime
 from fastapi import APIRouter, Request, Response
 from pydantic import ConfigDict, Field
 
-from hpo.service.answers import Answer, plain
+from hpo.service.answers import Answer, plain_record
 from hpo.service.context import READS, Reader, Shared
 from hpo.service.logs import LOG
-from hpo.service.reply import reply
-from hpo.service.routes.common import download, refusals
+from hpo.service.reply import json_reply
+from hpo.service.routes.common import download_response, error_responses
 from storage.errors import StoreError
 
 router = APIRouter(tags=["operations"])
@@ -49,7 +49,7 @@ class WorkersAnswer(Answer):
 @router.get("/health", response_model=HealthAnswer, summary="Liveness")
 async def health() -> Response:
     """Whether the process responds; does not use the database, and needs no token."""
-    return reply({"status": "ok"})
+    return json_reply({"status": "ok"})
 
 
 @router.get(
@@ -65,10 +65,10 @@ def ready(request: Request, context: Shared) -> Response:
     except StoreError as error:
         request.state.failure = str(error)
         LOG.warning("not ready: %s", error)
-        return reply(
+        return json_reply(
             {"status": "the database does not answer"}, status=503, headers={"Retry-After": "2"}
         )
-    return reply({"status": "ready"})
+    return json_reply({"status": "ready"})
 
 
 @router.get(
@@ -76,7 +76,7 @@ def ready(request: Request, context: Shared) -> Response:
     summary="Metrics for Prometheus",
     response_class=Response,
     dependencies=[READS],
-    responses={**download("text/plain", "Prometheus' text format."), **refusals()},
+    responses={**download_response("text/plain", "Prometheus' text format."), **error_responses()},
 )
 def metrics(context: Shared) -> Response:
     """Requests and their times, studies and trials by state, workers, age of the queue, convergence points."""
@@ -87,7 +87,7 @@ def metrics(context: Shared) -> Response:
 
 
 @api_router.get(
-    "/workers", response_model=WorkersAnswer, summary="List workers", responses=refusals()
+    "/workers", response_model=WorkersAnswer, summary="List workers", responses=error_responses()
 )
 def workers(who: Reader, context: Shared) -> Response:
     """The workers that sent a heartbeat within the last minute, and what they run."""
@@ -99,10 +99,11 @@ def workers(who: Reader, context: Shared) -> Response:
             for study in store.studies()
             if context.config.shared_reading or who.owns(study)
         }
-    return reply(
+    return json_reply(
         {
             "workers": [
-                {**plain(worker), "study": names.get(worker.study_id or 0)} for worker in found
+                {**plain_record(worker), "study": names.get(worker.study_id or 0)}
+                for worker in found
             ]
         }
     )

@@ -33,14 +33,14 @@ from hpo.runs import repository
 from hpo.runs.results import PlannedRun
 from hpo.runs.study_plan import plan_as_asked
 from hpo.service.answers import Answer
-from hpo.service.auth import Principal
-from hpo.service.context import READS, Context, OwnSlot, Reader, Shared, StudyName, Submitter
+from hpo.service.auth import TokenHolder
+from hpo.service.context import READS, OwnSlot, Reader, ServerContext, Shared, StudyName, Submitter
 from hpo.service.refusal import RefusedError
-from hpo.service.reply import reply
-from hpo.service.routes.common import BIGGEST_NUMBER, download, refusals
+from hpo.service.reply import json_reply
+from hpo.service.routes.common import BIGGEST_NUMBER, download_response, error_responses
 from hpo.service.submission import fault_of_machine, known_machine, machine_names
-from hpo.study.faults import shown
-from search_spaces.names import nearest
+from hpo.study.faults import shown_value
+from search_spaces.names import did_you_mean
 from storage.errors import NotFound
 from storage.records import CalibrationRow, Study
 from trainers.cost import WorkloadCost
@@ -146,7 +146,7 @@ class MachinesAnswer(Answer):
     status_code=201,
     response_model=RunAnswer,
     summary="Make a plan",
-    responses=refusals(404, 409),
+    responses=error_responses(404, 409),
 )
 async def make(
     who: Submitter,
@@ -164,28 +164,31 @@ async def make(
     backend = asked.pop("backend", None)
     request = _request_of(asked)
     run = await context.computations.run(who, slot, lambda: _make(context, study, backend, request))
-    return reply(_run_values(run), status=201)
+    return json_reply(_run_values(run), status=201)
 
 
 @router.get(
     "/studies/{name}/plans",
     response_model=PlansAnswer,
     summary="List a study's plans",
-    responses=refusals(404),
+    responses=error_responses(404),
 )
 def plans(who: Reader, context: Shared, name: StudyName) -> Response:
     """The plans of a study with their outcomes."""
     study = context.read_study(who, name)
     runs = repository.planned_runs(context.open_store(), study, repository.stored_spec(study))
-    return reply({"plans": [_run_values(run) for run in runs]})
+    return json_reply({"plans": [_run_values(run) for run in runs]})
 
 
 @router.get(
-    "/plans/{number}", response_model=RunAnswer, summary="Show a plan", responses=refusals(404)
+    "/plans/{number}",
+    response_model=RunAnswer,
+    summary="Show a plan",
+    responses=error_responses(404),
 )
 def plan(who: Reader, context: Shared, number: PlanId) -> Response:
     """One plan with its outcomes."""
-    return reply(_run_values(_run(context, who, number)))
+    return json_reply(_run_values(_run(context, who, number)))
 
 
 @router.get(
@@ -193,8 +196,8 @@ def plan(who: Reader, context: Shared, number: PlanId) -> Response:
     summary="Download the launch script",
     response_class=Response,
     responses={
-        **download("text/x-shellscript", "The script that launches the run."),
-        **refusals(404),
+        **download_response("text/x-shellscript", "The script that launches the run."),
+        **error_responses(404),
     },
 )
 def script(who: Reader, context: Shared, number: PlanId) -> Response:
@@ -213,8 +216,8 @@ def script(who: Reader, context: Shared, number: PlanId) -> Response:
     summary="Download the job",
     response_class=Response,
     responses={
-        **download("application/json", "job.json, the input of the trainer."),
-        **refusals(404),
+        **download_response("application/json", "job.json, the input of the trainer."),
+        **error_responses(404),
     },
 )
 def job(who: Reader, context: Shared, number: PlanId) -> Response:
@@ -228,7 +231,10 @@ def job(who: Reader, context: Shared, number: PlanId) -> Response:
     "/plans/{number}/settings",
     summary="Download the settings",
     response_class=Response,
-    responses={**download("application/json", "Every setting by its name."), **refusals(404)},
+    responses={
+        **download_response("application/json", "Every setting by its name."),
+        **error_responses(404),
+    },
 )
 def settings(who: Reader, context: Shared, number: PlanId) -> Response:
     """The complete settings of the run."""
@@ -240,14 +246,16 @@ def settings(who: Reader, context: Shared, number: PlanId) -> Response:
     "/calibration",
     response_model=CalibrationAnswer,
     summary="Forecasts beside outcomes",
-    responses=refusals(),
+    responses=error_responses(),
 )
 def calibration(who: Reader, context: Shared) -> Response:
     """Every plan that was launched: forecast, outcome, and whether the outcome was inside the interval."""
-    return reply({"plans": [dataclasses.asdict(row) for row in visible_calibration(context, who)]})
+    return json_reply(
+        {"plans": [dataclasses.asdict(row) for row in visible_calibration(context, who)]}
+    )
 
 
-def visible_calibration(context: Context, who: Principal) -> list[CalibrationRow]:
+def visible_calibration(context: ServerContext, who: TokenHolder) -> list[CalibrationRow]:
     """Return the launched plans of the studies that the caller may read."""
     store = context.open_store()
     rows = store.calibration()
@@ -262,11 +270,13 @@ def visible_calibration(context: Context, who: Principal) -> list[CalibrationRow
     response_model=MachinesAnswer,
     summary="List machines",
     dependencies=[READS],
-    responses=refusals(),
+    responses=error_responses(),
 )
 def machines() -> Response:
     """The built-in machines, in short."""
-    return reply({"machines": [{**_machine(name), "sources": None} for name in machine_names()]})
+    return json_reply(
+        {"machines": [{**_machine(name), "sources": None} for name in machine_names()]}
+    )
 
 
 @router.get(
@@ -274,7 +284,7 @@ def machines() -> Response:
     response_model=dict[str, Any],
     summary="Show a machine",
     dependencies=[READS],
-    responses=refusals(404),
+    responses=error_responses(404),
 )
 def machine(name: Annotated[str, Path(max_length=100)]) -> Response:
     """One machine with its links, its storage, and the source of every figure."""
@@ -282,7 +292,7 @@ def machine(name: Annotated[str, Path(max_length=100)]) -> Response:
         raise RefusedError(
             404, f"there is no machine {name!r}", way_out="GET /api/v1/machines lists them"
         )
-    return reply(_machine(name))
+    return json_reply(_machine(name))
 
 
 @functools.lru_cache(maxsize=64)
@@ -297,13 +307,15 @@ def _request_of(asked: Mapping[str, Any]) -> PlanRequest:
         asked = {**asked, "cost": WorkloadCost(**dict(cost))}
     elif cost is not None and cost not in cost_names():
         raise PlanError(
-            f"cost must be one of {', '.join(cost_names())}, or its figures, but got {shown(cost)}"
-            f"{nearest(cost, cost_names())}"
+            f"cost must be one of {', '.join(cost_names())}, or its figures, but got {shown_value(cost)}"
+            f"{did_you_mean(cost, cost_names())}"
         )
     return PlanRequest.of(**asked)
 
 
-def _make(context: Context, study: Study, backend: str | None, asked: PlanRequest) -> PlannedRun:
+def _make(
+    context: ServerContext, study: Study, backend: str | None, asked: PlanRequest
+) -> PlannedRun:
     """Make and store a plan for the study; PlanError or EvidenceError if that is impossible."""
     store = context.open_store()
     result = context.forecasts.fitted(store, study).result
@@ -328,7 +340,7 @@ def _make(context: Context, study: Study, backend: str | None, asked: PlanReques
     return PlannedRun(kept, ())
 
 
-def _run(context: Context, who: Principal, number: int) -> PlannedRun:
+def _run(context: ServerContext, who: TokenHolder, number: int) -> PlannedRun:
     """Return the plan of this number if the caller may read its study."""
     store = context.open_store()
     try:

@@ -12,13 +12,21 @@ from pydantic import BaseModel, ConfigDict, Field
 from hpo.errors import Fault, SpecError
 from hpo.runs import repository
 from hpo.runs.study_changes import renamed_text, starts_otherwise, told_retry
-from hpo.service.answers import StudiesAnswer, StudyDetail, plain, study_values
-from hpo.service.auth import Principal
+from hpo.service.answers import StudiesAnswer, StudyDetail, plain_record, study_values
+from hpo.service.auth import TokenHolder
 from hpo.service.checking import CheckedStudy
-from hpo.service.context import BIGGEST_ID, Context, OwnSlot, Reader, Shared, StudyName, Submitter
+from hpo.service.context import (
+    BIGGEST_ID,
+    OwnSlot,
+    Reader,
+    ServerContext,
+    Shared,
+    StudyName,
+    Submitter,
+)
 from hpo.service.refusal import RefusedError
-from hpo.service.reply import reply
-from hpo.service.routes.common import After, Limit, Words, refusals
+from hpo.service.reply import json_reply
+from hpo.service.routes.common import After, Limit, Words, error_responses
 from hpo.service.study_facts import StudyFacts, study_facts
 from hpo.study.sizes import named_sizes, points
 from hpo.study.spec import parse_study
@@ -118,7 +126,7 @@ async def _resumed(
             "model": StudyDetail,
             "description": "It was submitted before; this is its current state.",
         },
-        **refusals(409),
+        **error_responses(409),
     },
 )
 def submit(
@@ -162,10 +170,10 @@ def submit(
         ),
         event=f"submitted by {who.owner}",
     )
-    return reply(_detail(store, submitted.study), status=201 if submitted.created else 200)
+    return json_reply(_detail(store, submitted.study), status=201 if submitted.created else 200)
 
 
-@router.get("", response_model=StudiesAnswer, summary="List studies", responses=refusals())
+@router.get("", response_model=StudiesAnswer, summary="List studies", responses=error_responses())
 def studies(
     who: Reader,
     context: Shared,
@@ -178,7 +186,7 @@ def studies(
     """The studies that the token may read."""
     if not context.config.shared_reading and not who.allows("admin"):
         if owner not in (None, who.owner):
-            return reply({"studies": [], "next": None})
+            return json_reply({"studies": [], "next": None})
         owner = who.owner
     page = context.open_store().page_studies(
         owner=owner, state=state, search=search, after=after, limit=limit
@@ -187,20 +195,22 @@ def studies(
         study_values(each.study, each.trials, each.best_epochs_to_target, each.samples)
         for each in page
     ]
-    return reply({"studies": found, "next": page[-1].study.id if len(page) == limit else None})
+    return json_reply({"studies": found, "next": page[-1].study.id if len(page) == limit else None})
 
 
-@router.get("/{name}", response_model=StudyDetail, summary="Show a study", responses=refusals(404))
+@router.get(
+    "/{name}", response_model=StudyDetail, summary="Show a study", responses=error_responses(404)
+)
 def show(who: Reader, context: Shared, name: StudyName) -> Response:
     """A study with its file, its rungs and its usage."""
-    return reply(_detail(context.open_store(), context.read_study(who, name)))
+    return json_reply(_detail(context.open_store(), context.read_study(who, name)))
 
 
 @router.post(
     "/{name}/cancel",
     response_model=StudyDetail,
     summary="Cancel a study",
-    responses=refusals(404, 409),
+    responses=error_responses(404, 409),
 )
 def cancel(who: Submitter, context: Shared, name: StudyName) -> Response:
     """Take a study out of the queue, or stop its running trials within seconds. Its results are kept."""
@@ -208,14 +218,14 @@ def cancel(who: Submitter, context: Shared, name: StudyName) -> Response:
     changed = store.request_cancel(study.id)
     if (changed.state, changed.cancel_requested) != (study.state, study.cancel_requested):
         store.add_event(study.id, "cancel", f"{who.owner} asked to cancel it")
-    return reply(_detail(store, changed))
+    return json_reply(_detail(store, changed))
 
 
 @router.post(
     "/{name}/resume",
     response_model=StudyDetail,
     summary="Resume a study",
-    responses=refusals(404, 409),
+    responses=error_responses(404, 409),
 )
 def resume(
     who: Submitter,
@@ -248,24 +258,26 @@ def resume(
     changed = store.requeue_study(study.id)
     if study.state is not StudyState.QUEUED:
         store.add_event(study.id, "resumed", f"queued again by {who.owner}")
-    return reply(_detail(store, changed))
+    return json_reply(_detail(store, changed))
 
 
 @router.post(
     "/{name}/rename",
     response_model=StudyDetail,
     summary="Rename a study",
-    responses=refusals(404, 409),
+    responses=error_responses(404, 409),
 )
 def rename(who: Submitter, context: Shared, name: StudyName, body: Renaming) -> Response:
     """Give a study another name, in its file too. It must not be running, and the name must be free."""
     store, study = _to_change(context, who, name)
     changed = store.rename_study(study.id, body.name, renamed_text(study, body.name))
     store.add_event(study.id, "renamed", f"{who.owner} renamed it from {name!r}")
-    return reply(_detail(store, changed))
+    return json_reply(_detail(store, changed))
 
 
-@router.delete("/{name}", status_code=204, summary="Delete a study", responses=refusals(404, 409))
+@router.delete(
+    "/{name}", status_code=204, summary="Delete a study", responses=error_responses(404, 409)
+)
 def delete(who: Submitter, context: Shared, name: StudyName) -> Response:
     """Remove a study with its trials, forecasts, plans and outcomes. It must not be running."""
     store, study = _to_change(context, who, name)
@@ -277,11 +289,13 @@ def delete(who: Submitter, context: Shared, name: StudyName) -> Response:
     return Response(status_code=204)
 
 
-def _to_change(context: Context, who: Principal, name: str) -> tuple[Store, Study]:
+def _to_change(context: ServerContext, who: TokenHolder, name: str) -> tuple[Store, Study]:
     return context.open_store(), context.check_changeable(who, context.read_study(who, name))
 
 
-def _check_queue(context: Context, store: Store, owner: str, study: CheckedStudy | Study) -> None:
+def _check_queue(
+    context: ServerContext, store: Store, owner: str, study: CheckedStudy | Study
+) -> None:
     """Refuse a study if its owner has too many in the queue or stores too much; a repeated submission passes."""
     limits = context.config.limits
     queued = store.queued_of(owner, besides=study.name)
@@ -329,7 +343,7 @@ def _detail(store: Store, study: Study) -> dict[str, Any]:
         "ladder": facts.ladder or sorted(rungs),
         "sizes": facts.sizes,
         "full_scale": facts.full_scale,
-        "usage": plain(usage),
+        "usage": plain_record(usage),
         "rungs": [
             {
                 "global_batch_size": batch,

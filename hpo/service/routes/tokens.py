@@ -12,8 +12,8 @@ from hpo.service.answers import Answer
 from hpo.service.auth import create_token
 from hpo.service.context import ADMINS, Reader, Shared
 from hpo.service.refusal import RefusedError
-from hpo.service.reply import reply
-from hpo.service.routes.common import BIGGEST_NUMBER, refusals
+from hpo.service.reply import json_reply
+from hpo.service.routes.common import BIGGEST_NUMBER, error_responses
 from storage.records import Token
 
 router = APIRouter(tags=["tokens"])
@@ -66,17 +66,21 @@ class SelfAnswer(Answer):
     expires_at: datetime | None
 
 
-@router.get("/me", response_model=SelfAnswer, summary="Who am I", responses=refusals())
+@router.get("/me", response_model=SelfAnswer, summary="Who am I", responses=error_responses())
 def me(who: Reader) -> Response:
     """The owner and the scopes of the request's token."""
-    return reply({"owner": who.owner, "scopes": sorted(who.scopes), "expires_at": who.expires_at})
+    return json_reply(
+        {"owner": who.owner, "scopes": sorted(who.scopes), "expires_at": who.expires_at}
+    )
 
 
-@router.get("/tokens", response_model=TokensAnswer, summary="List tokens", responses=refusals())
+@router.get(
+    "/tokens", response_model=TokensAnswer, summary="List tokens", responses=error_responses()
+)
 def tokens(who: Reader, context: Shared) -> Response:
     """Your own tokens; all tokens for admins. Secrets are not stored."""
     found = context.open_store().tokens(None if who.allows("admin") else who.owner)
-    return reply({"tokens": [_values(token) for token in found]})
+    return json_reply({"tokens": [_values(token) for token in found]})
 
 
 @router.post(
@@ -85,7 +89,7 @@ def tokens(who: Reader, context: Shared) -> Response:
     response_model=NewTokenAnswer,
     summary="Make a token",
     dependencies=[ADMINS],
-    responses=refusals(),
+    responses=error_responses(),
 )
 def create(context: Shared, body: TokenRequest) -> Response:
     """A new token; its secret is in this response and never shown again."""
@@ -93,11 +97,11 @@ def create(context: Shared, body: TokenRequest) -> Response:
     secret, token = create_token(
         context.open_store(), owner=body.owner, scope=body.scope, name=body.name, lifetime=lifetime
     )
-    return reply({"secret": secret, "token": _values(token)}, status=201)
+    return json_reply({"secret": secret, "token": _values(token)}, status=201)
 
 
 @router.delete(
-    "/tokens/{number}", status_code=204, summary="Revoke a token", responses=refusals(404)
+    "/tokens/{number}", status_code=204, summary="Revoke a token", responses=error_responses(404)
 )
 def revoke(
     who: Reader,

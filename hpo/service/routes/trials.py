@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from hpo.service.answers import CurvesAnswer, TrialAnswer, TrialsAnswer, trial_values
 from hpo.service.context import Reader, Shared, StudyName
 from hpo.service.refusal import RefusedError
-from hpo.service.reply import reply
-from hpo.service.routes.common import BIGGEST_BATCH, BIGGEST_NUMBER, After, Limit, refusals
+from hpo.service.reply import json_reply
+from hpo.service.routes.common import BIGGEST_BATCH, BIGGEST_NUMBER, After, Limit, error_responses
 from hpo.service.study_facts import study_facts
 from storage.records import Convergence, TrialState
 
@@ -46,7 +46,9 @@ SHOWN: tuple[Column, ...] = ("step", "epochs", "seconds", "train_loss", "loss", 
 """Default horizontal axis of a curve."""
 
 
-@router.get("/trials", response_model=TrialsAnswer, summary="List trials", responses=refusals(404))
+@router.get(
+    "/trials", response_model=TrialsAnswer, summary="List trials", responses=error_responses(404)
+)
 def trials(
     who: Reader,
     context: Shared,
@@ -70,7 +72,7 @@ def trials(
         descending=descending,
     )
     sizes_of = study_facts(study.spec).sizes_of
-    return reply(
+    return json_reply(
         {
             "trials": [trial_values(trial, sizes_of(trial.settings)) for trial in page],
             "next": page[-1].number if len(page) == limit else None,
@@ -79,20 +81,23 @@ def trials(
 
 
 @router.get(
-    "/trials/{number}", response_model=TrialAnswer, summary="Show a trial", responses=refusals(404)
+    "/trials/{number}",
+    response_model=TrialAnswer,
+    summary="Show a trial",
+    responses=error_responses(404),
 )
 def trial(who: Reader, context: Shared, name: StudyName, number: Number) -> Response:
     """One trial with its settings and how it ended."""
     study = context.read_study(who, name)
     found = context.open_store().trial(study.id, number)
-    return reply(trial_values(found, study_facts(study.spec).sizes_of(found.settings)))
+    return json_reply(trial_values(found, study_facts(study.spec).sizes_of(found.settings)))
 
 
 @router.get(
     "/convergence",
     response_model=CurvesAnswer,
     summary="Convergence of some trials",
-    responses=refusals(404),
+    responses=error_responses(404),
 )
 def convergence(
     who: Reader,
@@ -128,7 +133,7 @@ def convergence(
         raise RefusedError(404, f"study {study.name!r} has no trial {missing[0]}")
     points = store.convergence(list(ids.values()))
     columns = list(dict.fromkeys(column or SHOWN))
-    return reply(
+    return json_reply(
         {
             "curves": [
                 _curve(number, points.of(ids[number]), columns, max_points) for number in numbers

@@ -35,7 +35,7 @@ LEVELS = (0.1, 0.5, 0.9)
 
 
 @dataclass(frozen=True)
-class Crossing:
+class PredictedCrossing:
     """Predicted epochs at which a curve crosses its target: quantiles at 10, 50 and 90 %; inf if it never does."""
 
     low: float
@@ -43,7 +43,9 @@ class Crossing:
     high: float
 
 
-def predict_crossing(epochs: ArrayLike, metric: ArrayLike, threshold: float) -> Crossing | None:
+def predict_crossing(
+    epochs: ArrayLike, metric: ArrayLike, threshold: float
+) -> PredictedCrossing | None:
     """Predict the crossing of a curve that has not crossed; None if it is too short or does not move.
 
     ``epochs`` (evaluations,) are positive and increasing.
@@ -68,7 +70,7 @@ def predict_crossing(epochs: ArrayLike, metric: ArrayLike, threshold: float) -> 
     return _quantiles(_times(floor, slope, threshold) * last, weight / weight.sum())
 
 
-def hopeless(
+def is_hopeless(
     epochs: Sequence[float], metric: Sequence[float], threshold: float, limit_epochs: float
 ) -> bool:
     """Whether a training needs more than ``limit_epochs`` with 90 % probability, judged by its curve so far.
@@ -90,10 +92,10 @@ def _times(floor: Array, slope: Array, threshold: float) -> Array:
     return np.where(np.isfinite(times) & (share > 0), np.maximum(times, 1.0), np.inf)
 
 
-def _quantiles(times: Array, weight: Array) -> Crossing:
+def _quantiles(times: Array, weight: Array) -> PredictedCrossing:
     order = np.argsort(times)
     below = np.cumsum(weight[order])
-    return Crossing(
+    return PredictedCrossing(
         *(
             float(times[order][min(int(np.searchsorted(below, level)), len(times) - 1)])
             for level in LEVELS
@@ -131,7 +133,7 @@ class LearningCurve:
 
 
 @dataclass(frozen=True)
-class Compared:
+class CurveComparison:
     """The log ratio of epochs to target to those of the reference, estimated by the curves, and the epochs at which the
     reference had the training's current level.
     """
@@ -140,7 +142,7 @@ class Compared:
     reference_epochs: float
 
 
-def compare(curve: LearningCurve, reference: LearningCurve) -> Compared | None:
+def compare_curves(curve: LearningCurve, reference: LearningCurve) -> CurveComparison | None:
     """Compare a training with the reference; None if no signal allows it."""
     quotients, stands = [], []
     for signal in range(len(curve.signals)):
@@ -159,7 +161,7 @@ def compare(curve: LearningCurve, reference: LearningCurve) -> Compared | None:
         stands.append(math.log(there))
     if not quotients:
         return None
-    return Compared(float(np.mean(quotients)), math.exp(float(np.mean(stands))))
+    return CurveComparison(float(np.mean(quotients)), math.exp(float(np.mean(stands))))
 
 
 def _first_time(epochs: Sequence[float], levels: Array, level: float) -> float | None:

@@ -22,12 +22,12 @@ import numpy as np
 
 from hpo.errors import EvidenceError
 from hpo.extrapolation.evidence.stored import study_evidence
-from hpo.extrapolation.inference.information import Information, information
+from hpo.extrapolation.inference.information import TrainingInformation, training_information
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.recommend import regret_at
 from hpo.study.sizes import Point, carried_over, cost_share, full_point, point_of, points, rung_name
 from hpo.study.spec import StudySpec
-from hpo.tuning.generation.strategy import Done, Explore, Wait
+from hpo.tuning.generation.strategy import ExploreSettings, SweepDone, WaitForTrainings
 from storage.records import Trial, TrialState
 
 # trainings at each batch of the cheapest size, and of the next size in every direction
@@ -64,24 +64,24 @@ class GrowingStrategy:
         """Why no further training is worth its cost; "" before the sweep has ended."""
         return "" if self._why is None else self._why[1]
 
-    def next(self, trials: Sequence[Trial]) -> Explore | Wait | Done:
+    def next(self, trials: Sequence[Trial]) -> ExploreSettings | WaitForTrainings | SweepDone:
         """Return the next training of a sweep with these ``trials`` (of every state)."""
         now = self._round
         if now is not None and now.before <= len(trials) < now.before + len(now.rungs):
             batch, point = now.rungs[len(trials) - now.before]
-            return Explore(batch, point)
+            return ExploreSettings(batch, point)
         if any(not trial.state.finished for trial in trials):
-            return Wait()
+            return WaitForTrainings()
         if self._why is not None and self._why[0] == len(trials):
-            return Done()
+            return SweepDone()
         rungs, said = self._decide(trials)
         if not rungs:
             self._why = len(trials), said
-            return Done()
+            return SweepDone()
         if said:
             self._say(said)
         self._round = _Round(len(trials), tuple(rungs))
-        return Explore(*rungs[0])
+        return ExploreSettings(*rungs[0])
 
     def _decide(self, trials: Sequence[Trial]) -> tuple[list[Rung], str]:
         """Return the rungs of the next round and the reason; or no rungs and why not."""
@@ -130,7 +130,9 @@ class GrowingStrategy:
                 )
         return [], ("the sweep has ended: no training gave a result at any size of the ladder")
 
-    def _told(self, trials: Sequence[Trial], answered: int, counts: Counter[Rung]) -> Information:
+    def _told(
+        self, trials: Sequence[Trial], answered: int, counts: Counter[Rung]
+    ) -> TrainingInformation:
         spec, full = self._spec, self._spec.full_scale
         assert full is not None, "a ladder of sizes has a full scale"
         evidence = study_evidence(
@@ -142,7 +144,7 @@ class GrowingStrategy:
         )
         ended = sum(trial.state is not TrialState.FAILED for trial in trials)
         posterior = fit(evidence, rng=np.random.default_rng(0))
-        told = information(
+        told = training_information(
             posterior,
             full.global_batch_size,
             [(batch, dict(point)) for batch, point in self._rungs],
@@ -152,7 +154,7 @@ class GrowingStrategy:
         return told.scaled(many, regret_at(posterior, full.global_batch_size))
 
     def _worthwhile(
-        self, told: Information, counts: Counter[Rung], spent: float, room: int, trials: int
+        self, told: TrainingInformation, counts: Counter[Rung], spent: float, room: int, trials: int
     ) -> tuple[list[Rung], str]:
         """Up to a round of trainings that save more than they cost, chosen by saving over cost."""
         many = [float(counts[rung]) for rung in self._rungs]

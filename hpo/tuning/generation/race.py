@@ -32,13 +32,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.extrapolation.evidence.stored import counted_once
-from hpo.extrapolation.inference.posterior import Posterior, thinned
-from hpo.extrapolation.laws.configurations import log_epochs, make_configurations, outlook
+from hpo.extrapolation.inference.posterior import Posterior, thin_posterior
+from hpo.extrapolation.laws.configurations import log_epochs, make_configurations, settings_outlook
 from hpo.extrapolation.laws.setting_laws import RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
 from hpo.extrapolation.prospects import log_epochs_samples
 from hpo.extrapolation.recommend import LOST, SLOW, recommend
-from hpo.tuning.generation.strategy import Done, Wait, explorations
+from hpo.tuning.generation.strategy import SweepDone, WaitForTrainings, explorations
 from storage.records import Trial, TrialState, settings_key
 
 Array: TypeAlias = NDArray[np.float64]
@@ -107,7 +107,7 @@ def choose_candidates(
         for rate in rates
         for warmup in warmups
     ]
-    few = thinned(posterior, PARTICLES)
+    few = thin_posterior(posterior, PARTICLES)
     missed, risk = _missed(few, float(np.log(global_batch_size)), grid)
     factor = np.minimum(np.exp(np.minimum(missed, 10.0)), SLOW)
     shape = (-1, len(rates), len(warmups))
@@ -162,7 +162,7 @@ def _missed(
         model.laws,
         model.warmup,
     )
-    seen = outlook(values, model.laws, model.warmup, here)
+    seen = settings_outlook(values, model.laws, model.warmup, here)
     level = posterior.log_epochs(log_batch)[0][:, None]
     risk = np.zeros_like(seen.cost) if seen.risk is None else seen.risk
     return log_epochs(values, model.warmup, here, level + seen.cost) - level, np.clip(
@@ -203,7 +203,7 @@ LOWER_RATE, LONGER_WARMUP = 0.5, 2.0
 
 
 @dataclass(frozen=True)
-class Course:
+class RaceCourse:
     """The parameters of a race.
 
     ``candidates`` holds complete settings, the forecast's first. A training is given up after ``limit_epochs`` and is
@@ -217,7 +217,9 @@ class Course:
     most_epochs: float
 
 
-def next_entry(course: Course, trials: Sequence[Trial]) -> Mapping[str, Any] | Wait | Done:
+def next_entry(
+    course: RaceCourse, trials: Sequence[Trial]
+) -> Mapping[str, Any] | WaitForTrainings | SweepDone:
     """Return the settings to train next in a race with these ``trials`` (of every state)."""
     trials, trained = counted_once(trials), defaultdict[str, list[Trial]](list)
     for trial in trials:
@@ -226,7 +228,7 @@ def next_entry(course: Course, trials: Sequence[Trial]) -> Mapping[str, Any] | W
     if fresh and len(trained) < len(course.candidates):
         return fresh[0]
     if not all(trial.state.finished for trial in trials):
-        return Wait()
+        return WaitForTrainings()
     further = _further(explorations(trials))
     if further is not None and len(trained) < len(course.candidates) + STEPS:
         return further
@@ -240,10 +242,12 @@ def next_entry(course: Course, trials: Sequence[Trial]) -> Mapping[str, Any] | W
             return runs[0].settings
     if not ranked and len(trained) < len(course.candidates) + RESCUES:
         return _rescue(explorations(trials))
-    return Done()
+    return SweepDone()
 
 
-def epochs_left(course: Course, trials: Sequence[Trial], reserved: Mapping[int, float]) -> float:
+def epochs_left(
+    course: RaceCourse, trials: Sequence[Trial], reserved: Mapping[int, float]
+) -> float:
     """Epochs that a race may still train; ``reserved`` are those promised to running trials, by id.
 
     Exact repetitions of a training, seed included, which an older race may hold, do not count.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hpo.errors import SpecError
 from hpo.study.samplers import SAMPLERS
-from hpo.study.sizes import Point, told
+from hpo.study.sizes import Point, sizes_in_words
 from hpo.study.spec import StudySpec
 from search_spaces.plugins import load_attribute
 from search_spaces.scaling_rules import SCALING_RULES
@@ -107,7 +107,7 @@ def make_sampler(
         spec.search,
         batches,
         sampler=spec.sampler,
-        name=f"{spec.name}/{told(sizes)}" if sizes else spec.name,
+        name=f"{spec.name}/{sizes_in_words(sizes)}" if sizes else spec.name,
         smaller=smaller if isinstance(smaller, LadderSampler) else None,
         epochs=spec.budget.epochs_per_trial,
         earlier=earlier,

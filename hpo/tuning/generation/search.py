@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from hpo.extrapolation.evidence.evidence import ScaledSetting
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE
 from hpo.extrapolation.laws.warmup_law import WARMUP
-from hpo.tuning.generation.curves import SHRUNK, LearningCurve, compare
-from hpo.tuning.generation.shapes import Shapes
+from hpo.tuning.generation.curves import SHRUNK, LearningCurve, compare_curves
+from hpo.tuning.generation.shapes import ResponseShapes
 from hpo.tuning.generation.surface import (
     LEAST_RAMP,
     EpochsSurface,
-    Places,
-    Trained,
+    SettingPlaces,
+    TrainingEstimates,
     expected_fall,
     own_error,
 )
@@ -85,7 +85,7 @@ SHARED_EXPONENT = 0.5  # growth of the best rate with the batch for an unknown o
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenTraining:
     """One training so far: ``epochs``, ``metric`` and ``loss`` of its evaluations; ``loss`` is empty if unknown.
 
     ``state`` is "reached" (after ``epochs_to_target``), "diverged", "censored" by the most epochs, "paused"
@@ -121,7 +121,7 @@ class SearchStep:
 class _Told:
     """The estimate of one training after a share of its way: its log epochs relative to the fastest's at its batch."""
 
-    seen: Seen
+    seen: SeenTraining
     log_epochs: float
     share: float
     own_error: float
@@ -142,7 +142,7 @@ class _Knowledge:
         return [each for each in self.told if each.seen.global_batch_size == self.global_batch_size]
 
 
-class Search:
+class SettingsSearch:
     """One study's search; every answer depends only on the trainings.
 
     ``rungs`` are the batch sizes that may be trained, ``target`` is the one that the settings are for, among them or
@@ -176,9 +176,9 @@ class Search:
         others = any(each.name not in (RATE, WARMUP) for each in self._tuned)
         self._amplitude, self._careful = AMPLITUDES[others], CAREFUL[others]
         rates = [np.log(_bounds(each)) for each in self._tuned if each.name == RATE]
-        self._shapes = Shapes.between(*(rates[0] if rates else (0.0, 0.0)))
+        self._shapes = ResponseShapes.between(*(rates[0] if rates else (0.0, 0.0)))
 
-    def next(self, seen: Sequence[Seen], left: float = math.inf) -> SearchStep | None:
+    def next(self, seen: Sequence[SeenTraining], left: float = math.inf) -> SearchStep | None:
         """Return the step that is worth most for its cost; None if none is, or if that depends on running trainings.
 
         ``left`` is the number of trainings left: the last of them run to their end.
@@ -192,7 +192,7 @@ class Search:
                 return step
         return None
 
-    def _searched(self, seen: Sequence[Seen]) -> list[int]:
+    def _searched(self, seen: Sequence[SeenTraining]) -> list[int]:
         """The batches that are searched: the full-scale batch, or the largest below if the target is too far there.
 
         It is too far if the epochs of two full trainings were spent there and none has reached it.
@@ -205,7 +205,9 @@ class Search:
         too_far = self._spent(seen, self._target) >= TRIES * self._most
         return self._below if too_far else self._batches
 
-    def _last(self, batches: Sequence[int], seen: Sequence[Seen], left: float) -> SearchStep | None:
+    def _last(
+        self, batches: Sequence[int], seen: Sequence[SeenTraining], left: float
+    ) -> SearchStep | None:
         """Train the best-looking settings to their end, at a batch where none has reached the target or is running."""
         waiting = []
         for batch in batches:
@@ -219,13 +221,13 @@ class Search:
                 return replace(step, until_epochs=self._most)
         return None
 
-    def _spent(self, seen: Sequence[Seen], batch: int) -> float:
+    def _spent(self, seen: Sequence[SeenTraining], batch: int) -> float:
         """The epochs trained at a batch, to balance several batches; a training in flight counts as a look."""
         there = [each for each in seen if each.global_batch_size == batch]
         trained = math.fsum(each.epochs[-1] for each in there if len(each.epochs))
         return trained + self._resolution * sum(each.state == "running" for each in there)
 
-    def recommendation(self, seen: Sequence[Seen]) -> dict[str, float]:
+    def recommendation(self, seen: Sequence[SeenTraining]) -> dict[str, float]:
         """Return the settings to use at full scale.
 
         Once trainings have reached the target there, the settings are those of one of these trainings, or of a look
@@ -245,17 +247,17 @@ class Search:
         margins = np.array([0.0] * len(arrived) + [MARGIN] * len(looks))
         return settings[int(np.argmin(mean + margins + RISK * known.surface.lost(places)))]
 
-    def forgone(self, seen: Sequence[Seen]) -> SearchStep | None:
+    def forgone(self, seen: Sequence[SeenTraining]) -> SearchStep | None:
         """The next training at the largest batch if its cost did not matter; None before anything is known."""
         known = self._known(seen, self._searched(seen)[0])
         return None if known is None else self._worthwhile(known, seen, at_any_price=True)
 
-    def limit_epochs(self, seen: Sequence[Seen], global_batch_size: int) -> float:
+    def limit_epochs(self, seen: Sequence[SeenTraining], global_batch_size: int) -> float:
         """Epochs after which a training at a batch gives no more information."""
         known = self._known(seen, global_batch_size)
         return self._most if known is None else min(2 * PATIENT * known.epochs, self._most)
 
-    def _step(self, seen: Sequence[Seen], batch: int) -> SearchStep | None:
+    def _step(self, seen: Sequence[SeenTraining], batch: int) -> SearchStep | None:
         known = self._known(seen, batch)
         if known is None:
             there = sum(each.state != "diverged" for each in seen)
@@ -265,7 +267,7 @@ class Search:
             return self._whole(known, "the most promising, to the end")
         return self._worthwhile(known, seen) or self._confirm(known, seen)
 
-    def _first(self, seen: Sequence[Seen]) -> dict[str, float]:
+    def _first(self, seen: Sequence[SeenTraining]) -> dict[str, float]:
         """Settings in the middle of the ranges, except for a short warmup and rates that are spread over their range.
 
         The second rate is above the first if that has begun to learn, else below. After losses it is half way down from
@@ -287,7 +289,7 @@ class Search:
             found[tuned.name] = _place(tuned, place)
         return found
 
-    def _begun(self, seen: Sequence[Seen]) -> dict[str, float]:
+    def _begun(self, seen: Sequence[SeenTraining]) -> dict[str, float]:
         """The settings to use before two trainings have shown progress: the furthest so far, else the lowest rate."""
         found = self._first(())
         progress = self._progress(seen)
@@ -303,7 +305,7 @@ class Search:
                 found[RATE] = _place(tuned, place)
         return found
 
-    def _progress(self, seen: Sequence[Seen]) -> list[float]:
+    def _progress(self, seen: Sequence[SeenTraining]) -> list[float]:
         """The progress of each training, as a share of the way to the target from the lowest first value.
 
         A metric may not move while the loss falls: then it is the share by which the loss has fallen.
@@ -321,7 +323,7 @@ class Search:
 
     # what is known
 
-    def _known(self, seen: Sequence[Seen], batch: int) -> _Knowledge | None:
+    def _known(self, seen: Sequence[SeenTraining], batch: int) -> _Knowledge | None:
         """What is known about a batch; None before two trainings have shown progress."""
         ended = [each for each in seen if each.state != "running"]
         told: list[_Told] = []
@@ -347,7 +349,7 @@ class Search:
             surface = self._surface(told, batch, usual)
         return _Knowledge(batch, usual, tuple(told), surface)
 
-    def _told(self, ended: Sequence[Seen]) -> tuple[float | None, list[_Told]]:
+    def _told(self, ended: Sequence[SeenTraining]) -> tuple[float | None, list[_Told]]:
         """The epochs of the fastest of one batch, None if all were lost, and the estimate of each training."""
         lost = [
             _Told(each, LOST, 1.0, LOST_ERROR, ended=True)
@@ -379,7 +381,13 @@ class Search:
                 told.append(self._compared(each, quickest, reference, epochs))
         return epochs, [*lost, *told]
 
-    def _dead(self, each: Seen, standing: Sequence[Seen], quickest: Seen, first: float) -> bool:
+    def _dead(
+        self,
+        each: SeenTraining,
+        standing: Sequence[SeenTraining],
+        quickest: SeenTraining,
+        first: float,
+    ) -> bool:
         """Whether a training has hardly begun to learn, unlike the fastest, at a higher rate than all that have."""
         way = self._way(quickest, each.epochs[-1], first)
         if each.settings.get(RATE) is None or way < PROGRESS * (self._goal - first):
@@ -388,17 +396,17 @@ class Search:
         higher = all(each.settings[RATE] > one.settings[RATE] for one in begun)
         return each not in begun and higher
 
-    def _way(self, seen: Seen, until: float, first: float) -> float:
+    def _way(self, seen: SeenTraining, until: float, first: float) -> float:
         """How far a training had come from ``first`` within ``until`` epochs, 0 if it was not evaluated by then."""
         scores = zip(seen.epochs, self._scores(seen), strict=True)
         return max((score for at, score in scores if at <= until), default=first) - first
 
     def _compared(
-        self, each: Seen, quickest: Seen, reference: LearningCurve, epochs: float
+        self, each: SeenTraining, quickest: SeenTraining, reference: LearningCurve, epochs: float
     ) -> _Told:
         trained = each.epochs[-1] / epochs
         failed = each.state == "censored" or self._stuck(each, trained)
-        found = None if each is quickest else compare(self._curve(each), reference)
+        found = None if each is quickest else compare_curves(self._curve(each), reference)
         told = 0.0 if found is None else SHRUNK * found.log_quotient
         share = trained if found is None else max(found.reference_epochs / epochs, trained)
         share = 1.0 if each.state == "censored" else min(share, 1.0)
@@ -413,7 +421,7 @@ class Search:
             error *= IN_WARMUP
         return _Told(each, float(np.clip(told, -LOST, LOST)), share, error, ended=failed)
 
-    def _stuck(self, each: Seen, trained: float) -> bool:
+    def _stuck(self, each: SeenTraining, trained: float) -> bool:
         """Whether the second half of a training has added almost nothing to the gain of the first.
 
         If it has ``trained`` most of the epochs of the fastest: whether it gains too little to reach the target.
@@ -426,7 +434,7 @@ class Search:
             return True
         return bool(gained > 0 and late <= STILL * gained)
 
-    def _ahead(self, best: Seen, standing: Sequence[Seen]) -> float:
+    def _ahead(self, best: SeenTraining, standing: Sequence[SeenTraining]) -> float:
         """Estimate the epochs of the best training by its metric, while none has reached the target."""
         first = min(self._scores(each)[0] for each in standing)
         gone = (max(self._scores(best)) - first) / max(self._goal - first, 1e-12)
@@ -435,17 +443,17 @@ class Search:
         told = max(told, LEAST_AHEAD * self._most)
         return float(min(told, now + MOST_AHEAD * self._most))
 
-    def _curve(self, each: Seen) -> LearningCurve:
+    def _curve(self, each: SeenTraining) -> LearningCurve:
         loss = [-value for value in each.loss] if len(each.loss) else None
         return LearningCurve(each.epochs, (self._scores(each), loss))
 
-    def _scores(self, each: Seen) -> list[float]:
+    def _scores(self, each: SeenTraining) -> list[float]:
         return [self._sign * value for value in each.metric]
 
     def _surface(self, told: Sequence[_Told], batch: int, epochs: float) -> EpochsSurface:
         settings = [each.seen.settings for each in told]
         batches = [each.seen.global_batch_size for each in told]
-        seen = Trained(
+        seen = TrainingEstimates(
             self._places(settings, batches, batch, epochs),
             np.array([each.log_epochs for each in told]),
             np.array([each.share for each in told]),
@@ -457,7 +465,7 @@ class Search:
 
     def _places(
         self, settings: Sequence[Settings], batches: Sequence[int], batch: int, epochs: float
-    ) -> Places:
+    ) -> SettingPlaces:
         """Convert settings at batches to places at ``batch``, where the fastest training takes ``epochs``."""
         log_batch = np.log(np.asarray(batches, dtype=float))
         columns, rates, warmup = [], np.zeros(len(settings)), np.zeros(len(settings))
@@ -473,7 +481,7 @@ class Search:
                 columns.append(np.log(values + NO_WARMUP * epochs) / WARMUP_LENGTH)
             else:
                 columns.append(_unit(tuned, values) / OTHER_LENGTH)
-        return Places(np.stack(columns, axis=1), rates, warmup, log_batch)
+        return SettingPlaces(np.stack(columns, axis=1), rates, warmup, log_batch)
 
     def _by_momentum(self, settings: Sequence[Settings]) -> Array:
         """What a tuned momentum adds to the log rate: an update moves by rate / (1 - momentum)."""
@@ -489,7 +497,7 @@ class Search:
     def _worthwhile(
         self,
         known: _Knowledge,
-        seen: Sequence[Seen],
+        seen: Sequence[SeenTraining],
         *,
         at_any_price: bool = False,
         lengths: Sequence[float] = LOOKS,
@@ -539,7 +547,7 @@ class Search:
         spent = math.fsum(each.epochs[-1] for each in here if len(each.epochs))
         return spent < (ROOM + MORE * len(whole)) * known.epochs + math.fsum(whole)
 
-    def _went_whole(self, known: _Knowledge, seen: Seen) -> bool:
+    def _went_whole(self, known: _Knowledge, seen: SeenTraining) -> bool:
         """Whether a training ran to its end, or as long as the fastest needs for certain."""
         return seen.state in ("reached", "censored") or (
             seen.state == "paused" and seen.epochs[-1] >= self._needed(known)
@@ -559,7 +567,7 @@ class Search:
             if each.seen.state == "running" or self._went_whole(known, each.seen)
         )
 
-    def _confirm(self, known: _Knowledge, seen: Sequence[Seen]) -> SearchStep | None:
+    def _confirm(self, known: _Knowledge, seen: Sequence[SeenTraining]) -> SearchStep | None:
         """Train the recommendation to its end, until it has been seen to reach the target."""
         arrived = [each.seen for each in known.here() if each.seen.state in ("reached", "running")]
         enough = len(arrived) >= CONFIRMED and self._stood(known, self._best(known))
@@ -605,7 +613,7 @@ class Search:
         apart = np.sqrt(np.maximum(variance + variance[best] - 2 * covariance[:, best], 0.0))
         return candidates[int(np.argmin(mean + self._careful * apart))]
 
-    def _moved(self, seen: Seen, known: _Knowledge) -> dict[str, float]:
+    def _moved(self, seen: SeenTraining, known: _Knowledge) -> dict[str, float]:
         """The settings of a training, scaled to the batch in question."""
         found = {}
         for tuned in self._tuned:
@@ -617,7 +625,7 @@ class Search:
 
     def _predicted(
         self, known: _Knowledge, settings: Sequence[Settings]
-    ) -> tuple[Places, Array, Array]:
+    ) -> tuple[SettingPlaces, Array, Array]:
         batch = known.global_batch_size
         places = self._places(settings, [batch] * len(settings), batch, known.epochs)
         return places, *known.surface.log_epochs(places)
@@ -664,19 +672,19 @@ class Search:
         return max(min(rates) / STRIDE, max(slow, default=0.0)), max(rates) * STRIDE
 
 
-def _shows(seen: Seen) -> bool:
+def _shows(seen: SeenTraining) -> bool:
     """Whether a training was evaluated, with finite metrics."""
     return len(seen.metric) > 0 and bool(np.isfinite(np.asarray(seen.metric, dtype=float)).all())
 
 
-def _below_lost(seen: Sequence[Seen], rate: ScaledSetting) -> float:
+def _below_lost(seen: Sequence[SeenTraining], rate: ScaledSetting) -> float:
     """Half way down from the lowest lost rate, as a place in its range; 1, the upper end, if none was lost."""
     lost = [float(each.settings[RATE]) for each in seen if each.state == "diverged"]
     lowest = float(_unit(rate, np.array(lost)).min()) if lost else 1.0
     return lowest / 2 if lost and lowest > LOWEST else 1.0
 
 
-def _ramp(seen: Seen) -> float:
+def _ramp(seen: SeenTraining) -> float:
     """The share of its rate that a training has reached in a linear warmup."""
     warmup = float(seen.settings.get(WARMUP, 0.0))
     trained = seen.epochs[-1] if len(seen.epochs) else math.inf

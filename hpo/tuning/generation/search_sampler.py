@@ -15,7 +15,7 @@ from typing import Any
 from hpo.extrapolation.evidence.stored import tuned_settings
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.samplers import Curve, LadderSampler, no_curve
-from hpo.tuning.generation.search import SHARED_EXPONENT, Search, SearchStep, Seen
+from hpo.tuning.generation.search import SHARED_EXPONENT, SearchStep, SeenTraining, SettingsSearch
 from search_spaces.settings import TrainingSettings
 from search_spaces.techniques import described_optimizer
 from storage.records import ConvergencePoint, Trial, TrialPurpose, TrialState
@@ -58,7 +58,7 @@ class ForecastSampler:
         self._trained = set(trained)
         tuned = tuned_settings(spec.search)
         self._by_laws = bool(tuned) and len(tuned) == len(self._space.scaled)
-        self._search = Search(
+        self._search = SettingsSearch(
             trained,
             target,
             tuned,
@@ -70,7 +70,7 @@ class ForecastSampler:
             seed=int.from_bytes(hashlib.sha256(spec.name.encode()).digest()[:4], "big"),
         )
         self._by_loss = not IN_THE_LOSS & set(self._space.domains)
-        self._seen: dict[int, Seen] = {}
+        self._seen: dict[int, SeenTraining] = {}
         self._told = self._own = 0
         self._trials = spec.budget.trials
         self._steps: dict[int, SearchStep] = {}
@@ -171,12 +171,14 @@ class ForecastSampler:
             self._step = key, self._search.next(seen, self._trials - self._own - len(in_flight))
         return self._step[1]
 
-    def _in_order(self) -> list[Seen]:
+    def _in_order(self) -> list[SeenTraining]:
         return [self._seen[number] for number in sorted(self._seen)]
 
-    def _as_seen(self, trial: Trial, points: Sequence[ConvergencePoint], state: str = "") -> Seen:
+    def _as_seen(
+        self, trial: Trial, points: Sequence[ConvergencePoint], state: str = ""
+    ) -> SeenTraining:
         whole = [point for point in points if point.metric is not None]
-        return Seen(
+        return SeenTraining(
             trial.number,
             trial.global_batch_size,
             trial.settings,

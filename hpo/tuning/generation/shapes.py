@@ -48,7 +48,7 @@ STEP, INSIDE, BEYOND, FLAT = 0.25, 0.5, 1.5, (-3.0, 0.5)
 
 
 @dataclass(frozen=True)
-class Shapes:
+class ResponseShapes:
     """Hypotheses: the log rate of the edge, the slope below it, and the prior probability, each (hypotheses,)."""
 
     edges: Array
@@ -56,7 +56,7 @@ class Shapes:
     weights: Array
 
     @classmethod
-    def between(cls, low: float, high: float) -> Shapes:
+    def between(cls, low: float, high: float) -> ResponseShapes:
         """Return the hypotheses for log rates that are searched between ``low`` and ``high``."""
         places = np.arange(low + INSIDE, high + BEYOND + STEP / 2, STEP)
         edges, slopes = (each.ravel() for each in np.meshgrid(places, SLOPES, indexing="ij"))

@@ -21,7 +21,7 @@ from trainers.job import HOW_SOON, Question
 
 
 @dataclass(frozen=True)
-class Explore:
+class ExploreSettings:
     """Train settings picked by the sampler, at this batch size and these sizes."""
 
     global_batch_size: int
@@ -29,7 +29,7 @@ class Explore:
 
 
 @dataclass(frozen=True)
-class Repeat:
+class RepeatTraining:
     """Train these settings once more."""
 
     global_batch_size: int
@@ -38,21 +38,21 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Wait:
+class WaitForTrainings:
     """Start nothing before a running training has ended."""
 
 
 @dataclass(frozen=True)
-class Done:
+class SweepDone:
     """Start nothing more: every training of the budget has been started."""
 
 
 @dataclass(frozen=True)
-class Choose:
+class ChooseBatch:
     """Train settings at a batch, both picked by the sampler."""
 
 
-Task = Explore | Choose | Repeat | Wait | Done
+Task = ExploreSettings | ChooseBatch | RepeatTraining | WaitForTrainings | SweepDone
 
 
 def next_seed(trials: Sequence[Trial]) -> int:
@@ -83,10 +83,10 @@ def next_task(
             [t for t in trials if t.global_batch_size == batch],
             question,
         )
-        if isinstance(task, (Explore, Repeat)):
+        if isinstance(task, (ExploreSettings, RepeatTraining)):
             return task
-        waiting = waiting or isinstance(task, Wait)
-    return Wait() if waiting else Done()
+        waiting = waiting or isinstance(task, WaitForTrainings)
+    return WaitForTrainings() if waiting else SweepDone()
 
 
 def next_of_all(
@@ -101,30 +101,30 @@ def next_of_all(
     waiting = False
     for sizes, of_batches in budgets.items():
         task = next_task(of_batches, trials.get(sizes, ()), question)
-        if isinstance(task, (Explore, Repeat)):
+        if isinstance(task, (ExploreSettings, RepeatTraining)):
             return replace(task, sizes=sizes)
-        waiting = waiting or isinstance(task, Wait)
-    return Wait() if waiting else Done()
+        waiting = waiting or isinstance(task, WaitForTrainings)
+    return WaitForTrainings() if waiting else SweepDone()
 
 
 def _next_in_rung(
     batch: int, budget: RungBudget, trials: Sequence[Trial], question: Question
 ) -> Task:
     if len(trials) >= budget.trainings:
-        return Done()
+        return SweepDone()
     explored = explorations(trials)
     if len(explored) < budget.explorations:
-        return Explore(batch)
+        return ExploreSettings(batch)
     if not all(trial.state.finished for trial in explored):
-        return Wait()
+        return WaitForTrainings()
     answered = [(need, t.number, t) for t in explored if (need := question.need(t)) is not None]
     trained = Counter(_key(trial) for trial in trials)
     for seeds in range(1, budget.seeds):
         for _, _, best in sorted(answered)[: budget.repeated_settings]:
             if trained[_key(best)] <= seeds:
-                return Repeat(batch, best.settings)
+                return RepeatTraining(batch, best.settings)
     # Too few settings reached the target (or the end of the budget) to repeat: look for better ones instead.
-    return Explore(batch)
+    return ExploreSettings(batch)
 
 
 def _key(trial: Trial) -> tuple[int, str]:

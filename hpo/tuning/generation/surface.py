@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.tuning.generation.shapes import Shapes
+from hpo.tuning.generation.shapes import ResponseShapes
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
 
 @dataclass(frozen=True)
-class Places:
+class SettingPlaces:
     """Settings as places: ``coordinates`` (places, settings) in units over which log epochs change by about their
     amplitude; ``rates`` (places,) is the log rate, 0 if none is tuned; ``warmup`` (places,) is a share of the epochs of
     the fastest; ``log_batch`` is (places,).
@@ -49,14 +49,14 @@ class Places:
     def __len__(self) -> int:
         return len(self.rates)
 
-    def __getitem__(self, which: slice | Sequence[int] | Array) -> Places:
-        return Places(
+    def __getitem__(self, which: slice | Sequence[int] | Array) -> SettingPlaces:
+        return SettingPlaces(
             self.coordinates[which], self.rates[which], self.warmup[which], self.log_batch[which]
         )
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingEstimates:
     """The estimates of trainings: log epochs to target, ``told`` after a ``share`` of their way, each (trainings,).
 
     ``own_error`` is the standard deviation of the independent error. For a training that has ``ended`` it is the log
@@ -64,7 +64,7 @@ class Trained:
     reached.
     """
 
-    places: Places
+    places: SettingPlaces
     told: Array
     share: Array
     own_error: Array
@@ -75,7 +75,7 @@ class Trained:
 class EpochsSurface:
     """The process given trainings; its mean is one of ``shapes``, with an error of ``amplitude`` (log epochs)."""
 
-    def __init__(self, shapes: Shapes, amplitude: float, seen: Trained) -> None:
+    def __init__(self, shapes: ResponseShapes, amplitude: float, seen: TrainingEstimates) -> None:
         self._shapes, self._amplitude, self._places = shapes, amplitude, seen.places
         self._early = np.where(seen.ended, 0.0, _early(seen.share))
         covariance = (
@@ -91,18 +91,20 @@ class EpochsSurface:
         self.weights = likely / likely.sum()
         """The posterior probability of each shape, (hypotheses,)."""
 
-    def log_epochs(self, places: Places) -> tuple[Array, Array]:
+    def log_epochs(self, places: SettingPlaces) -> tuple[Array, Array]:
         """Mean (places,) and covariance (places, places) of the log epochs to target."""
         across = self._across(places)
         mean, apart = self._mixed(self._each(places, across))
         between = (apart * self.weights[:, None]).T @ apart
         return mean, self._covariance(places, places) - across.T @ across + between
 
-    def lost(self, places: Places) -> Array:
+    def lost(self, places: SettingPlaces) -> Array:
         """The probability that a training is lost, according to the shapes: (places,)."""
         return np.asarray(self.weights @ self._shapes.lost(places.rates, places.warmup))
 
-    def after(self, places: Places, looks: Places, share: float, own_error: float) -> Array:
+    def after(
+        self, places: SettingPlaces, looks: SettingPlaces, share: float, own_error: float
+    ) -> Array:
         """How the means at ``places`` (rows) move with one more training of each of ``looks`` (columns).
 
         It is in log epochs, for one standard deviation of the training's predicted result.
@@ -124,13 +126,13 @@ class EpochsSurface:
         shared = shared + (apart * self.weights[:, None]).T @ told
         return np.asarray(shared / np.sqrt(np.maximum(variance, 1e-8)))
 
-    def _expected(self, places: Places, share: Array, ended: Array, ramp: Array) -> Array:
+    def _expected(self, places: SettingPlaces, share: Array, ended: Array, ramp: Array) -> Array:
         """The expected estimates of trainings under each hypothesis: (hypotheses, trainings)."""
         whole = self._shapes.epochs(places.rates, places.warmup)
         shown = self._shapes.shown(places.rates + ramp, places.warmup, share)
         return np.where(ended, whole, shown)
 
-    def _each(self, places: Places, across: Array) -> Array:
+    def _each(self, places: SettingPlaces, across: Array) -> Array:
         """The mean under each hypothesis: (hypotheses, places)."""
         return np.asarray(
             self._shapes.epochs(places.rates, places.warmup) + (across.T @ self._white).T
@@ -141,10 +143,10 @@ class EpochsSurface:
         mean = self.weights @ each
         return mean, each - mean
 
-    def _across(self, places: Places) -> Array:
+    def _across(self, places: SettingPlaces) -> Array:
         return np.asarray(np.linalg.solve(self._root, self._covariance(self._places, places)))
 
-    def _covariance(self, one: Places, other: Places) -> Array:
+    def _covariance(self, one: SettingPlaces, other: SettingPlaces) -> Array:
         away = np.abs(one.log_batch[:, None] - other.log_batch) / OTHER_BATCH
         alike = self._amplitude**2 * _matern(_distance(one, other))
         return np.asarray(alike * np.exp(-away) + LEVEL_SD**2 * (away == 0))
@@ -173,13 +175,13 @@ def _early(share: Array) -> Array:
     return np.asarray((1 - np.clip(share, 0.0, 1.0)) ** EARLY_POWER)
 
 
-def _early_covariance(one: Places, other: Places) -> Array:
+def _early_covariance(one: SettingPlaces, other: SettingPlaces) -> Array:
     same = one.log_batch[:, None] == other.log_batch
     alike = EARLY_ERROR**2 * _matern(_distance(one, other) / EARLY_LENGTH)
     return np.asarray(alike * same)
 
 
-def _distance(one: Places, other: Places) -> Array:
+def _distance(one: SettingPlaces, other: SettingPlaces) -> Array:
     apart = one.coordinates[:, None, :] - other.coordinates[None, :, :]
     return np.asarray(np.sqrt((apart**2).sum(axis=-1)))
 

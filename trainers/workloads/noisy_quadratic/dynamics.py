@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Update:
+class QuadraticUpdate:
     """One update of every mode; shapes broadcast to ``(settings, modes)``, or ``(modes,)`` for one configuration.
 
     ``learning_rate`` is per mode, ``noise`` the variance of its gradient at the global batch size.
@@ -44,7 +44,7 @@ def make_update(
     preconditioning: float = 0.0,
     nesterov: bool = False,
     weight_decay: float = 0.0,
-) -> Update:
+) -> QuadraticUpdate:
     """Return the update at these settings: numbers, or arrays ``(settings,)``.
 
     ``curvature`` and per-sample ``noise`` are ``(modes,)``. Weight decay adds to the curvature of the gradient, not
@@ -54,7 +54,7 @@ def make_update(
         np.asarray(value, dtype=float)[..., None]
         for value in (learning_rate, momentum, global_batch_size)
     )
-    return Update(
+    return QuadraticUpdate(
         learning_rate=rate * curvature**-preconditioning,
         momentum=momentum,
         curvature=curvature + weight_decay,
@@ -63,14 +63,14 @@ def make_update(
     )
 
 
-def start(initial_squares: Array) -> Array:
+def initial_moments(initial_squares: Array) -> Array:
     """Return the moments before the first update, with v = 0; shape ``(3, ..., modes)``."""
     return np.stack(
         [initial_squares, np.zeros_like(initial_squares), np.zeros_like(initial_squares)]
     )
 
 
-def step(moments: Array, update: Update) -> Array:
+def next_moments(moments: Array, update: QuadraticUpdate) -> Array:
     """Return the moments (E[theta^2], E[theta v], E[v^2]), shape ``(3, ..., modes)``, one update later.
 
     With d = p v + q g: p = m, q = 1 for heavy ball and p = m^2, q = 1 + m for Nesterov.
@@ -91,11 +91,11 @@ def step(moments: Array, update: Update) -> Array:
     )
 
 
-def stationary(update: Update) -> Array:
+def stationary_moments(update: QuadraticUpdate) -> Array:
     """Return the moments that a heavy-ball update leaves unchanged, shape ``(3, ..., modes)``.
 
     E[v^2] = 2 n / ((1-m) (2(1+m) - lr h)),  E[theta^2] = lr (1+m) / (2 h) E[v^2],  E[theta v] = -lr/2 E[v^2]:
-    this solves :func:`step` for a fixed point. Beyond the stability limit the fixed point is repelling.
+    this solves :func:`next_moments` for a fixed point. Beyond the stability limit the fixed point is repelling.
     """
     _check_heavy_ball(update)
     lr, m, h = update.learning_rate, update.momentum, update.curvature
@@ -104,7 +104,9 @@ def stationary(update: Update) -> Array:
         return np.stack([lr * (1 + m) / (2 * h) * velocities, -lr / 2 * velocities, velocities])
 
 
-def squares_without_momentum(update: Update, initial_squares: Array, steps: ArrayLike) -> Array:
+def squares_without_momentum(
+    update: QuadraticUpdate, initial_squares: Array, steps: ArrayLike
+) -> Array:
     """E[theta^2] after ``steps`` updates at constant rate and momentum 0, shape ``(..., modes)``.
 
     E[theta_t^2] = s + (1 - lr h)^2t (theta_0^2 - s),   s = lr n / (h (2 - lr h))      (arXiv:1907.04164, eq. 3)
@@ -115,7 +117,7 @@ def squares_without_momentum(update: Update, initial_squares: Array, steps: Arra
             "steps_to_target() take any"
         )
     steps = np.asarray(steps)[..., None]
-    floor = stationary(update)[0]
+    floor = stationary_moments(update)[0]
     return np.asarray(
         floor
         + (1 - update.learning_rate * update.curvature) ** (2 * steps) * (initial_squares - floor)
@@ -140,29 +142,29 @@ def stability_limit(
     )
 
 
-def many_steps(update: Update, steps: int) -> Array:
-    """``steps`` updates of one configuration as one affine map, shape ``(modes, 5, 5)``, for :func:`apply`.
+def many_steps(update: QuadraticUpdate, steps: int) -> Array:
+    """``steps`` updates of one configuration as one affine map, shape ``(modes, 5, 5)``, for :func:`apply_map`.
 
     It acts on (E[theta^2], E[theta v], E[v^2], 1, S); S gathers E[theta^2] before each update.
     """
     modes = np.broadcast(update.learning_rate, update.curvature).size
     unit = np.eye(5)[:, :, None] * np.ones(modes)  # unit[i]: the i-th basis vector, for every mode
-    constant = step(np.zeros((3, modes)), update)
+    constant = next_moments(np.zeros((3, modes)), update)
     once = np.zeros((modes, 5, 5))
     for column in range(3):
-        once[:, :3, column] = (step(unit[column, :3], update) - constant).T
+        once[:, :3, column] = (next_moments(unit[column, :3], update) - constant).T
     once[:, :3, 3] = constant.T
     once[:, 3, 3] = once[:, 4, 4] = once[:, 4, 0] = 1
     return np.linalg.matrix_power(once, steps)
 
 
-def apply(map_: Array, moments: Array) -> tuple[Array, Array]:
+def apply_map(map_: Array, moments: Array) -> tuple[Array, Array]:
     """Moments ``(3, modes)`` after the map, and the sum of E[theta^2] before each of its updates, ``(modes,)``."""
     extended = np.concatenate([moments, np.ones_like(moments[:1]), np.zeros_like(moments[:1])])
     after = np.einsum("mij,jm->im", map_, extended)
     return after[:3], after[4]
 
 
-def _check_heavy_ball(update: Update) -> None:
+def _check_heavy_ball(update: QuadraticUpdate) -> None:
     if update.nesterov:
         raise ValueError("nesterov must be false for the closed form; step() takes both")

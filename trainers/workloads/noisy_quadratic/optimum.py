@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from trainers.errors import JobError
 from trainers.workloads.noisy_quadratic.dynamics import Array, stability_limit
-from trainers.workloads.noisy_quadratic.problem import Problem
+from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 from trainers.workloads.noisy_quadratic.steps import steps_to_target
 
 _RATES = 1024  # learning rates in the first search: with momentum there are several minima
@@ -27,7 +27,7 @@ _LAGS = np.geomspace(1, 0.01, 24)
 
 
 @dataclass(frozen=True)
-class Optimum:
+class QuadraticOptimum:
     """The settings that reach the target in the fewest updates; in a tie, the middle of the learning rates."""
 
     global_batch_size: float
@@ -38,7 +38,7 @@ class Optimum:
 
 
 def epochs_to_target(
-    problem: Problem,
+    problem: QuadraticProblem,
     target_loss: float,
     *,
     learning_rate: ArrayLike,
@@ -58,14 +58,14 @@ def epochs_to_target(
     return np.asarray(steps * np.asarray(global_batch_size, dtype=float) / problem.train_samples)
 
 
-def optimum(
-    problem: Problem,
+def quadratic_optimum(
+    problem: QuadraticProblem,
     target_loss: float,
     global_batch_size: float,
     *,
     momentum: float | None = 0.0,
     preconditioning: float = 0.0,
-) -> Optimum:
+) -> QuadraticOptimum:
     """Return the best learning rate at this momentum (None: also the best momentum up to 0.99) and the fewest epochs.
 
     ``global_batch_size`` may be inf: then there is no noise, and the epochs are infinite. Raises
@@ -93,7 +93,7 @@ def optimum(
             last += 1
         low, high = rates[max(0, first - 1)], rates[min(len(rates) - 1, last + 1)]
     fewest = float(steps[first])
-    return Optimum(
+    return QuadraticOptimum(
         global_batch_size=global_batch_size,
         learning_rate=float(math.sqrt(rates[first] * rates[last])),
         momentum=momentum,
@@ -102,7 +102,9 @@ def optimum(
     )
 
 
-def fewest_samples(problem: Problem, target_loss: float, *, preconditioning: float = 0.0) -> float:
+def fewest_samples(
+    problem: QuadraticProblem, target_loss: float, *, preconditioning: float = 0.0
+) -> float:
     """Return the samples to the target as the batch size goes to 0 at the best learning rate, for any momentum.
 
     In this limit SGD follows a differential equation in time tau = steps lr / (1-m), with temperature
@@ -114,20 +116,20 @@ def fewest_samples(problem: Problem, target_loss: float, *, preconditioning: flo
 
 
 def fewest_steps(
-    problem: Problem,
+    problem: QuadraticProblem,
     target_loss: float,
     *,
     momentum: float | None = 0.0,
     preconditioning: float = 0.0,
 ) -> float:
     """Return the updates to the target as the batch size goes to infinity, at the best learning rate (and momentum)."""
-    return optimum(
+    return quadratic_optimum(
         problem, target_loss, math.inf, momentum=momentum, preconditioning=preconditioning
     ).steps
 
 
 def critical_batch_size(
-    problem: Problem,
+    problem: QuadraticProblem,
     target_loss: float,
     *,
     momentum: float | None = 0.0,
@@ -140,7 +142,7 @@ def critical_batch_size(
 
 
 def _small_batch_limit(
-    problem: Problem, target: float, preconditioning: float
+    problem: QuadraticProblem, target: float, preconditioning: float
 ) -> tuple[float, float]:
     """Return the fewest samples, and the temperature eta that achieves them."""
     h, noise = problem.curvature, problem.noise * problem.curvature**-preconditioning / 4
@@ -163,7 +165,7 @@ def _small_batch_limit(
 
 
 def _range(
-    problem: Problem,
+    problem: QuadraticProblem,
     target: float,
     batch: float,
     momenta: Array,
@@ -175,7 +177,9 @@ def _range(
     return np.minimum(limit, small) / 32, np.minimum(limit * (1 - 1e-9), 8 * small)
 
 
-def _best_momentum(problem: Problem, target: float, batch: float, preconditioning: float) -> float:
+def _best_momentum(
+    problem: QuadraticProblem, target: float, batch: float, preconditioning: float
+) -> float:
     """Return the momentum up to 0.99 that needs the fewest updates, each at its best learning rate."""
     lags = _LAGS
     for _ in range(_LOOKS_AT_MOMENTA):
@@ -195,7 +199,7 @@ def _best_momentum(problem: Problem, target: float, batch: float, preconditionin
     return chosen
 
 
-def _check_target(problem: Problem, target_loss: float) -> None:
+def _check_target(problem: QuadraticProblem, target_loss: float) -> None:
     if not 0 < target_loss < problem.initial_loss:
         raise JobError(
             "target_loss must be above 0, which no training reaches, and below the initial loss "

@@ -27,7 +27,7 @@ MOST_MODES, MOST_SAMPLES = 10**7, 10**12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class QuadraticProblem:
     """One quadratic; values out of range raise :class:`~trainers.errors.DataError`.
 
     ``modes``: number of eigenvalues. ``curvature_exponent``: how fast they fall. ``noise_scale``: variance of one
@@ -49,7 +49,7 @@ class Problem:
         check_number("initial_square", self.initial_square, above_zero=True)
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Problem:
+    def from_data(cls, data: Mapping[str, Any]) -> QuadraticProblem:
         """Create the problem of a study's ``data`` section; :class:`~trainers.errors.DataError` says what is wrong."""
         check_options(data, option_names())
         return cls(**data)
@@ -85,7 +85,7 @@ class Problem:
 
 def option_names() -> tuple[str, ...]:
     """Return the data options that define a problem."""
-    return tuple(field.name for field in dataclasses.fields(Problem))
+    return tuple(field.name for field in dataclasses.fields(QuadraticProblem))
 
 
 def check_number(

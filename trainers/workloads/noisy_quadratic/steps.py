@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainers.workloads.noisy_quadratic.dynamics import Array, make_update, stationary
-from trainers.workloads.noisy_quadratic.problem import Problem
+from trainers.workloads.noisy_quadratic.dynamics import Array, make_update, stationary_moments
+from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 
 MAX_STEPS = 2**40
 """Updates after which a training counts as never reaching its target."""
@@ -71,7 +71,7 @@ class _Runs:
 
 
 def steps_to_target(
-    problem: Problem,
+    problem: QuadraticProblem,
     target_loss: float,
     *,
     learning_rate: ArrayLike,
@@ -110,7 +110,7 @@ def steps_to_target(
 
 
 def _runs(
-    problem: Problem,
+    problem: QuadraticProblem,
     rates: Array,
     batches: Array,
     momenta: Array,
@@ -125,7 +125,7 @@ def _runs(
         momentum=momenta,
         preconditioning=preconditioning,
     )
-    half, (squares, cross, velocities) = problem.curvature / 2, stationary(update)
+    half, (squares, cross, velocities) = problem.curvature / 2, stationary_moments(update)
     keep = 1 - update.learning_rate * update.curvature
     return _Runs(
         index=index,

@@ -1,6 +1,6 @@
 """The workload ``noisy_quadratic``: trainings simulated in closed form, on a simulated clock, without torch.
 
-Data options: those of :class:`~trainers.workloads.noisy_quadratic.problem.Problem`, and ``sampled`` (draw the
+Data options: those of :class:`~trainers.workloads.noisy_quadratic.problem.QuadraticProblem`, and ``sampled`` (draw the
 weights, so that seeds scatter, instead of following their expectation), ``preconditioning`` (p, to which the optimizer
 ``lars`` corresponds: mode i has the rate lr h_i^-p), ``seconds_per_update`` and ``seconds_per_sample`` (of one worker).
 """
@@ -18,12 +18,12 @@ from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError, JobError
 from trainers.job import TrainingJob
 from trainers.schedules.learning_rate import learning_rate
-from trainers.workloads.noisy_quadratic.dynamics import Update, make_update
-from trainers.workloads.noisy_quadratic.problem import Problem, check_number, option_names
+from trainers.workloads.noisy_quadratic.dynamics import QuadraticUpdate, make_update
+from trainers.workloads.noisy_quadratic.problem import QuadraticProblem, check_number, option_names
 from trainers.workloads.noisy_quadratic.trajectories import (
     ExpectedWeights,
+    QuadraticTrajectory,
     SampledWeights,
-    Trajectory,
 )
 from trainers.workloads.training_run import TrainingRun, TrainingSegment
 from trainers.workloads.workload import CustomLoopWorkload, check_options
@@ -53,7 +53,7 @@ class NoisyQuadratic(CustomLoopWorkload):
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         check_options(data, (*option_names(), *_OPTIONS))
-        self.problem = Problem.from_data(
+        self.problem = QuadraticProblem.from_data(
             {name: data[name] for name in data if name not in _OPTIONS}
         )
         self.train_samples = self.problem.train_samples
@@ -92,7 +92,7 @@ class SimulatedTraining(TrainingRun):
         self._seconds_per_update = workload.seconds_per_update
         self._seconds_per_global_sample = workload.seconds_per_sample / workers
         squares = self.problem.initial_squares
-        self._trajectory: Trajectory = (
+        self._trajectory: QuadraticTrajectory = (
             SampledWeights(squares, job.seed) if workload.sampled else ExpectedWeights(squares)
         )
 
@@ -129,7 +129,7 @@ class SimulatedTraining(TrainingRun):
     def _load_weights(self, state: Mapping[str, Any]) -> None:
         self._trajectory.state = np.array(state["trajectory"], dtype=float)
 
-    def _update(self, rate: float, global_batch_size: int) -> Update:
+    def _update(self, rate: float, global_batch_size: int) -> QuadraticUpdate:
         settings = self.job.settings
         return make_update(
             self.problem.curvature,

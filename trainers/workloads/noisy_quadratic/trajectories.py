@@ -8,18 +8,18 @@ import numpy as np
 
 from trainers.workloads.noisy_quadratic.dynamics import (
     Array,
-    Update,
-    apply,
+    QuadraticUpdate,
+    apply_map,
+    initial_moments,
     many_steps,
-    start,
-    step,
+    next_moments,
 )
 
 _WORTH_A_MAP = 4
 """Updates of one rate from which an affine map, computed once for many evaluations, is cheaper than single updates."""
 
 
-class Trajectory(Protocol):
+class QuadraticTrajectory(Protocol):
     """The weights of one training; ``state`` is its complete state, ``(rows, modes)``."""
 
     state: Array
@@ -28,7 +28,7 @@ class Trajectory(Protocol):
     def squares(self) -> Array:
         """(Expected) theta^2, shape ``(modes,)``."""
 
-    def move(self, update: Update, steps: int, first_step: int) -> Array:
+    def move(self, update: QuadraticUpdate, steps: int, first_step: int) -> Array:
         """Do ``steps`` updates; returns the sum of ``squares`` before each of them, ``(modes,)``."""
 
 
@@ -36,7 +36,7 @@ class ExpectedWeights:
     """The expected second moments; the seed makes no difference."""
 
     def __init__(self, initial_squares: Array) -> None:
-        self.state = start(initial_squares)
+        self.state = initial_moments(initial_squares)
         self._map: tuple[tuple[float, float, int], Array] | None = None
 
     @property
@@ -45,10 +45,10 @@ class ExpectedWeights:
         squares: Array = self.state[0]
         return squares
 
-    def move(self, update: Update, steps: int, first_step: int) -> Array:  # noqa: ARG002 - nothing is drawn
+    def move(self, update: QuadraticUpdate, steps: int, first_step: int) -> Array:  # noqa: ARG002 - nothing is drawn
         """Do ``steps`` updates, at once if there are many, else one by one."""
         if steps >= _WORTH_A_MAP:
-            state, total = apply(self._many(update, steps), self.state)
+            state, total = apply_map(self._many(update, steps), self.state)
             self.state = np.ascontiguousarray(
                 state
             )  # the layout of a restored checkpoint, on which sums depend
@@ -56,10 +56,10 @@ class ExpectedWeights:
         total = np.zeros_like(self.squares)
         for _ in range(steps):
             total += self.squares
-            self.state = step(self.state, update)
+            self.state = next_moments(self.state, update)
         return total
 
-    def _many(self, update: Update, steps: int) -> Array:
+    def _many(self, update: QuadraticUpdate, steps: int) -> Array:
         # the map is the same from one evaluation to the next: within a training only rate and batch may change
         key = (float(update.learning_rate.flat[0]), float(update.noise.flat[0]), steps)
         if self._map is None or self._map[0] != key:
@@ -84,7 +84,7 @@ class SampledWeights:
         squares: Array = self.state[0] ** 2
         return squares
 
-    def move(self, update: Update, steps: int, first_step: int) -> Array:
+    def move(self, update: QuadraticUpdate, steps: int, first_step: int) -> Array:
         """Do ``steps`` updates with fresh noise."""
         rng = np.random.default_rng((self._seed, first_step))
         deviation, (theta, velocity) = np.sqrt(update.noise), self.state

@@ -52,7 +52,7 @@ _FORMAT = re.compile(
 _BATCHES = ({"global_batch_size"}, {"local_batch_size"}, {"micro_batch_size", "accumulation"})
 
 
-def placeholders(words: Iterable[str]) -> list[str]:
+def command_placeholders(words: Iterable[str]) -> list[str]:
     """Return the names in the braces of the words, in order, each once; :class:`WorkloadError` for malformed braces."""
     return list(dict.fromkeys(name for word in words for name in _names(word)))
 
@@ -61,7 +61,7 @@ def own_placeholders(words: Iterable[str]) -> tuple[str, ...]:
     """Return the names that are neither in ``PLACEHOLDERS`` nor a known setting: the program's own settings."""
     return tuple(
         name
-        for name in placeholders(words)
+        for name in command_placeholders(words)
         if name not in PLACEHOLDERS and name not in known_settings.names()
     )
 
@@ -75,7 +75,7 @@ def fill_placeholders(words: Sequence[str], values: Mapping[str, Any]) -> list[s
     return [string.Formatter().vformat(word, (), values) for word in words]
 
 
-def whole(value: Any) -> Any:
+def whole_number(value: Any) -> Any:
     """Convert a float to the integer that it equals, if its size allows exact integers; else return it unchanged."""
     return (
         int(value)
@@ -157,7 +157,7 @@ class _Value:
         self._value = value
 
     def __format__(self, form: str) -> str:
-        value = self._value if "." in form else whole(self._value)
+        value = self._value if "." in form else whole_number(self._value)
         try:
             return format(value, form) if form else _text(value)
         except (ValueError, TypeError) as error:
@@ -173,5 +173,5 @@ def _text(value: Any) -> str:
         return "none"
     if isinstance(value, (list, tuple)):
         return ",".join(map(_text, value))
-    value = whole(value)
+    value = whole_number(value)
     return repr(value) if isinstance(value, float) else str(value)

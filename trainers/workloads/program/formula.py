@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from search_spaces.names import nearest
+from search_spaces.names import did_you_mean
 from search_spaces.techniques.parametrizations import MODEL_SIZES
 from trainers.errors import WorkloadError
 
@@ -74,7 +74,9 @@ def parse_cost(text: str, known: Collection[str] = SIZES) -> CostFormula:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             if node.id not in known:
-                raise _refused(text, known, f"{node.id!r} is none of them{nearest(node.id, known)}")
+                raise _refused(
+                    text, known, f"{node.id!r} is none of them{did_you_mean(node.id, known)}"
+                )
             names[node.id] = None
         elif isinstance(node, ast.Constant):
             if isinstance(node.value, bool) or not isinstance(node.value, (int, float)):

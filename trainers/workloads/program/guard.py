@@ -51,7 +51,7 @@ _TOO_SLOW = (
 )
 
 
-class Log:
+class CommandLog:
     """The command's output in a file; if the disk is full the log is lost, not the run."""
 
     def __init__(self, path: Path) -> None:
@@ -96,7 +96,7 @@ class LineReader:
             file.write(json.dumps({**said, "time": time.time()}) + "\n")
 
 
-class Matcher:
+class LineMatcher:
     """A :class:`LineReader` in a separate process: SIGPROF ends it if a line takes too much computing.
 
     A Python handler would wait for the end of the match; the kernel does not. Started before anything else is open.
@@ -207,7 +207,7 @@ def prctl(option: int, value: int) -> None:
 def run(start: dict[str, Any], status: int) -> dict[str, Any]:
     """Run the command to its end: ``{"exit": status}``, negative for a signal, or ``{"error": why}``."""
     pattern = start["pattern"]
-    matcher = Matcher(pattern, Path(start["report"]), status) if pattern else None
+    matcher = LineMatcher(pattern, Path(start["report"]), status) if pattern else None
     try:
         return _run(start, matcher)
     finally:
@@ -215,7 +215,7 @@ def run(start: dict[str, Any], status: int) -> dict[str, Any]:
             matcher.kill()
 
 
-def _run(start: dict[str, Any], matcher: Matcher | None) -> dict[str, Any]:
+def _run(start: dict[str, Any], matcher: LineMatcher | None) -> dict[str, Any]:
     lock = os.open(start["lock"], os.O_RDWR | os.O_CREAT, 0o600)  # held until this process is gone
     fcntl.flock(lock, fcntl.LOCK_EX)
     wakeup = _child_signals()
@@ -244,7 +244,7 @@ def _run(start: dict[str, Any], matcher: Matcher | None) -> dict[str, Any]:
     return {"exit": process.returncode}
 
 
-def _others(matcher: Matcher | None) -> list[int]:
+def _others(matcher: LineMatcher | None) -> list[int]:
     """Return the command's processes: all descendants of this one that are not its own."""
     return [each for each in descendants() if matcher is None or each != matcher.pid]
 
@@ -254,9 +254,9 @@ def _watch(
     output: int,
     wakeup: int,
     start: dict[str, Any],
-    matcher: Matcher | None,
+    matcher: LineMatcher | None,
 ) -> None:
-    log = Log(Path(start["log"]))
+    log = CommandLog(Path(start["log"]))
     ending = _ending(process, start, matcher)
     stopping, open_output, next_at = False, True, 0.0
     died_at: float | None = None
@@ -298,7 +298,7 @@ def _watch(
 
 
 def _ending(
-    process: subprocess.Popen[bytes], start: dict[str, Any], matcher: Matcher | None
+    process: subprocess.Popen[bytes], start: dict[str, Any], matcher: LineMatcher | None
 ) -> Iterator[float]:
     """Yield the steps that end a command; each gives the seconds to wait before the next."""
     stop = Path(start["stop"])
@@ -346,7 +346,7 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
             pass
 
 
-def _take(output: int, log: Log, matcher: Matcher | None) -> bool:
+def _take(output: int, log: CommandLog, matcher: LineMatcher | None) -> bool:
     """Read the available output; return False at its end."""
     try:
         chunk = os.read(output, 1 << 16)

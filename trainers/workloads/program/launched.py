@@ -30,7 +30,7 @@ SLOT_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True)
-class Nodes:
+class ProgramNodes:
     """The nodes of one start: ``hosts``, where the workers meet at the first, and ``port`` there.
 
     ``attempt`` distinguishes the starts of one run.
@@ -43,7 +43,7 @@ class Nodes:
 
 
 def run_program(
-    job: TrainingJob, report: ReportFile, nodes: Nodes, stop: Callable[[], bool]
+    job: TrainingJob, report: ReportFile, nodes: ProgramNodes, stop: Callable[[], bool]
 ) -> bool:
     """Run a program to its end; return False if ``stop`` asked it to end first, and it exited.
 

@@ -13,7 +13,7 @@ from search_spaces.names import nearest_or_all
 from search_spaces.own_settings import RESERVED
 from search_spaces.techniques.parametrizations import MODEL_SIZES
 from trainers.errors import JobError, WorkloadError
-from trainers.workloads.program.command import own_placeholders, placeholders
+from trainers.workloads.program.command import command_placeholders, own_placeholders
 from trainers.workloads.program.formula import SIZES, CostFormula, parse_cost
 
 PROGRESS = ("epochs", "samples", "steps")
@@ -114,13 +114,13 @@ class ProgramOptions:
         batch size.
         """
         return self.reads_trial or bool(
-            {"micro_batch_size", "accumulation"} & set(placeholders(self.words))
+            {"micro_batch_size", "accumulation"} & set(command_placeholders(self.words))
         )
 
     @property
     def every_node(self) -> bool:
         """Whether the program is started on every node, and not once for all of them."""
-        return "node_rank" in placeholders(self.words)
+        return "node_rank" in command_placeholders(self.words)
 
     def split(
         self, global_batch_size: int, workers: int, micro_batch_size: int | None
@@ -156,7 +156,7 @@ class ProgramOptions:
             )
             return
         try:
-            placeholders(self.words)
+            command_placeholders(self.words)
         except WorkloadError as error:
             yield ("command",), str(error)
             return
@@ -207,7 +207,7 @@ class ProgramOptions:
         signs, place = self.out_of_memory, ("out_of_memory",)
         if signs is None:
             return
-        if "micro_batch_size" not in placeholders(self.words) and not self.reads_trial:
+        if "micro_batch_size" not in command_placeholders(self.words) and not self.reads_trial:
             yield (
                 place,
                 "out_of_memory halves the micro batch, but the command does not contain "

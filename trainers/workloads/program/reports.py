@@ -75,7 +75,7 @@ class ReportedPoint:
 
 
 @dataclass
-class Curve:
+class ReportedCurve:
     """The evaluations that one program has reported, over all its starts, in increasing epochs.
 
     ``metrics`` are all metrics that it may report.

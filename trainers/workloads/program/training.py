@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces import settings as known_settings
-from search_spaces.names import nearest
+from search_spaces.names import did_you_mean
 from search_spaces.techniques import OWN
 from trainers.errors import CheckpointError, JobError, WorkloadError
 from trainers.job import TrainingJob
@@ -23,16 +23,16 @@ from trainers.json_text import json_text
 from trainers.report import ConvergencePoint
 from trainers.workloads.program.command import (
     PLACEHOLDERS,
+    command_placeholders,
     fill_placeholders,
     own_placeholders,
-    placeholders,
-    whole,
+    whole_number,
 )
 from trainers.workloads.program.files import ProgramFiles
 from trainers.workloads.program.micro_batch import KeptMicroBatch, ran_out_of_memory
 from trainers.workloads.program.options import ProgramOptions
 from trainers.workloads.program.process import ProgramProcess, free_port, wait_until_free
-from trainers.workloads.program.reports import STARTED, Curve, ReportedPoint, ReportFollower
+from trainers.workloads.program.reports import STARTED, ReportedCurve, ReportedPoint, ReportFollower
 from trainers.workloads.program.secrets import WRAPPER, program_environment
 from trainers.workloads.training_run import AnyTraining, TrainingProgress
 
@@ -90,7 +90,7 @@ class ProgramTraining(AnyTraining):
         values = trial_values(job, options, place, self.files)
         self.files.make()
         wait_until_free(self.files, 2 * options.stop_seconds + LEAVING_SECONDS)
-        self._curve = Curve(job, options.train_samples, [], options.metrics)
+        self._curve = ReportedCurve(job, options.train_samples, [], options.metrics)
         self._follower = ReportFollower(self.files.report)
         self._take_up()
         self.resumed = list(self._curve.points)
@@ -164,7 +164,9 @@ class ProgramTraining(AnyTraining):
             while (values := self._follower.next()) is not None:
                 self._hear(values)
         except WorkloadError:
-            self._curve = Curve(self.job, self.options.train_samples, [], self.options.metrics)
+            self._curve = ReportedCurve(
+                self.job, self.options.train_samples, [], self.options.metrics
+            )
             self._follower = ReportFollower(self.files.report)
 
     def _mark_start(self) -> None:
@@ -266,7 +268,7 @@ class ProgramTraining(AnyTraining):
         self.files.make()
         self.resumed, self.begun_anew = [], self.begun_anew + 1
         self.progress = TrainingProgress()
-        self._curve = Curve(self.job, options.train_samples, [], options.metrics)
+        self._curve = ReportedCurve(self.job, options.train_samples, [], options.metrics)
         self._follower = ReportFollower(self.files.report)
         self._mark_start()
         self._process = start_program(self.job, options, place, self.files, values)
@@ -312,7 +314,7 @@ def trial_values(
             raise JobError(
                 f"the command of the program contains {{{name}}}, which is neither a setting "
                 f"of the study nor one of "
-                f"{', '.join(PLACEHOLDERS)}{nearest(name, (*PLACEHOLDERS, *known_settings.names()))}"
+                f"{', '.join(PLACEHOLDERS)}{did_you_mean(name, (*PLACEHOLDERS, *known_settings.names()))}"
             )
     return {
         **{name: getattr(settings, name) for name in known_settings.names()},
@@ -350,7 +352,7 @@ def start_program(
     The words of ``HPO_PROGRAM_WRAPPER``, set by the operator, precede its own, with ``{folder}`` for the trial's
     folder.
     """
-    told = {name: whole(values[name]) for name in PLACEHOLDERS}
+    told = {name: whole_number(values[name]) for name in PLACEHOLDERS}
     settings = {name: value for name, value in values.items() if name not in PLACEHOLDERS}
     target = {
         "metric": job.target.metric,
@@ -383,7 +385,7 @@ def start_program(
             **given,
         },
         pattern=options.report.pattern,
-        listens="stop_file" in placeholders(options.words),
+        listens="stop_file" in command_placeholders(options.words),
         ask_seconds=place.ask_seconds or options.stop_seconds,
         term_seconds=options.stop_seconds,
     )

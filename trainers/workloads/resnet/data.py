@@ -18,7 +18,7 @@ from search_spaces.names import nearest_or_all
 from trainers.errors import DataError
 from trainers.feed.pool import checked_threads
 from trainers.numerics.random_numbers import mixed_seed
-from trainers.workloads.resnet.images import Images, ImagesInMemory
+from trainers.workloads.resnet.images import ImageSet, ImagesInMemory
 
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "digits": (),
@@ -36,7 +36,7 @@ _DIGITS_FILE = ("datasets", "data", "digits.csv.gz")
 """Path inside scikit-learn's package."""
 
 
-def open_images(data: Mapping[str, Any]) -> Images:
+def open_images(data: Mapping[str, Any]) -> ImageSet:
     """The images that the data options name; raises :class:`~trainers.errors.DataError`."""
     source = data.get("source", "digits")
     augment = data.get("augment", True)
@@ -49,7 +49,7 @@ def open_images(data: Mapping[str, Any]) -> Images:
             having = " and ".join(repr(name) for name, known in OPTIONS.items() if option in known)
             raise DataError(f"the source {source!r} has no option {option!r}; {having} has it")
     if source == "digits":
-        return digits(augment)
+        return load_digits_images(augment)
     from trainers.workloads.resnet.image_reader import ImageReader
 
     reader = ImageReader(data.get("decoder"), checked_threads(data.get("decoding_threads")))
@@ -62,7 +62,7 @@ def open_images(data: Mapping[str, Any]) -> Images:
     return open_folder(data.get("path"), data.get("image_size"), augment, reader)
 
 
-def digits(augment: bool) -> ImagesInMemory:
+def load_digits_images(augment: bool) -> ImagesInMemory:
     """Return scikit-learn's 1,797 handwritten digits of 8x8 pixels: always the same 1,437 to train, 360 to test.
 
     Four fifths of each class are used for training. Augmentation shifts by up to one pixel.

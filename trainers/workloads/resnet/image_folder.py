@@ -14,18 +14,18 @@ from torch import Tensor
 
 from trainers.errors import DataError
 from trainers.feed.crops import UNIFORMS
-from trainers.feed.decoders import read_image, unreadable
+from trainers.feed.decoders import read_image, unreadable_image
 from trainers.numerics.random_numbers import sample_uniforms
 from trainers.workloads.resnet.image_reader import (
     IMAGENET_DEVIATION,
     IMAGENET_MEAN,
     Files,
     ImageReader,
-    normalized,
+    normalize_images,
 )
 from trainers.workloads.resnet.images import (
     LARGEST_IN_MEMORY,
-    Images,
+    ImageSet,
     ImagesInMemory,
     IndexedImages,
 )
@@ -34,7 +34,7 @@ from trainers.workloads.workload import Batch
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp"})
 
 
-def open_folder(path: Any, image_size: Any, augment: bool, reader: ImageReader) -> Images:
+def open_folder(path: Any, image_size: Any, augment: bool, reader: ImageReader) -> ImageSet:
     """Open a folder; ``image_size`` (pixels, default: the first image's shorter side, at most 224)."""
     if not isinstance(path, str) or not path:
         raise DataError(
@@ -109,7 +109,7 @@ class ImagesOnDisk(IndexedImages):
     def prepare(self, batch: Batch) -> Batch:
         """Images of mean about 0 and variance about 1, float32 in the memory format channels_last."""
         images, classes = batch
-        return normalized(images, IMAGENET_MEAN, IMAGENET_DEVIATION), classes
+        return normalize_images(images, IMAGENET_MEAN, IMAGENET_DEVIATION), classes
 
 
 def _listing(folder: Path) -> tuple[list[tuple[Path, str]], list[str]]:
@@ -144,7 +144,7 @@ def _checked_size(image_size: Any, first: Path, reader: ImageReader) -> int:
         try:
             return min(224, *reader.decoder.size(read_image(first)))
         except (OSError, ValueError) as error:
-            raise unreadable(first, error) from error
+            raise unreadable_image(first, error) from error
     if isinstance(image_size, bool) or not isinstance(image_size, int) or image_size < 8:
         raise DataError(
             f"image_size must be a whole number of pixels of at least 8, but got {image_size!r}"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trainers.feed.crops import CENTRE_SHARE, centre_crop, decode_crop, random_crop
-from trainers.feed.decoders import Decoder, open_decoder, read_image, unreadable
+from trainers.feed.decoders import ImageDecoder, open_decoder, read_image, unreadable_image
 from trainers.feed.pool import DecodingPool
 
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -30,7 +30,7 @@ class ImageReader:
     """
 
     def __init__(self, decoder: str | None = None, threads: int | None = None) -> None:
-        self.decoder: Decoder = open_decoder(decoder)
+        self.decoder: ImageDecoder = open_decoder(decoder)
         self.pool = DecodingPool(threads)
         self._pinned = False
         _LOG.info("images are decoded by %s on %d threads", self.decoder.name, self.pool.threads)
@@ -91,13 +91,13 @@ class ImageReader:
             )
             image = decode_crop(self.decoder, content, crop, (width, height), size)
         except (OSError, ValueError) as error:
-            raise unreadable(name, error) from error
+            raise unreadable_image(name, error) from error
         if uniforms is not None and uniforms[0] < 0.5:
             image = image.flip(3)
         return image[0].permute(1, 2, 0)
 
 
-def normalized(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
+def normalize_images(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
     """Convert images ``(n, 3, height, width)`` of bytes to float32, ``(images / 255 - mean) / deviation``.
 
     Images that are channels last in memory stay so. On a CPU each image passes through the cache once.

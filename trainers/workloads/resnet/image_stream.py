@@ -24,7 +24,7 @@ from trainers.workloads.resnet.image_reader import (
     IMAGENET_DEVIATION,
     IMAGENET_MEAN,
     ImageReader,
-    normalized,
+    normalize_images,
 )
 from trainers.workloads.workload import Batch
 
@@ -68,7 +68,7 @@ class ImageStream:
     def prepare(self, batch: Batch) -> Batch:
         """Images of mean about 0 and variance about 1, float32 in the memory format channels_last."""
         images, classes = batch
-        return normalized(images, IMAGENET_MEAN, IMAGENET_DEVIATION), classes
+        return normalize_images(images, IMAGENET_MEAN, IMAGENET_DEVIATION), classes
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
         """Streamed images have no index."""

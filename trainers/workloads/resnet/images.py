@@ -16,7 +16,7 @@ LARGEST_IN_MEMORY = 64
 """Images of at most this size (pixels) are decoded once and kept."""
 
 
-class Images(Protocol):
+class ImageSet(Protocol):
     """Training and evaluation images with their classes, as bytes until ``prepare`` turns them into a model's input.
 
     The other attributes are those of :class:`~trainers.workloads.workload.Workload`.

@@ -48,7 +48,7 @@ class CycloneRules:
 
 
 @dataclass(frozen=True)
-class Centre:
+class CycloneCentre:
     """A detected cyclone: degrees, and the radius (degrees) where its wind has fallen to storm strength."""
 
     latitude: float
@@ -76,7 +76,7 @@ def cyclone_mask(
 
 def cyclone_centres(
     fields: NDArray[np.float32], grid: Grid, rules: CycloneRules | None = None
-) -> list[Centre]:
+) -> list[CycloneCentre]:
     """Find the centres of the tropical cyclones in fields ``(height, width, 16)``."""
     rules = rules or CycloneRules()
     names = ("U850", "V850", "UBOT", "VBOT", "PSL", "T200", "T500")
@@ -98,7 +98,7 @@ def cyclone_centres(
         warm = core[box][near].max() - core[box][around].mean() >= rules.min_core_warmth
         if closed and warm and rotation[box][near].max() >= threshold:
             found.append(
-                Centre(
+                CycloneCentre(
                     latitude, longitude, _storm_radius(grid, row, column, speed, rules.storm_wind)
                 )
             )

@@ -54,8 +54,8 @@ class DeepLab(nn.Module):
     def __init__(self, name: str, channels: int, classes: int, width: int, norm: Norm) -> None:
         super().__init__()
         depth, low = DEPTHS[name] * width, width * 3 // 4
-        self.encoder = Encoder(channels, width, UNITS[name], norm)
-        self.pyramid = Pyramid(self.encoder.features, depth, RATES[name], norm)
+        self.encoder = DeepLabEncoder(channels, width, UNITS[name], norm)
+        self.pyramid = AtrousPyramid(self.encoder.features, depth, RATES[name], norm)
         self.low_level = ConvNormReLU(width, low, 1, norm)
         self.to_quarter, self.to_half, self.to_full = (
             Upsample(depth),
@@ -87,7 +87,7 @@ class DeepLab(nn.Module):
         return scores
 
 
-class Encoder(nn.Module):
+class DeepLabEncoder(nn.Module):
     """ResNet-v2 (He et al., arXiv:1603.05027) with output stride 8 instead of 32."""
 
     def __init__(self, channels: int, width: int, units: tuple[int, ...], norm: Norm) -> None:
@@ -100,7 +100,7 @@ class Encoder(nn.Module):
             members = nn.ModuleList()
             for index in range(count):
                 stride = 2 if block == 0 and index == count - 1 else 1
-                members.append(Unit(inputs, width << block, stride, rate, norm))
+                members.append(DeepLabUnit(inputs, width << block, stride, rate, norm))
                 inputs = EXPANSION * (width << block)
             blocks.append(members)
         self.blocks = nn.ModuleList(blocks)
@@ -118,7 +118,7 @@ class Encoder(nn.Module):
         return half, quarter, x
 
 
-class Unit(nn.Module):
+class DeepLabUnit(nn.Module):
     """A bottleneck with the normalization first (v2): 1x1, 3x3 with stride and rate, 1x1."""
 
     def __init__(self, inputs: int, width: int, stride: int, rate: int, norm: Norm) -> None:
@@ -141,7 +141,7 @@ class Unit(nn.Module):
         return kept + self.last(self.middle(narrow)), narrow
 
 
-class Pyramid(nn.Module):
+class AtrousPyramid(nn.Module):
     """Atrous spatial pyramid pooling (Chen et al., arXiv:1706.05587, section 3.3)."""
 
     def __init__(self, inputs: int, depth: int, rates: tuple[int, ...], norm: Norm) -> None:

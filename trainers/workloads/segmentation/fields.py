@@ -18,25 +18,29 @@ from scipy import ndimage
 
 from trainers.workloads.segmentation.channels import CHANNELS
 from trainers.workloads.segmentation.grid import EARTH_RADIUS_KM, Grid, Values
-from trainers.workloads.segmentation.harmonics import degree_of, random_coefficients, synthesis
+from trainers.workloads.segmentation.harmonics import (
+    degree_of,
+    harmonic_synthesis,
+    random_coefficients,
+)
 from trainers.workloads.segmentation.planet import (
     AIR_DENSITY,
     GRAVITY,
     METRES_PER_KELVIN,
-    Surface,
+    PlanetSurface,
     coriolis,
+    distance_from_tropics,
     mean_precipitation,
     mean_pressure,
     mean_temperatures,
     mean_wind,
     saturation_humidity,
     surface_of,
-    tropics,
 )
 from trainers.workloads.segmentation.weather import (
     Cyclone,
     River,
-    State,
+    WeatherState,
     draw_cyclone,
     draw_river,
     plant_cyclone,
@@ -126,10 +130,10 @@ def _noise(generator: np.random.Generator, grid: Grid) -> _Noise:
         _RAIN_SLOPE,
     )
     coefficients = random_coefficients(generator, slopes, degree_of(grid.height), _PEAK_WAVE)
-    return _Noise(*synthesis(coefficients, grid.height, grid.width))
+    return _Noise(*harmonic_synthesis(coefficients, grid.height, grid.width))
 
 
-def _undisturbed(grid: Grid, thermal_equator: float, noise: _Noise) -> State:
+def _undisturbed(grid: Grid, thermal_equator: float, noise: _Noise) -> WeatherState:
     """The state without planted weather."""
     latitudes = grid.latitudes
     low, middle, high = (mean[:, None] for mean in mean_temperatures(latitudes, thermal_equator))
@@ -150,7 +154,7 @@ def _undisturbed(grid: Grid, thermal_equator: float, noise: _Noise) -> State:
         mean + response * warmth
         for mean, response in zip((low, middle, high), _LAYER_RESPONSE, strict=True)
     )
-    extratropics = tropics(latitudes, thermal_equator)[:, None]
+    extratropics = distance_from_tropics(latitudes, thermal_equator)[:, None]
     low, middle = (
         layer + part * extratropics * noise.temperature
         for layer, part in ((low, 1.5), (middle, 1.0))
@@ -168,7 +172,7 @@ def _undisturbed(grid: Grid, thermal_equator: float, noise: _Noise) -> State:
     )
     rain = np.maximum(mean_precipitation(latitudes, thermal_equator)[:, None] * (showers - 0.15), 0)
     eastward = mean_wind(latitudes)[:, None] + eastward
-    return State(eastward, northward, pressure, low, middle, high, humidity, column, rain)
+    return WeatherState(eastward, northward, pressure, low, middle, high, humidity, column, rain)
 
 
 def _rotational_wind(stream: Values, grid: Grid) -> tuple[Values, Values]:
@@ -208,7 +212,9 @@ def _sampled(values: Values, place: Values) -> Values:
     return sampled
 
 
-def _channels(state: State, surface: Surface, grid: Grid, noise: _Noise) -> dict[str, Values]:
+def _channels(
+    state: WeatherState, surface: PlanetSurface, grid: Grid, noise: _Noise
+) -> dict[str, Values]:
     land = surface.land
     at_reference = state.low - 0.0065 * surface.elevation + 1.5 * land * noise.temperature
     surface_pressure = state.pressure * np.exp(-surface.elevation / (METRES_PER_KELVIN * state.low))

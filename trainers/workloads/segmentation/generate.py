@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.errors import DataError
-from trainers.private_files import lock_file, make_folder, umask
+from trainers.private_files import lock_file, make_folder, removed_permissions
 from trainers.workloads.segmentation.channels import CHANNELS, CLASSES
 from trainers.workloads.segmentation.fields import make_sample
 from trainers.workloads.segmentation.grid import grid_of
@@ -239,7 +239,7 @@ def write_data_set(folder: Path, options: GeneratedOptions, workers: int = 1) ->
     """
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        part.chmod(0o777 & ~umask())
+        part.chmod(0o777 & ~removed_permissions())
         (part / _WRITER).write_text(f"{socket.gethostname()}:{os.getpid()}", "utf-8")
         for name in ("train", "validation"):
             (part / name).mkdir()

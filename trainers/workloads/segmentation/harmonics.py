@@ -45,7 +45,7 @@ def random_coefficients(
     return coefficients
 
 
-def synthesis(coefficients: Coefficients, height: int, width: int) -> Values:
+def harmonic_synthesis(coefficients: Coefficients, height: int, width: int) -> Values:
     """Return the real fields of coefficients on a grid, ``(fields, height, width)``."""
     fields, degree = coefficients.shape[0], coefficients.shape[1] - 1
     waves = np.zeros((fields, width // 2 + 1, height), dtype=np.complex128)

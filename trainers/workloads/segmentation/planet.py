@@ -12,7 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainers.workloads.segmentation.grid import EARTH_RADIUS_KM, Grid, Values
-from trainers.workloads.segmentation.harmonics import degree_of, random_coefficients, synthesis
+from trainers.workloads.segmentation.harmonics import (
+    degree_of,
+    harmonic_synthesis,
+    random_coefficients,
+)
 
 GRAVITY, GAS_CONSTANT, ROTATION = 9.80616, 287.04, 7.292e-5
 AIR_DENSITY = 1.2
@@ -21,7 +25,7 @@ _CONTINENTS_SEED, _CONTINENTS_DEGREE, _LAND_THRESHOLD = 1810, 24, 0.55
 
 
 @dataclass(frozen=True)
-class Surface:
+class PlanetSurface:
     """Share of land (0 to 1) and height of the surface (m), ``(height, width)`` each."""
 
     land: Values
@@ -29,16 +33,16 @@ class Surface:
 
 
 @functools.lru_cache(maxsize=4)
-def surface_of(grid: Grid) -> Surface:
+def surface_of(grid: Grid) -> PlanetSurface:
     """The planet's continents, about 30 % of its area, with hills and a few mountains."""
     generator = np.random.default_rng(_CONTINENTS_SEED)
     degree = min(_CONTINENTS_DEGREE, degree_of(grid.height))
-    shape, hills = synthesis(
+    shape, hills = harmonic_synthesis(
         random_coefficients(generator, (-2.5, -2.0), degree, 3), grid.height, grid.width
     )
     above = shape - _LAND_THRESHOLD
     land = 1 / (1 + np.exp(-above / 0.06))
-    return Surface(land, land * np.maximum(above, 0) * 700 * np.exp(0.8 * hills))
+    return PlanetSurface(land, land * np.maximum(above, 0) * 700 * np.exp(0.8 * hills))
 
 
 def coriolis(grid: Grid) -> Values:
@@ -46,7 +50,7 @@ def coriolis(grid: Grid) -> Values:
     return 2 * ROTATION * np.sin(np.radians(grid.latitudes))[:, None]
 
 
-def tropics(latitudes: Values, thermal_equator: float) -> Values:
+def distance_from_tropics(latitudes: Values, thermal_equator: float) -> Values:
     """Distance from the thermal equator as the sine of the shifted latitude, 0 at it and about 1 at the poles."""
     return np.minimum(
         np.abs(np.sin(np.radians(latitudes - thermal_equator * np.cos(np.radians(latitudes))))), 1
@@ -55,7 +59,7 @@ def tropics(latitudes: Values, thermal_equator: float) -> Values:
 
 def mean_temperatures(latitudes: Values, thermal_equator: float) -> tuple[Values, Values, Values]:
     """Zonal means (K) near the surface, at 500 hPa and at 200 hPa."""
-    distance = tropics(latitudes, thermal_equator)
+    distance = distance_from_tropics(latitudes, thermal_equator)
     return 300.5 - 55 * distance**2.4, 268.5 - 32 * distance**2.2, 218.0 + 8 * distance**2
 
 

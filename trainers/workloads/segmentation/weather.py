@@ -57,7 +57,7 @@ class River:
 
 
 @dataclass
-class State:
+class WeatherState:
     """The air before it is written as channels, ``(height, width)`` each; planting adds to it.
 
     eastward, northward: wind at 850 hPa (m/s); pressure: at sea level (Pa); low, middle, high: temperature near
@@ -117,7 +117,7 @@ def draw_river(generator: np.random.Generator) -> River:
     return River(axis, 20 + 10 * jet, 170 + 90 * half_width)
 
 
-def plant_cyclone(state: State, cyclone: Cyclone, grid: Grid) -> None:
+def plant_cyclone(state: WeatherState, cyclone: Cyclone, grid: Grid) -> None:
     """Add a vortex with low pressure, a ring of wind, a warm core, moist air and rain.
 
     Pressure and wind are Holland's (eqs. 1 and 5, gradient wind), fading out beyond six radii of maximum wind.
@@ -149,7 +149,7 @@ def plant_cyclone(state: State, cyclone: Cyclone, grid: Grid) -> None:
     state.precipitation[near] += 2.2e-6 * (deficit / 5000) * (0.7 * ring + 0.3 * inner) * bands
 
 
-def plant_river(state: State, river: River, grid: Grid) -> None:
+def plant_river(state: WeatherState, river: River, grid: Grid) -> None:
     """Add a band of moist, warm air with a jet along it and the pressure difference that balances the jet."""
     axis = on_sphere(river.axis[:, 0], river.axis[:, 1])
     near = _near(grid, axis[len(axis) // 2], river.length_km / 2 + 2500)
