@@ -428,8 +428,8 @@ def picture(found: Sequence[HiddenBatch]) -> Picture:
 
 PAGE = """# Published trainings, the larger batches hidden
 
-What would `hpo extrapolate` have forecast for trainings that others have published, from their smaller batches alone?
-This page is written by one command from files that you download yourself:
+What would `hpo extrapolate` have forecast for training runs that others have published, given only the runs with
+smaller batches? One command writes this page from files that you download yourself:
 
 ```
 python -m benchmarks.published_trainings FOLDER --write docs/validation
@@ -441,30 +441,35 @@ python -m benchmarks.published_trainings FOLDER --write docs/validation
 
 ## What is compared
 
-The forecast is for the settings that it recommends. Nobody trained exactly those, so it is compared with the geometric
-mean of the {few} quickest trainings at the hidden batch, of which random search made {counts}; the column "best" has
-the quickest one, which is partly luck. "Unchanged" takes the {few} quickest at the largest batch that was seen;
-"straight line" is a line through log epochs of the {few} quickest over log batch. Rates are compared with the geometric
-mean of those of the {few} quickest, which vary with the other settings that they were drawn with; the rules of thumb
-start from the same mean at the largest batch seen.
+The forecast is for the settings that it recommends. Nobody trained with exactly these settings, so the forecast is
+compared with the geometric mean of the {few} fastest training runs at the hidden batch size, out of {counts} runs of
+a random search. The column "best" shows the fastest run, which is partly due to luck. "Unchanged" uses the {few}
+fastest runs at the largest batch size seen; "straight line" is a line through the log epochs of the {few} fastest
+runs against the log batch size. The forecast learning rate is compared with the geometric mean of the learning rates
+of the {few} fastest runs, which vary because the other settings were drawn at random too. The rules of thumb start
+from the same mean at the largest batch size seen.
 
-**AlexNet on ImageNet**, SGD: epochs (20 to 100, the rate decays linearly to their end), rate, warmup, momentum, weight
-decay and label smoothing were drawn at random. **DeBERTa on MultiNLI**, AdamW: epochs (1 to 4), rate, warmup and
-dropout; batches are any from 16 to 64, accuracy is known every thousand updates and interpolated in between. Targets
-are read off the curves. A training that ended before its target is censored, one whose loss was not a number diverged.
+**AlexNet on ImageNet** was trained with SGD. The number of epochs (20 to 100, with the learning rate decaying linearly
+to the end), the learning rate, warmup, momentum, weight decay and label smoothing were drawn at random. **DeBERTa on
+MultiNLI** was trained with AdamW, with the number of epochs (1 to 4), the learning rate, warmup and dropout drawn at
+random. Its batch sizes take any value from 16 to 64; its accuracy is known every thousand updates and interpolated in
+between. Epochs to target are read from the learning curves. A run that ended before it reached the target is censored;
+a run whose loss was not a number diverged.
 
-**Language models**: one training at each batch, all with the settings of the batch at which most were tried; the token
-budget is fixed, and the final loss is converted to tokens by the best losses of the same optimizer and model size over
-the budgets. The forecast says how many times the tokens of the best training the batch of 1,024 sequences needs. No
-setting was tuned for each batch, although a forecast assumes that, so a large batch does worse here than it could. All
-batches have the same learning rate, so the trust is low.
+**Language models** have one training run at each batch size, all with the best settings of the batch size that has the
+most runs. The token budget is fixed; the final loss is converted to a number of tokens by the best losses of the same
+optimizer and model size at the different budgets. The forecast is the number of tokens needed with a batch of 1,024
+sequences, as a multiple of the tokens of the best run. A forecast assumes that settings are tuned for each batch size,
+but here they were not, so a large batch does worse than it could. All batch sizes have the same learning rate, so the
+trust is low.
 
 ## Sources and licences
 
-AlexNet and DeBERTa: Nicholas Lourie, opda, <https://github.com/nicholaslourie/opda>, folder `data`, CC BY-SA 4.0; their
-tables on this page are shared under the same licence. Language models: *Fantastic Pretraining Optimizers and
-Where to Find Them* (arXiv:2509.02046), <https://github.com/WhenWen/marin>, branch `kaiyue/shampoo`, Apache-2.0. None of
-the data is part of this project's packages.
+The data for AlexNet and DeBERTa are from Nicholas Lourie's opda, <https://github.com/nicholaslourie/opda>, folder
+`data`, under CC BY-SA 4.0; the tables for these models on this page are shared under the same licence. The data for the
+language models are from *Fantastic Pretraining Optimizers and Where to Find Them* (arXiv:2509.02046),
+<https://github.com/WhenWen/marin>, branch `kaiyue/shampoo`, under Apache-2.0. None of these data are included in this
+project's packages.
 """
 
 
