@@ -54,6 +54,22 @@ _LANGUAGE: Mapping[str, Any] = {
     },
     "budget": {"trials": 48},
 }
+_LARGE: Mapping[str, Any] = {
+    **_LANGUAGE,
+    "data": {
+        "source": "python",
+        "sequence_length": 32,
+        "train_samples": 16384,
+        "evaluation_samples": 128,
+    },
+    "target": {"metric": "loss", "best_within": {"samples": 49152}},
+    "ladder": {
+        "global_batch_size": [16, 32, 64, 128],
+        "width": [32, 64, 128],
+        "samples": [4096, 16384],
+    },
+    "full_scale": {"global_batch_size": 1024, "width": 256, "samples": 49152},
+}
 _RESNET: Mapping[str, Any] = {
     "workload": "resnet",
     "data": {"source": "digits"},
@@ -122,8 +138,16 @@ CASES = (
             learning_rate={"log_uniform": [0.002, 0.4], "role": "scaled"},
         ),
         (0.004, 0.008, 0.016, 0.03, 0.06, 0.12),
+        (100, 101),
+        5,
+    ),
+    Case("large", _LARGE, (0.00025, 0.0005, 0.001, 0.002, 0.004), (100,), 5),
+    Case(
+        "large-mup",
+        _with(_LARGE, "data", parametrization="mup", base_width=32),
+        (0.002, 0.004, 0.008, 0.016, 0.032),
         (100,),
-        2,
+        5,
     ),
 )
 

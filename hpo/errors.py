@@ -10,15 +10,15 @@
     ├── PlanError                  a plan that cannot be made as asked: machine, nodes, batch      2
     ├── LaunchError                a plan that was started and did not finish                      1
     ├── TuningError                a sweep that could not continue                                 1
-    ├── TrialLostError             a trial that another client holds by now                        1
+    ├── TrialLostError             a trial that another client now holds                           1
     ├── ExportError                an export that would overwrite something, or lacks its library  2
     ├── StudyFailedError           a study of a server that ended without its result               1
     └── ServiceError               a server that does not do what was asked                        1
         ├── UnreachableError       no answer: not started, wrong URL, network, or overloaded       1
-        ├── WaitTimeoutError       the study goes on, but the time to wait for it is over          1
+        ├── WaitTimeoutError       the study continues, but the wait for it has timed out          1
         ├── AuthenticationError    no token, an unknown or an expired one                          2
         ├── NotAllowedError        a token that does not allow this                                2
-        ├── ConflictError          contradicts what the server holds, such as a name that is taken 2
+        ├── ConflictError          conflicts with the server's state, such as a name that is taken 2
         └── RequestError           a value that the server does not accept                         2
 
 The command line prints the message without a traceback and exits with ``exit_code``: 2 means that the user
@@ -36,14 +36,14 @@ MOST_FAULTS = 20
 
 
 class HpoError(Exception):
-    """Any error of this service; ``exit_code`` is what the command line returns for it."""
+    """Any error that this service raises; ``exit_code`` is what the command line returns for it."""
 
     exit_code: ClassVar[int] = 1
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One broken rule: what it is, in which line (from 1) and at which key (dotted) of the file."""
+    """One broken rule: what is wrong, and the line (from 1) and the dotted key in the file where it is."""
 
     message: str
     line: int | None = None
@@ -51,7 +51,7 @@ class Fault:
 
 
 class SpecError(HpoError):
-    """A study file that breaks rules: one readable line of text for each, ``study.yaml, line 7: ...``.
+    """A study file that breaks rules: one readable line of text for each rule, ``study.yaml, line 7: ...``.
 
     ``path`` is the file as given, or None for text; ``line`` and ``key`` are those of the first fault, and
     ``faults`` holds all, or the first ``MOST_FAULTS`` and a note on the others.
@@ -85,7 +85,7 @@ class StudyNotFoundError(HpoError):
 
 
 class StorageUnavailableError(HpoError):
-    """A database that cannot be opened, or that another version of the service wrote."""
+    """A database that cannot be opened, or that was written by another version of the service."""
 
     exit_code = 2
 
@@ -97,9 +97,9 @@ class EvidenceError(HpoError):
 
 
 class PlanError(HpoError):
-    """A plan that cannot be made as asked: unknown machine, too few nodes, a batch that does not divide.
+    """A plan that cannot be made as asked: an unknown machine, too few nodes, a batch size that does not divide.
 
-    ``nearest`` holds the arguments of ``hpo.make_plan`` that give the nearest possible plan, where there is one.
+    ``nearest`` holds the arguments of ``hpo.make_plan`` that give the nearest possible plan, if there is one.
     """
 
     exit_code = 2
@@ -126,7 +126,7 @@ class TrialLostError(HpoError):
 
 
 class ExportError(HpoError):
-    """An export that would overwrite what is there, or for which a library is missing."""
+    """An export that would overwrite something, or for which a library is missing."""
 
     exit_code = 2
 
@@ -140,7 +140,9 @@ class StudyFailedError(HpoError):
 
 
 class ServiceError(HpoError):
-    """A server that does not do what was asked; ``status`` is that of its answer, ``request_id`` is in its log."""
+    """A server that does not do what was asked; ``status`` is the status of its answer, ``request_id`` identifies the
+    request in its log.
+    """
 
     def __init__(
         self, message: str, *, status: int | None = None, request_id: str | None = None
@@ -154,7 +156,7 @@ class UnreachableError(ServiceError):
 
 
 class WaitTimeoutError(ServiceError):
-    """The time to wait for a study is over; the study itself goes on."""
+    """The wait for a study has timed out; the study itself continues."""
 
 
 class AuthenticationError(ServiceError):

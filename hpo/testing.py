@@ -70,7 +70,7 @@ BUDGET = 10.0
 
 
 class _TechniqueContract:
-    """A contract for every description; ``settings`` are those with which the technique is tested."""
+    """A contract for every description; ``settings`` are the settings with which the technique is tested."""
 
     setting: ClassVar[str]
     name: ClassVar[str]
@@ -130,7 +130,7 @@ class OptimizerContract(_TechniqueContract):
         return [parameter.detach() for parameter in moved]
 
     def test_every_tensor_moves_and_stays_finite(self) -> None:
-        """Matrices, convolutions and vectors, in the dtypes of trainings."""
+        """It updates matrices, convolutions and vectors, in the dtypes that trainings use."""
         for dtype in (torch.float32, torch.float64, torch.bfloat16):
             moved = self._parameters(dtype)
             self._run(make_optimizer(moved, self.tried()), moved, range(12))
@@ -189,7 +189,7 @@ class OptimizerContract(_TechniqueContract):
             torch.testing.assert_close(its, mine, rtol=1e-6, atol=1e-9)
 
     def test_each_setting_of_its_own_has_an_effect(self) -> None:
-        """A value other than the default gives other weights."""
+        """A value other than the default leads to different weights."""
         plain = self._moved(self.tried())
         for name, own in self.described.settings.items():
             if name in self.settings or name in OF_LOOP:
@@ -227,12 +227,12 @@ class DecayContract(_ScheduleContract):
     setting = "decay"
 
     def test_its_rates_are_the_same_everywhere(self) -> None:
-        """With numbers and with scalars on a device."""
+        """Its rates are the same for numbers and for scalars on a device."""
         self._check_rates()
         self._check_rates(warmup_epochs=2.0)
 
     def test_each_setting_of_its_own_has_an_effect(self) -> None:
-        """A value other than the default gives other rates."""
+        """A value other than the default leads to different rates."""
         self._check_own(warmup_epochs=2.0)
 
 
@@ -242,25 +242,25 @@ class WarmupContract(_ScheduleContract):
     setting = "warmup_shape"
 
     def test_its_rates_are_the_same_everywhere(self) -> None:
-        """With numbers and with scalars on a device."""
+        """Its rates are the same for numbers and for scalars on a device."""
         self._check_rates(warmup_epochs=4.0, warmup_start_factor=0.1)
 
     def test_each_setting_of_its_own_has_an_effect(self) -> None:
-        """A value other than the default gives other rates."""
+        """A value other than the default leads to different rates."""
         self._check_own(warmup_epochs=4.0, warmup_start_factor=0.1)
 
 
 class BatchControlContract(_ScheduleContract):
-    """A contract for batch control: whole batches of at least one sample, in rising order of their updates."""
+    """A contract for batch control: whole batches of at least one sample, in increasing order of their updates."""
 
     setting = "batch_control"
 
     def test_its_rates_are_the_same_everywhere(self) -> None:
-        """With numbers and with scalars on a device."""
+        """Its rates are the same for numbers and for scalars on a device."""
         self._check_rates()
 
     def test_its_batches_are_those_of_its_factor(self) -> None:
-        """From the first update to the last."""
+        """Its batches follow its factor from the first update to the last."""
         settings, batch, samples = self.tried(), 64, 4096
         found = batch_schedule(settings, batch, samples, BUDGET, 4)
         for step in range(found.total_steps):
@@ -270,7 +270,7 @@ class BatchControlContract(_ScheduleContract):
 
 
 def _rate(step: int) -> float:
-    """A warmup and a decay."""
+    """Return the rate of a warmup followed by a decay."""
     return 0.004 * (1 + step) if step < 4 else 0.08 / (1 + step)
 
 
@@ -361,7 +361,7 @@ class SchedulerContract:
         assert its.about and its.source, "about and source must be given"
 
     def test_bash_takes_its_script(self) -> None:
-        """The script of a plan, or a program in Python."""
+        """The script of a plan is valid bash, or a valid Python program."""
         name, text = script_of(self._plan(), None, backend="torch")
         assert name == launcher_description(self.name).script
         if name != SCRIPT:
@@ -373,7 +373,7 @@ class SchedulerContract:
     def test_its_directives_stand_before_the_first_command_and_its_functions_are_there(
         self,
     ) -> None:
-        """Directives are comment lines; functions find the responding hosts, start ranks and request another slot."""
+        """Directives are comment lines; functions find the hosts that respond, start ranks and request another slot."""
         made = scheduler_of(self.name, run_of(self._plan(), None, "torch"))
         if isinstance(made, str):
             return
@@ -384,7 +384,7 @@ class SchedulerContract:
         assert done.returncode == 0, f"of {', '.join(wanted)}, the script has only: {done.stdout}"
 
     def test_its_sweeps_have_a_job_array(self) -> None:
-        """It has one if sweeps may run there; the directives of an array precede the first command too."""
+        """A job array exists if sweeps may run there; its directives, too, precede the first command."""
         if not launcher_description(self.name).sweeps:
             return
         slot = SweepSlot(name="contract", nodes=1, slot_seconds=3600)
@@ -444,7 +444,7 @@ class WorkloadContract:
             load_workload(self.name, {**self.data, "no_such_option": 1})
 
     def test_a_training_is_the_same_whenever_it_is_done(self) -> None:
-        """Settings, batch and seed determine it; its epochs increase and its losses are finite."""
+        """Settings, batch and seed determine a training; its epochs increase and its losses are finite."""
         points = self._trained(self._begun(1))
         assert points == self._trained(self._begun(1))
         assert all(math.isfinite(point.loss) for point in points)
@@ -467,7 +467,7 @@ class ImporterContract:
     options: ClassVar[dict[str, Any]] = {}
 
     def sample(self, folder: Path) -> str:
-        """Write a source into the folder; return the argument of ``hpo import`` that reads it."""
+        """Write a source into the folder; return the argument with which ``hpo import`` reads it."""
         raise NotImplementedError
 
     def _read(self, source: str) -> list[PastRun]:
@@ -483,7 +483,7 @@ class ImporterContract:
         assert all(option.what for option in its.options.values())
 
     def test_its_runs_can_be_told_apart(self, tmp_path: Path) -> None:
-        """Each has a unique, reproducible label, as a run is imported once."""
+        """Each run has a unique, reproducible label, so that it is imported only once."""
         runs = self._read(self.sample(tmp_path))
         labels = [run.label for run in runs]
         assert len(runs) >= 2 and len(set(labels)) == len(labels), labels
@@ -491,7 +491,7 @@ class ImporterContract:
         assert [run.label for run in again] == labels
 
     def test_its_values_are_plain_and_its_curves_rise(self, tmp_path: Path) -> None:
-        """Values are strings and numbers, readings have increasing steps, a status is in lower case."""
+        """Values are strings and numbers, readings have increasing steps, and a status is in lower case."""
         for run in self._read(self.sample(tmp_path)):
             assert run.status == run.status.lower(), run.status
             assert run.names, f"{run.label} says nothing"

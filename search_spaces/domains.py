@@ -1,8 +1,8 @@
 """Domains: the range of one tuned setting, its scale and its role.
 
-Each domain maps its values to the unit interval and back. Floats are continuous there; the values of an
-:class:`Int` or a :class:`Categorical` each own one cell of the interval and map to a point inside it, so uniform
-numbers in the unit interval visit them evenly (evenly in the logarithm for ``log=True``).
+Each domain maps its values to the unit interval and back. A :class:`Float` maps continuously; each value of an
+:class:`Int` or a :class:`Categorical` owns one cell of the interval and maps to a point inside it, so that uniform
+numbers in the unit interval visit all values evenly (evenly in the logarithm for ``log=True``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Role(StrEnum):
     """The role of a setting in a study."""
 
-    SCALED = "scaled"  # tuned at every rung of the ladder, extrapolated to larger batches by a law
+    SCALED = "scaled"  # tuned at every rung of the ladder; a law extrapolates it to larger batches
     SHARED = "shared"  # tuned once, over all rungs together
     FIXED = "fixed"  # one value, never tuned
 
@@ -50,36 +50,36 @@ class Float:
             )
 
     def contains(self, value: Any) -> bool:
-        """Whether ``value`` is a number of this range."""
+        """Return whether ``value`` is a number in this range."""
         return _is_number(value) and self.low <= value <= self.high
 
     def clip(self, value: float) -> float:
-        """The number of this range that is nearest to ``value``."""
+        """Return the number in this range that is nearest to ``value``."""
         return float(min(max(value, self.low), self.high))
 
     def to_unit(self, value: float) -> float:
-        """Place of ``value`` in [0, 1]; a value outside the range raises :class:`SettingError`."""
+        """Return the position of ``value`` in [0, 1]; a value outside the range raises :class:`SettingError`."""
         _check_contained(self, value)
         low, high, place = (
             (self.low, self.high, value)
             if not self.log
             else (math.log(self.low), math.log(self.high), math.log(value))
         )
-        # halves, because high - low overflows for the widest ranges of floats
+        # halves, because high - low overflows for the widest float ranges
         width = high / 2 - low / 2
-        if width == 0:  # so small that half of it underflows
+        if width == 0:  # the range is so narrow that half its width underflows
             return (value - self.low) / (self.high - self.low)
         return min(max((place / 2 - low / 2) / width, 0.0), 1.0)
 
     def from_unit(self, unit: float) -> float:
-        """The value at the place ``unit`` in [0, 1]; the inverse of :meth:`to_unit` up to rounding."""
+        """Return the value at the position ``unit`` in [0, 1]; the inverse of :meth:`to_unit` up to rounding."""
         _check_unit(unit)
         if not self.log:
             return self.clip((1 - unit) * self.low + unit * self.high)
         return self.clip(math.exp((1 - unit) * math.log(self.low) + unit * math.log(self.high)))
 
     def to_optuna(self) -> FloatDistribution:
-        """The domain as a distribution of Optuna."""
+        """Return the domain as an Optuna distribution."""
         from optuna.distributions import FloatDistribution
 
         return FloatDistribution(self.low, self.high, log=self.log)
@@ -103,35 +103,35 @@ class Int:
         _check_range(self)
 
     def contains(self, value: Any) -> bool:
-        """Whether ``value`` is a whole number of this range."""
+        """Return whether ``value`` is a whole number in this range."""
         return _is_whole(value) and self.low <= value <= self.high
 
     def clip(self, value: float) -> int:
-        """The whole number of this range that is nearest to ``value``."""
+        """Return the whole number in this range that is nearest to ``value``."""
         return round(min(max(value, self.low), self.high))
 
     def to_unit(self, value: int) -> float:
-        """The middle of the cell of ``value``; a value outside the range raises :class:`SettingError`."""
+        """Return the point of ``value`` inside its cell; a value outside the range raises :class:`SettingError`."""
         _check_contained(self, value)
         first, last = self._edges()
         place = math.log(value) if self.log else value
         return (place - first) / (last - first)
 
     def from_unit(self, unit: float) -> int:
-        """The value whose cell holds ``unit``; the exact inverse of :meth:`to_unit`."""
+        """Return the value whose cell holds ``unit``; the exact inverse of :meth:`to_unit`."""
         _check_unit(unit)
         first, last = self._edges()
         place = first + unit * (last - first)
         return self.clip(math.floor((math.exp(place) if self.log else place) + 0.5))
 
     def to_optuna(self) -> IntDistribution:
-        """The domain as a distribution of Optuna."""
+        """Return the domain as an Optuna distribution."""
         from optuna.distributions import IntDistribution
 
         return IntDistribution(self.low, self.high, log=self.log)
 
     def _edges(self) -> tuple[float, float]:
-        # half a unit beyond the ends, so that the first and last value get a whole cell too
+        # half a unit beyond the ends, so that the first and last values get a whole cell too
         first, last = self.low - 0.5, self.high + 0.5
         return (math.log(first), math.log(last)) if self.log else (first, last)
 
@@ -162,16 +162,16 @@ class Categorical:
         _check_role(self.role)
         if self.role is Role.SCALED and not all(map(_is_number, self.values)):
             raise SettingError(
-                "role `scaled` must have numbers that a law can extrapolate, but got "
+                "role `scaled` needs numbers that a law can extrapolate, but got "
                 f"{list(self.values)}; use role `shared`"
             )
 
     def contains(self, value: Any) -> bool:
-        """Whether ``value`` is one of the values; ``True`` does not count as 1."""
+        """Return whether ``value`` is one of the values; ``True`` does not count as 1."""
         return any(_identity(value) == _identity(mine) for mine in self.values)
 
     def clip(self, value: Any) -> Scalar:
-        """``value`` if it is one of the values, else the nearest number; raises for text."""
+        """Return ``value`` if it is one of the values, else the number nearest to it; raise if there is none."""
         if self.contains(value):
             return self.values[self._index(value)]
         numbers = [
@@ -182,17 +182,17 @@ class Categorical:
         return min(numbers, key=lambda mine: abs(mine - value))
 
     def to_unit(self, value: Any) -> float:
-        """The middle of the cell of ``value``; any other value raises :class:`SettingError`."""
+        """Return the middle of the cell of ``value``, which must be one of the values, else :class:`SettingError`."""
         _check_contained(self, value)
         return (self._index(value) + 0.5) / len(self.values)
 
     def from_unit(self, unit: float) -> Scalar:
-        """The value whose cell holds ``unit``; the exact inverse of :meth:`to_unit`."""
+        """Return the value whose cell holds ``unit``; the exact inverse of :meth:`to_unit`."""
         _check_unit(unit)
         return self.values[min(int(unit * len(self.values)), len(self.values) - 1)]
 
     def to_optuna(self) -> CategoricalDistribution:
-        """The domain as a distribution of Optuna."""
+        """Return the domain as an Optuna distribution."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(self.values)

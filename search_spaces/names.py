@@ -1,4 +1,4 @@
-"""Half-sentences for the end of an error about an unknown name: the nearest known one, or all of them.
+"""Hints at the end of an error about an unknown name: the nearest known name, or all of them.
 
 All packages use these except ``storage``, which imports no other package and has its own in ``storage.errors``.
 """
@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Iterable
 
 LONGEST = 200
-"""The longest name that is compared: the time grows with the square of its length."""
+"""The longest name that is compared: the time of a comparison grows with the square of the length."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -21,6 +21,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def nearest_or_all(name: str, known: Iterable[str]) -> str:
-    """Like :func:`did_you_mean`, but ``; there are adam, lars, sgd`` if none is near."""
+    """Return the hint of :func:`did_you_mean`, or ``; there are adam, lars, sgd`` if no known name is near."""
     known = sorted(known)
     return did_you_mean(name, known) or f"; there are {', '.join(known)}"

@@ -1,9 +1,9 @@
 """Extra settings of a workload, a program or a technique, besides those that all trials have.
 
-A study declares one in ``search`` like any other, by a domain or by one value. Settings that a user's
+A study declares such a setting in ``search`` like any other, with a domain or a single value. Settings that a user's
 workload or program reads are not checked; those that an optimizer or a schedule reads are described
-(:class:`OwnSetting`) and checked like a known setting. The name must not be that of a known setting or of a column of
-a trial.
+(:class:`OwnSetting`) and checked like known settings. The name must differ from that of every known setting and
+every column of a trial.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Range:
 class OwnSetting:
     """A setting that one technique reads: its meaning, its default and its allowed values.
 
-    With ``choices`` it is one of these words; with a ``range`` a number in ``unit``, an integer if ``whole``;
-    with neither a boolean. If the default is None, null is allowed.
+    With ``choices``, it is one of those words; with a ``range``, a number in ``unit`` (an integer if ``whole``);
+    with neither, a boolean. If the default is None, null is allowed.
     """
 
     what: str
@@ -57,7 +57,7 @@ class OwnSetting:
     whole: bool = False
 
     def check(self, name: str, value: Any) -> None:
-        """Raise :class:`SettingError` unless ``value`` alone is allowed for the setting called ``name``."""
+        """Raise :class:`SettingError` unless ``value``, taken by itself, is allowed for the setting ``name``."""
         if value is None and self.default is None:
             return
         if self.choices:
@@ -69,7 +69,7 @@ class OwnSetting:
 
 
 def check_choice(name: str, choices: Iterable[str], value: Any, hint: str | None = None) -> None:
-    """Raise :class:`SettingError`, with the nearest or with ``hint``, unless ``value`` is one of the choices."""
+    """Raise :class:`SettingError`, with ``hint`` or the nearest choice, unless ``value`` is one of the choices."""
     if not isinstance(value, str) or value not in choices:
         if hint is None:
             near = difflib.get_close_matches(str(value), list(choices), n=1)
@@ -94,7 +94,7 @@ def check_number(name: str, bounds: Range, unit: str, value: Any, *, whole: bool
 
 
 def is_finite_number(value: Any) -> bool:
-    """Whether a value is a number in the range of floats; booleans are not numbers."""
+    """Return whether a value is a number in the range of floats; booleans do not count as numbers."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return is_number and abs(value) <= sys.float_info.max
 
@@ -146,13 +146,13 @@ RESERVED = frozenset(
         "master_port",
     }
 )
-"""Names of a trial's other fields, besides its settings, in tables, exports and commands."""
+"""Names that tables, exports and commands use for the fields of a trial other than its settings."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
 
 def faults_of_own(name: Any, value: Any) -> Iterator[str]:
-    """The fault of a custom setting: the rule, the value and the way out."""
+    """Yield the fault of a custom setting, if it has one: the rule, the value and how to fix it."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         yield (
             "the name of your own setting must be at most 63 letters, digits and underscores "

@@ -1,6 +1,6 @@
-"""Plug-ins: optimizers, schedules, samplers and the like from third-party packages, by entry points.
+"""Plug-ins: optimizers, schedules, samplers and the like from third-party packages, found by entry points.
 
-A package declares its plug-ins in its pyproject, and they are found wherever it is installed::
+A package declares its plug-ins in its pyproject.toml, and they are found wherever the package is installed::
 
     [project.entry-points."largebatch.optimizers"]
     tiger = "my_package.tiger:TIGER"
@@ -9,8 +9,9 @@ Names are read from the metadata of installed packages; a plug-in's module is im
 faulty plug-in is reported in one line (:class:`PluginError`) that names its package, and does not affect anything that
 does not use it.
 
-The environment variable ``HPO_PLUGINS`` lists the packages whose plug-ins are accepted, separated by commas; unset
-means all packages, empty means none. A service sets it as configured by its operator, for itself and its processes.
+The environment variable ``HPO_PLUGINS`` lists the packages whose plug-ins are accepted, separated by commas; if it is
+unset, all packages are accepted, and if it is empty, none. A service sets it for itself and its processes, as its
+operator configured.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 PREFIX = "largebatch."
-"""Prefix of the name of each kind's group of entry points."""
+"""Prefix of the entry-point group of each kind."""
 
 TAKEN = "HPO_PLUGINS"
-"""The environment variable with the packages whose plug-ins are accepted."""
+"""The environment variable that lists the packages whose plug-ins are accepted."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 Thing = TypeVar("Thing")
 
 
 class PluginError(ValueError):
-    """A plug-in that cannot be used: one line with its kind, name, package and what is wrong."""
+    """Error of a plug-in that cannot be used: one line with its kind, its name, its package and what is wrong."""
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """One entry point: ``value`` is ``module:attribute``, ``package`` the distribution that declares it.
+    """One entry point: ``value`` is ``module:attribute``, and ``package`` is the distribution that declares it.
 
-    ``part`` is the part of the entry point's name before the first dot, ``name`` the rest.
+    ``part`` is what comes before the first dot in the entry point's name, and ``name`` is the rest.
     """
 
     kind: Kind
@@ -68,18 +69,18 @@ class Plugin:
         return f"{self.entry} ({PREFIX}{self.kind}) of the package {self.package} {self.version}"
 
     def error(self, reason: str) -> PluginError:
-        """Return the error that says in one line why it cannot be used."""
+        """Return the error that says in one line why the plug-in cannot be used."""
         return PluginError(f"the plug-in {self} {' '.join(reason.split())}")
 
 
 class Registry(Mapping[str, Thing], Generic[Thing]):
     """All entries of one kind by name: those of this project first, then those of plug-ins.
 
-    Iteration yields names and imports nothing. A plug-in is imported on the first access to its name and passed to
-    ``accept`` with its name, which returns the entry, or raises TypeError or ValueError if it breaks the contract
-    of its kind. Access to an unknown name raises KeyError, to a faulty plug-in :class:`PluginError`.
+    Iteration yields names and imports nothing. On the first access to its name, a plug-in is imported and passed with
+    that name to ``accept``, which returns the entry, or raises TypeError or ValueError if the plug-in breaks the
+    contract of its kind. An unknown name raises KeyError, and a faulty plug-in raises :class:`PluginError`.
 
-    A kind may have several ``part``s, each with a registry: ``decay.sawtooth`` is the entry point of the name
+    A kind may have several ``part``s, each with its own registry: the entry point ``decay.sawtooth`` is the entry
     ``sawtooth`` in the part ``decay``.
     """
 
@@ -122,7 +123,7 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
         return tuple(plugin for plugin in self._offered() if not self._refusal(plugin))
 
     def faults(self) -> list[PluginError]:
-        """Import every plug-in of this kind; return an error of one line for each that cannot be used."""
+        """Import every plug-in of this kind; return a one-line error for each that cannot be used."""
         found = []
         for plugin in self._offered():
             try:
@@ -134,7 +135,7 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
         return found
 
     def explain(self, name: object) -> str:
-        """The end of an error about an unknown name: why it is refused, or the nearest name, or ""."""
+        """Return the end of an error about an unknown name: why it is refused, the nearest name, or ""."""
         for plugin in self._offered():
             if plugin.name == name and (reason := self._refusal(plugin)):
                 return f"; {plugin.error(reason)}"
@@ -221,14 +222,14 @@ def left_out() -> list[str]:
 
 
 def is_taken(package: str) -> bool:
-    """Whether plug-ins of this package are accepted."""
+    """Return whether plug-ins of this package are accepted."""
     named = os.environ.get(TAKEN)
     return named is None or _normalized(package) in map(_normalized, named.split(","))
 
 
 @functools.lru_cache(maxsize=8)
-def _installed(path: tuple[str, ...]) -> tuple[Plugin, ...]:  # noqa: ARG001 - what it is kept by
-    every = importlib.metadata.entry_points()  # of a package twice on the path, those of the first
+def _installed(path: tuple[str, ...]) -> tuple[Plugin, ...]:  # noqa: ARG001 - the key of the cache
+    every = importlib.metadata.entry_points()  # the first of two copies on the path
     found = {
         Plugin(kind, *_part_and_name(entry.name), entry.value, entry.dist.name, entry.dist.version)
         for kind in KINDS

@@ -1,7 +1,7 @@
-"""TrainingSettings: one complete large-batch recipe, every setting with its unit and its range.
+"""TrainingSettings: one complete large-batch recipe, with the unit and the range of every setting.
 
 The global batch size is not a setting: it is the axis along which settings are extrapolated, so it is kept
-separately (``TrainingSettings`` at a ``global_batch_size`` with a ``seed`` is one trial).
+separately (a trial is one ``TrainingSettings`` together with a ``global_batch_size`` and a ``seed``).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _choice(what: str, default: str | None, *choices: str) -> Any:
 
 
 def _technique(what: str, default: str) -> Any:
-    """A choice among described techniques; ``TECHNIQUES`` has their registries by the name of the setting."""
+    """Return the field of a setting that chooses a technique; ``TECHNIQUES`` maps its name to the registry."""
     return field(default=default, metadata={"what": what, "technique": True})
 
 
@@ -77,10 +77,10 @@ def _list(what: str, unit: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """One complete recipe; values outside a range raise :class:`SettingError` on creation.
+    """One complete recipe; a value outside its range raises :class:`SettingError` on creation.
 
-    ``learning_rate`` is the peak rate, reached at the end of the warmup. All
-    durations are in epochs (samples processed over data-set size), so that they mean the same at any batch.
+    ``learning_rate`` is the peak rate, reached at the end of the warmup. All durations are in epochs (samples
+    processed divided by the data-set size), so that they mean the same at any batch size.
     """
 
     # the optimizer
@@ -89,11 +89,11 @@ class TrainingSettings:
         "peak learning rate, reached at the end of the warmup", 0.1, "per update", 0, open_low=True
     )
     momentum: float = _number(
-        "decay of the momentum buffer per update", 0.9, "1", 0, 1, open_high=True
+        "decay per update of the momentum buffer", 0.9, "1", 0, 1, open_high=True
     )
     momentum_form: str | None = _choice(
-        "rate outside the momentum buffer, inside it, or corrected (as timm); null: lars "
-        "inside, sgd outside",
+        "rate outside or inside the momentum buffer, or corrected (as in timm); null: inside "
+        "for lars only",
         None,
         "outside",
         "inside",
@@ -101,10 +101,10 @@ class TrainingSettings:
     )
     nesterov: bool = _flag("Nesterov momentum instead of heavy-ball", False)
     beta1: float = _number(
-        "decay of the average of the gradient per update", 0.9, "1", 0, 1, open_high=True
+        "decay per update of the running average of the gradient", 0.9, "1", 0, 1, open_high=True
     )
     beta2: float = _number(
-        "decay of the average of the squared gradient (of Shampoo's factors) per update",
+        "decay per update of the running average of the squared gradient (or of Shampoo's factors)",
         0.999,
         "1",
         0,
@@ -112,7 +112,7 @@ class TrainingSettings:
         open_high=True,
     )
     epsilon: float = _number(
-        "added to the root of the second moment; Shampoo's relative ridge",
+        "added to the square root of the second moment; in Shampoo, the relative ridge",
         1e-8,
         "1",
         0,
@@ -122,7 +122,7 @@ class TrainingSettings:
         "divide the moments by 1 - beta^updates, because they start at 0", True
     )
     weight_decay: float = _number(
-        "multiple of the weights added to their gradient or, decoupled, to their update",
+        "multiple of the weights added to their gradient or, if decoupled, to their update",
         1e-4,
         "1",
         0,
@@ -131,7 +131,7 @@ class TrainingSettings:
         "apply weight decay to biases and normalization parameters too", False
     )
     decay_bias: bool | None = _flag(
-        "apply weight decay to biases too; null: as in decay_norm_and_bias", None
+        "apply weight decay to biases too; null: same as decay_norm_and_bias", None
     )
     gradient_clip_norm: float | None = _number(
         "scale gradients down to this norm, once per update; null: no clipping",
@@ -147,13 +147,13 @@ class TrainingSettings:
     )
     trust_epsilon: float = _number("added to the denominator of the trust ratio", 0.0, "norm", 0)
     adapt_norm_and_bias: bool = _flag(
-        "layer-wise adaptation of biases and normalization parameters too", False
+        "apply layer-wise adaptation to biases and normalization parameters too", False
     )
     weight_norm_limit: float | None = _number(
-        "upper limit of ||w|| in LAMB's ratio; null: no limit", None, "norm", 0, open_low=True
+        "upper limit on ||w|| in LAMB's trust ratio; null: no limit", None, "norm", 0, open_low=True
     )
     larc_mode: str = _choice(
-        "limit the layer's rate to the learning rate (clip), or multiply the two (scale)",
+        "cap a layer's own rate at the learning rate (clip), or multiply the two (scale)",
         "clip",
         "clip",
         "scale",
@@ -164,23 +164,23 @@ class TrainingSettings:
 
     # rmsprop_warmup and shampoo
     rmsprop_learning_rate: float = _number(
-        "learning rate of the RMSprop share", 3e-4, "per update", 0, open_low=True
+        "learning rate of the RMSprop part of the update", 3e-4, "per update", 0, open_low=True
     )
     rmsprop_center_epochs: float = _number(
-        "when RMSprop and SGD have equal shares", 10.0, "epochs", 0
+        "when RMSprop and SGD contribute equally", 10.0, "epochs", 0
     )
     rmsprop_period_epochs: float = _number(
-        "time scale of the transition; only SGD remains half of it after the center",
+        "time scale of the transition; half of it after the center, only SGD remains",
         5.0,
         "epochs",
         0,
         open_low=True,
     )
     preconditioner_interval: int = _number(
-        "updates between two computations of Shampoo's roots", 10, "updates", 1
+        "updates between recomputations of Shampoo's roots or SOAP's eigenbasis", 10, "updates", 1
     )
     preconditioner_size_limit: int = _number(
-        "larger dimensions are not preconditioned", 1024, "rows or columns", 1
+        "largest dimension that is preconditioned", 1024, "rows or columns", 1
     )
 
     # the learning rate over time
@@ -191,7 +191,7 @@ class TrainingSettings:
     )
     decay: str = _technique("how the learning rate falls after the warmup", "constant")
     decay_epochs: float | None = _number(
-        "when a polynomial or cosine decay ends; null: at the end of the budget",
+        "when the decay ends; null: at the end of the budget",
         None,
         "epochs",
         0,
@@ -203,7 +203,7 @@ class TrainingSettings:
         "factor on the learning rate at each milestone", 0.1, "1", 0, 1, open_low=True
     )
     decay_values: tuple[float, ...] = _list(
-        "the learning rate before the first milestone and after each", "multiples of the peak"
+        "learning rate before the first milestone, then after each one", "multiples of the peak"
     )
     end_learning_rate_factor: float = _number(
         "learning rate at the end of the decay", 0.0, "of the peak", 0, 1
@@ -211,7 +211,7 @@ class TrainingSettings:
 
     # the batch size over time
     batch_control: str = _technique(
-        "constant batch, growth instead of the step decay (Smith), or free steps (Mikami)",
+        "how the batch size changes during the training",
         "constant",
     )
     batch_milestones: tuple[float, ...] = _list("when the batch size changes", "epochs")
@@ -219,7 +219,7 @@ class TrainingSettings:
         "the batch size from each milestone on", "multiples of the first batch size"
     )
     batch_limit_factor: float | None = _number(
-        "where growth ends and the learning rate falls instead; null: no limit",
+        "batch size at which growth ends and the learning rate falls instead; null: no limit",
         None,
         "of the first batch size",
         1,
@@ -236,7 +236,7 @@ class TrainingSettings:
 
     # loss, normalization, precision
     label_smoothing: float = _number(
-        "share of the label that is spread over all classes", 0.0, "1", 0, 1, open_high=True
+        "fraction of the label that is spread over all classes", 0.0, "1", 0, 1, open_high=True
     )
     class_weighting: str = _choice(
         "power of the class frequency that weights a pixel's loss (segmentation)",
@@ -246,13 +246,13 @@ class TrainingSettings:
         "inverse_eighth_root",
     )
     zero_gamma: bool | None = _flag(
-        "start the last gamma of each residual branch at 0; null: as the model has it", None
+        "start the last gamma of each residual branch at 0; null: as the model does", None
     )
     normalization_batch_size: int = _number(
         "samples that share batch-norm statistics", 16, "samples", 1
     )
     normalization_momentum: float = _number(
-        "decay of the running statistics per group of samples",
+        "decay of batch norm's running statistics per group of samples",
         0.9,
         "1",
         0,
@@ -260,7 +260,7 @@ class TrainingSettings:
         open_high=True,
     )
     precision: str = _choice(
-        "data type of the matrix products; tf32: fp32 with a GPU's TF32 products",
+        "data type of matrix products; tf32: fp32 with the GPU's TF32 matrix products",
         "fp32",
         "fp32",
         "tf32",
@@ -271,8 +271,7 @@ class TrainingSettings:
         "keep weights in the reduced type, with fp32 master weights in the optimizer", False
     )
     loss_scaling: str = _choice(
-        "loss scaling: multiply the loss and divide its gradient, so that small gradients "
-        "survive in fp16",
+        "scale the loss up and its gradient back down, so that small gradients survive in fp16",
         "none",
         "none",
         "static",
@@ -295,21 +294,21 @@ class TrainingSettings:
         "bf16",
     )
     gradient_reduction: str = _choice(
-        "reduction of the workers' gradients: the mean, or Adasum", "mean", "mean", "adasum"
+        "how the workers' gradients are combined: their mean, or Adasum", "mean", "mean", "adasum"
     )
     update_mode: str = _choice(
-        "all workers at once, or a parameter server with or without a bound on staleness",
+        "updates by all workers together, or a parameter server with or without a staleness bound",
         "synchronous",
         "synchronous",
         "asynchronous",
         "stale_synchronous",
     )
-    asynchronous_workers: int = _number("replicas around the parameter server", 4, "workers", 1)
+    asynchronous_workers: int = _number("replicas that share the parameter server", 4, "workers", 1)
     staleness_bound: int = _number(
-        "updates by which a replica may be ahead of the slowest", 3, "updates", 0
+        "updates by which a replica may be ahead of the slowest one", 3, "updates", 0
     )
     epoch_quorum: float = _number(
-        "share of replicas that must finish an epoch before it ends for all",
+        "share of replicas that must finish an epoch before it ends for all of them",
         0.75,
         "of the workers",
         0,
@@ -317,7 +316,7 @@ class TrainingSettings:
         open_low=True,
     )
 
-    # custom settings, which only the workload or the chosen technique knows, by name
+    # custom settings by name, which only the workload or the chosen technique knows
     own: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
@@ -342,7 +341,7 @@ class TrainingSettings:
 
     @property
     def scale(self) -> dict[str, int]:
-        """The sizes of the model that a ladder names, ``width`` and ``depth``; empty if it grows in neither."""
+        """The model's ``width`` and ``depth`` where a ladder sets them; empty if the model grows in neither."""
         return {
             name: int(size)
             for name, size in self.own.items()
@@ -357,7 +356,7 @@ class TrainingSettings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingSettings:
-        """Settings from plain values; an unknown name raises :class:`SettingError` with the nearest.
+        """Create settings from plain values; an unknown name raises :class:`SettingError` with the nearest known one.
 
         Custom settings are grouped under ``own``.
         """
@@ -372,9 +371,9 @@ class TrainingSettings:
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> TrainingSettings:
-        """Settings in the form of a stored trial: custom settings next to the known ones, each by its name.
+        """Create settings from the values of a stored trial, which has custom settings next to the known ones.
 
-        They may also be grouped under ``own``, as :meth:`to_dict` returns them.
+        Custom settings may also be grouped under ``own``, as :meth:`to_dict` returns them.
         """
         flat = {**values, **values.get("own", {})}
         flat.pop("own", None)
@@ -383,7 +382,7 @@ class TrainingSettings:
         return cls.from_dict({**known, "own": own})
 
     def to_dict(self) -> dict[str, Any]:
-        """Every setting by name, as plain values for JSON; ``own`` only if there are custom settings."""
+        """Return every setting by name, as plain values for JSON, with ``own`` only if there are custom settings."""
         known = {name: getattr(self, name) for name in names()}
         plain = {
             name: list(value) if isinstance(value, tuple) else value
@@ -392,16 +391,16 @@ class TrainingSettings:
         return plain | ({"own": dict(self.own)} if self.own else {})
 
     def to_record(self) -> dict[str, Any]:
-        """Every setting by name as a trial is stored and shown, for :meth:`from_record`."""
+        """Return every setting by name as a trial stores and shows it, for :meth:`from_record`."""
         return {
             **{name: value for name, value in self.to_dict().items() if name != "own"},
             **self.own,
         }
 
     def value(self, name: str) -> Any:
-        """The value of a known or custom setting; :class:`SettingError` for any other name.
+        """Return the value of a known or custom setting; raise :class:`SettingError` for any other name.
 
-        A setting that a chosen technique reads has its default if none is given.
+        A setting that a chosen technique reads has its default value if it was given none.
         """
         if name in self.own:
             return self.own[name]
@@ -413,7 +412,7 @@ class TrainingSettings:
         return getattr(self, name)
 
     def replace(self, **changes: Any) -> TrainingSettings:
-        """These settings with some values changed, custom ones included, by name; checked like new ones."""
+        """Return a copy with the named values changed, custom settings included; it is checked like new settings."""
         own = {**self.own, **changes.pop("own", {})}
         described = {
             name: changes.pop(name)
@@ -430,7 +429,7 @@ def names() -> tuple[str, ...]:
 
 
 def check_name(name: str) -> None:
-    """Raise :class:`SettingError`, with the nearest name, unless ``name`` is a setting."""
+    """Raise :class:`SettingError`, with the nearest known name, unless ``name`` is a setting."""
     if name not in names():
         near = difflib.get_close_matches(str(name), names(), n=1)
         hint = (
@@ -440,7 +439,7 @@ def check_name(name: str) -> None:
 
 
 def check_value(name: str, value: Any) -> None:
-    """Raise :class:`SettingError` unless ``value`` alone is allowed for the setting ``name``."""
+    """Raise :class:`SettingError` unless ``value``, taken by itself, is allowed for the setting ``name``."""
     check_name(name)
     _check(TrainingSettings.__dataclass_fields__[name], value)
 
@@ -463,7 +462,7 @@ def range_of(name: str) -> Range | None:
 
 
 def is_whole(name: str) -> bool:
-    """Whether a setting only takes whole numbers."""
+    """Return whether a setting takes only whole numbers."""
     check_name(name)
     return _kinds()[name] in (int, int | None)
 
@@ -523,7 +522,7 @@ def _check_list(knob: dataclasses.Field[Any], value: Any) -> None:
 
 
 def faults_together(settings: TrainingSettings) -> Iterator[str]:
-    """The faults of combinations of settings that are each in their range: the rule, the value and the way out."""
+    """Yield the faults in combinations of values that are each in range: the rule, the value and how to fix it."""
     if settings.nesterov and settings.momentum == 0:
         yield "nesterov needs a momentum above 0, but got momentum 0"
     for name in ("decay_milestones", "batch_milestones"):

@@ -1,13 +1,13 @@
-"""SearchSpace: which settings are fixed, and which are tuned in which domain.
+"""SearchSpace: which settings are fixed, and which are tuned and over what domain.
 
-In a study file a plain value fixes a setting, and one of these tunes it. ``role: scaled`` tunes it at every
-rung, ``role: shared`` (the default) once for all::
+In a study file, a plain value fixes a setting and a domain like those below tunes it: with ``role: scaled`` at
+every rung, with ``role: shared`` (the default) once for all rungs::
 
     learning_rate: {log_uniform: [0.01, 1.28], role: scaled}
     momentum: {uniform: [0.8, 0.98]}
     normalization_batch_size: {choice: [8, 16]}      # also int_uniform, log_int_uniform
 
-Custom settings of a workload are named there too, in the same way.
+Custom settings of a workload are written in the same way.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MAX_CORNERS = 4096
 
 
 class SearchSpaceError(SettingError):
-    """A search space with faults; ``faults`` names the setting (None for the whole) and the fault of each."""
+    """Error of a faulty search space; ``faults`` pairs a setting (None for the whole space) with each fault."""
 
     def __init__(self, faults: Sequence[tuple[str | None, str]]) -> None:
         super().__init__("\n".join(message for _, message in faults))
@@ -54,10 +54,10 @@ class SearchSpaceError(SettingError):
 class SearchSpace:
     """``fixed`` values and tuned ``domains``, by setting; all other settings keep their defaults.
 
-    On creation it is checked against :class:`TrainingSettings`: every name exists, every value and every end of
-    a domain is allowed, and so is every combination of ends; and every named setting affects some of the trainings. All
-    faults come in one :class:`SearchSpaceError`. ``own`` are the names that the workload reads besides the known
-    settings; None if only the workload itself knows them.
+    On creation it is checked against :class:`TrainingSettings`: every name must exist; every value, every end of a
+    domain and every combination of ends must be allowed; and every named setting must affect some of the trainings.
+    One :class:`SearchSpaceError` reports all faults. ``own`` holds the names of the settings that the workload reads
+    besides the known ones; it is None if only the workload itself knows them.
     """
 
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -81,9 +81,9 @@ class SearchSpace:
         inherited: Mapping[str, Any] | None = None,
         own: Collection[str] | None = (),
     ) -> SearchSpace:
-        """The search space of a study file's ``search:`` section; see the head of this file.
+        """Parse the ``search:`` section of a study file, in the form that the head of this module shows.
 
-        ``inherited`` are fixed values for settings that the section does not name; those that have no effect on any
+        ``inherited`` holds fixed values for settings that the section does not name; those that have no effect on any
         of its trainings are left out. ``own`` is as in :class:`SearchSpace`.
         """
         fixed: dict[str, Any] = {}
@@ -118,7 +118,7 @@ class SearchSpace:
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """The ``search:`` section that :meth:`parse` reads back into an equal search space."""
+        """Return the ``search:`` section that :meth:`parse` reads back into an equal search space."""
         fixed = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in self.fixed.items()
@@ -141,11 +141,11 @@ class SearchSpace:
         return tuple(name for name, domain in self.domains.items() if domain.role is Role.SHARED)
 
     def possible(self, name: str) -> tuple[Any, ...]:
-        """The possible values of a setting: its fixed value, its choices, the ends of its domain, or its default."""
+        """Return a setting's possible values: its fixed value, its choices, the ends of its domain, or its default."""
         return _possible(self.fixed, self.domains, name)
 
     def settings(self, values: Mapping[str, Any]) -> TrainingSettings:
-        """The fixed values with ``values`` for every tuned setting.
+        """Return complete settings: the fixed values, and ``values`` for the tuned settings.
 
         Values may lie outside their domain, as extrapolated ones do, but not outside what
         :class:`TrainingSettings` allows. A missing or surplus name raises :class:`SettingError`.
@@ -175,19 +175,19 @@ class SearchSpace:
         )
 
     def to_optuna(self, names: Iterable[str] | None = None) -> dict[str, BaseDistribution]:
-        """Optuna's distributions of the tuned settings (of all, or of ``names``)."""
+        """Return the Optuna distributions of the tuned settings (of all, or of ``names``)."""
         return {name: self._domain(name).to_optuna() for name in self._axes(names)}
 
     def to_unit(
         self, values: Mapping[str, Any], names: Iterable[str] | None = None
     ) -> tuple[float, ...]:
-        """The point of ``values`` in the unit cube; its axes are ``names``, or all tuned settings."""
+        """Return the point of ``values`` in the unit cube; its axes are ``names``, or all tuned settings."""
         return tuple(self._domain(name).to_unit(values[name]) for name in self._axes(names))
 
     def from_unit(
         self, point: Sequence[float], names: Iterable[str] | None = None
     ) -> dict[str, Scalar]:
-        """The values at a point of the unit cube; its axes are ``names``, or all tuned settings."""
+        """Return the values at a point of the unit cube; its axes are ``names``, or all tuned settings."""
         axes = self._axes(names)
         if len(point) != len(axes):
             raise SettingError(
@@ -210,7 +210,7 @@ class SearchSpace:
         return self.domains[name]
 
     def _listing(self) -> str:
-        return f"tuned are {', '.join(self.domains) or 'none'}"
+        return f"tuned settings: {', '.join(self.domains) or 'none'}"
 
 
 def _plain_value(value: Any) -> Any:
@@ -268,7 +268,7 @@ def _is_known(name: str) -> bool:
 def _check_name(
     name: str, own: Collection[str] | None, possible: Callable[[str], Collection[Any]]
 ) -> None:
-    """Raise :class:`SettingError` unless ``name`` is a known setting, a technique's, or the workload's own."""
+    """Raise :class:`SettingError` unless ``name`` is known, or is a setting that a technique or the workload reads."""
     if _is_known(name) or (own is None and not any(faults_of_own(name, None))):
         return
     described = own_settings_of(possible)
@@ -332,7 +332,7 @@ def _check_domain(name: str, domain: Domain, described: Mapping[str, OwnSetting]
 
 
 def _named_values(search: Mapping[str, Any], name: str) -> tuple[Any, ...]:
-    """The values that an unchecked ``search:`` section gives to a setting that chooses a technique."""
+    """Return the values that an unchecked ``search:`` section gives to a setting that chooses a technique."""
     value = search.get(name, _settings.default_of(name))
     if isinstance(value, Mapping):
         choices = value.get("choice", ())
@@ -349,7 +349,7 @@ def _possible(
 
 
 def _faults_of_use(space: SearchSpace) -> Iterator[tuple[str | None, str]]:
-    # a fixed null requests nothing
+    # a setting fixed to null requests nothing
     for name in (
         *space.domains,
         *(name for name, value in space.fixed.items() if value is not None),

@@ -1,9 +1,9 @@
 """The store of studies, trials, convergence, forecasts, plans and outcomes, in SQLite or PostgreSQL.
 
 :class:`Store` opens a database and documents its guarantees, ``storage.records`` defines the values that it takes and
-returns, ``storage.errors`` the errors. The names in ``__all__`` and these two modules are public; every other module is
-internal and may change. The names are loaded when they are first used, so that ``storage.records`` alone does
-not import SQLAlchemy.
+returns, and ``storage.errors`` defines the errors. The names in ``__all__`` and these two modules are public; every
+other module is internal and may change. The names are loaded when they are first used, so that importing
+``storage.records`` alone does not import SQLAlchemy.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Connections: from a URL to an engine whose transactions are safe between threads and processes.
+"""Connections: turn a URL into an engine whose transactions are safe across threads and processes.
 
-SQLite: WAL lets readers continue while one writer writes. A write takes the lock when it begins (BEGIN
-IMMEDIATE): a transaction that reads first and then wants to write would fail at once, without waiting, if
-another process wrote in between.
+On SQLite, WAL lets readers continue while one writer writes. A writing transaction takes the lock when it begins
+(BEGIN IMMEDIATE): one that reads first and then wants to write would fail at once, without waiting, if another
+process wrote in between.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ NOTHING_STORED = "check the path or URL; running or submitting a study makes a n
 SPARE_BYTES = 32_000_000
 """Disk space that a server reserves beside an SQLite database, so that studies can be deleted when it is full."""
 CLOCK = "largebatch_clock"
-"""Execution option of a connection with a replacement clock, for tests."""
-_IDLE_SECONDS = 60  # between two statements of a transaction; ours follow each other at once
+"""Execution option of a connection that holds a replacement clock, for tests."""
+_IDLE_SECONDS = 60  # between two statements of a transaction; ours follow immediately
 _KEPT_CONNECTIONS = 20  # per process, opened on demand; PostgreSQL accepts a hundred by default
 _PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary"}
 
@@ -62,7 +62,7 @@ class Database:
             self.engine.execution_options(sqlite_begin="IMMEDIATE"),
         )
         self._glance = self.engine
-        if self.engine.dialect.name == "postgresql":  # by default each statement has a new snapshot
+        if self.engine.dialect.name == "postgresql":  # else each statement has its own snapshot
             self._reader = self.engine.execution_options(isolation_level="REPEATABLE READ")
             self._glance = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._open = True
@@ -71,7 +71,8 @@ class Database:
     def read(self, *, single_statement: bool = False) -> Iterator[Connection]:
         """Open a transaction that sees one consistent state of the database.
 
-        A single statement does so by itself: without BEGIN and COMMIT it takes one round trip to PostgreSQL, not three.
+        A single statement does so by itself: without BEGIN and COMMIT, it takes one round trip to PostgreSQL instead of
+        three.
         """
         reader = self._glance if single_statement else self._reader
         with self.translated(), self._usable(reader).begin() as connection:
@@ -85,12 +86,12 @@ class Database:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Convert errors of SQLAlchemy and the driver to those of the store."""
+        """Convert errors from SQLAlchemy and the driver to errors of the store."""
         try:
             yield
         except exc.SQLAlchemyError as error:
             raise _translate(error, self.url) from error
-        except self._driver.Error as error:  # from direct calls of the driver
+        except self._driver.Error as error:  # from direct calls to the driver
             _tell_damaged_text(error)
             known = exc.DBAPIError.instance(
                 None, None, error, self._driver.Error, dialect=self.engine.dialect
@@ -108,7 +109,7 @@ class Database:
     def keep_spare(self) -> None:
         """Reserve disk space for an SQLite database, in a file beside it, if there is room.
 
-        SQLite needs some space even to delete.
+        SQLite needs some space even to delete rows.
         """
         spare = self._spare()
         if spare is None or spare.exists():
@@ -152,7 +153,7 @@ def insert_into(connection: Connection, table: Table) -> sqlite.Insert | postgre
 
 
 def _parse(url: str) -> URL:
-    """Parse the URL; a bare path means SQLite. An unusable URL is refused with the remedy."""
+    """Parse the URL; a bare path means SQLite. An unusable URL raises an error that names the remedy."""
     text = str(url).strip()
     if not text:
         raise StoreUnavailable(text, "the URL is empty", "give a path such as hpo.db, or a URL")
@@ -251,7 +252,7 @@ def _engine(url: URL, timeout_seconds: float) -> Engine:
 
 
 def _postgresql(url: URL, timeout_seconds: float) -> Engine:
-    """Create an engine that reconnects after the server was lost; make the server end transactions of lost clients.
+    """Create an engine that reconnects after losing the server; make the server end transactions of lost clients.
 
     A machine that dies during a transaction would otherwise hold its locks until a network timeout, hours later.
     """
@@ -288,9 +289,9 @@ def _postgresql(url: URL, timeout_seconds: float) -> Engine:
 
 
 def _has_ended(connection: Any) -> bool:
-    """Whether PostgreSQL has closed an idle connection: there is data to read, although no query was sent.
+    """Return whether PostgreSQL has closed an idle connection: there is data to read, although no query was sent.
 
-    It costs one system call. A test statement (``pool_pre_ping``) costs a round trip each time.
+    This costs one system call; a test statement (``pool_pre_ping``) would cost a round trip each time.
     """
     if connection.closed:
         return True
@@ -316,7 +317,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _tell_damaged_text(error: BaseException) -> None:
-    """Report text that is not UTF-8 as damage of its row, not of the database."""
+    """Report text that is not UTF-8 as damage to its row, not to the database."""
     if "decode to UTF-8" in str(error):
         raise DamagedRow("a row", "it holds text that is not UTF-8") from error
 
@@ -349,7 +350,7 @@ _WAYS_OUT = {
     "keeps the file from growing",
     "full": "free some space, or give a path on another disk",
     "refused": "start the server, or correct host and port in the URL",
-    "password": "correct user and password in the URL",
+    "password": "correct the user and password in the URL",
     "does not exist": "create the database on the server, or correct its name in the URL",
 }
 

@@ -5,7 +5,7 @@ StoreError
       + SchemaTooNew   written by a newer release
   x NotFound           no such study, trial, forecast or plan
   x Conflict           contradicts what is stored already
-  x LeaseLost          another worker has taken the study over, or it was taken away
+  x LeaseLost          another worker has taken the study over, or the lease was revoked
   x InvalidRecord      a value that the tables do not accept; also a ValueError
   x DamagedRow         a row that was changed outside the store, so that it cannot be read
 """
@@ -18,11 +18,11 @@ from collections.abc import Iterable
 
 
 class StoreError(Exception):
-    """Anything that the store refuses or fails to do."""
+    """The base of all errors of the store: something that it refuses or fails to do."""
 
 
 class StoreUnavailable(StoreError):  # noqa: N818  (reads better where it is caught)
-    """The database cannot be reached or used; the message names it, the reason and the way out."""
+    """The database cannot be reached or used; the message names the database, the reason and the remedy."""
 
     def __init__(self, url: str, cause: str, way_out: str) -> None:
         self.url = without_password(url)
@@ -82,6 +82,6 @@ def nearest_or_all(name: str, known: Iterable[str], kind: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """``url`` with every password in it replaced by ``***``; also where the URL cannot be parsed."""
+    """Return ``url`` with every password in it replaced by ``***``, even if the URL cannot be parsed."""
     hidden = re.sub(r"(?<=://)([^:/@]*):.*@", r"\1:***@", url)
     return re.sub(r"(?i)(password=)[^&]*", r"\1***", hidden)

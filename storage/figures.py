@@ -1,9 +1,10 @@
-"""The stored figures of a training: convergence points, and for each figure its type, range and order.
+"""The stored figures of a training: its convergence points, and the type, range and order of each figure.
 
-All inputs are validated by these rules: points and ends over the network, programs' reports, imports of past runs,
-outcomes of plans, tables of evidence, and the CHECK constraints of the tables (``storage/schema/tables.py``).
-The bounds are far beyond any training, but small enough that nothing computed from the figures overflows or becomes 0:
-a million million samples a second for a year are 3e19, the largest published trainings process 1e13 tokens.
+All inputs are validated by these rules: points and results sent over the network, programs' reports, imported past
+runs, outcomes of plans and tables of evidence. So are the rows of the tables, by CHECK constraints
+(``storage/schema/tables.py``). The bounds are far beyond any training, but small enough that nothing computed from the
+figures overflows or becomes 0: a million million samples per second make 3e19 samples in a year, and the largest
+published trainings process 1e13 tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BYTES_OF_A_POINT = 120
-"""Approximate size of a stored point: the limits of a server are in bytes."""
+"""Approximate size of a stored point, because a server's limits are in bytes."""
 
 LEAST = 1e-12
 """The smallest positive amount: one sample in a million million."""
@@ -36,10 +37,10 @@ MOST_WHOLE = 2**31 - 1
 """The largest batch and the most workers: the maximum of a 32-bit column."""
 
 MOST_BYTES = 10**18
-"""The most memory of a training."""
+"""The most memory that a training may use, in bytes."""
 
 MOST_MEASURES, LONGEST_MEASURE = 50, 100
-"""The most further metrics that a trial may report at its end, and the most characters of a name."""
+"""The most additional metrics that a trial may report when it ends, and the most characters in the name of one."""
 
 _SLACK = 1 + 1e-9  # tolerance for sums of floating-point epochs
 
@@ -54,7 +55,7 @@ class Figure:
     whole: bool = False
 
     def fault(self, value: Any) -> str:
-        """Return the rule that a value breaks, "" for none."""
+        """Return the rule that a value breaks, or "" if it breaks none."""
         if value is None:
             return ""
         sound = isinstance(value, int if self.whole else (int, float)) and value is not True
@@ -104,13 +105,14 @@ class TrialFigures:
     """The figures of a trial, each defined only here; None if not measured.
 
     Database columns, ranges, results and records, the service's and client's answers, the tables of the page and of
-    `hpo trials`, and the exports are derived from it. ``title`` is the heading of a figure's column, ``shown`` whether
-    the page has one, ``unit`` the unit in exports and answers; without ``least`` it may be any number.
+    `hpo trials`, and the exports are derived from this class. ``title`` is the heading of a figure's column, ``shown``
+    says whether the page has that column, and ``unit`` is the unit in exports and answers; without ``least``, a figure
+    may be any number.
 
-    ``epochs``, ``steps`` and ``seconds`` are what the trial used; ``resolution_epochs`` is the distance
-    between evaluations, so that the target may have been reached up to that much earlier. ``memory_bytes`` is the peak
-    memory of its first worker, on its accelerator or else as a process; ``micro_batch_size`` the size that was found to
-    fit in a program's memory, None if the requested one did.
+    ``epochs``, ``steps`` and ``seconds`` are what the trial used; ``resolution_epochs`` is the distance between
+    evaluations, so the target may have been reached up to that much earlier. ``memory_bytes`` is the peak memory of
+    the trial's first worker: on its accelerator or, if it has none, of its process. ``micro_batch_size`` is the size
+    that was found to fit in a program's memory, None if the requested size fitted.
     """
 
     epochs_to_target: float | None = _came_of_it("Epochs to target", unit="epochs", least=LEAST)
@@ -132,7 +134,7 @@ class TrialFigures:
 
 @dataclass(frozen=True)
 class TrialField:
-    """One of :class:`TrialFigures`, for the code derived from it."""
+    """One field of :class:`TrialFigures`, for the code that is derived from it."""
 
     name: str
     whole: bool
@@ -201,7 +203,7 @@ FORECAST_FIGURES = (
 """The figures of a forecast; its settings and laws may be any numbers."""
 
 AMOUNT = Figure("amount", 1 / MOST_AMOUNT, MOST_AMOUNT)
-"""Figures above 0, in a unit of the user's choice: epochs to the target in a table, samples per second."""
+"""A figure above 0 in a unit of the user's choice, such as epochs to target in a table, or samples per second."""
 
 
 def rule_of(figures: Iterable[Figure]) -> str:
@@ -210,17 +212,17 @@ def rule_of(figures: Iterable[Figure]) -> str:
 
 
 def fault_of(figures: Iterable[Figure], values: object) -> str:
-    """Return the first range that a record violates, "" for none; missing figures are ignored."""
+    """Return the first range that a record violates, or "" if there is none; missing figures are ignored."""
     faults = (figure.fault(getattr(values, figure.name, None)) for figure in figures)
     return next(filter(None, faults), "")
 
 
 def fault_of_measures(measures: Mapping[str, float] | None) -> str:
-    """Return the rule that further metrics at the end of a trial break, "" for none."""
+    """Return the rule that the additional metrics of an ended trial break, or "" if they break none."""
     if measures is None:
         return ""
     if len(measures) > MOST_MEASURES:
-        return f"measures must be at most {MOST_MEASURES}, but got {len(measures)}"
+        return f"a trial may have at most {MOST_MEASURES} measures, but got {len(measures)}"
     for name, value in measures.items():
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_MEASURE:
             return f"the name of a measure must have 1 to {LONGEST_MEASURE} characters, but got {name!r:.120}"
@@ -231,14 +233,14 @@ def fault_of_measures(measures: Mapping[str, float] | None) -> str:
 
 
 def fault_of_reached(epochs_to_target: float | None, epochs: float | None) -> str:
-    """Return the rule broken if a training reached its target after more epochs than it trained, "" if not."""
+    """Return the rule that is broken if a training reached its target after more epochs than it trained, else ""."""
     if epochs_to_target is None or epochs is None or epochs_to_target <= epochs * _SLACK:
         return ""
     return f"epochs_to_target must not be above epochs, but got {epochs_to_target:g} of {epochs:g} epochs"
 
 
 class Point(Protocol):
-    """The fields used of a convergence point."""
+    """The fields of a convergence point that the rules use."""
 
     @property
     def step(self) -> int:
@@ -264,11 +266,11 @@ class Point(Protocol):
 def fault_of_points(
     points: Sequence[Point], *, before: Point | None = None, global_batch_size: int | None = None
 ) -> str:
-    """Return the first rule that a segment of a curve breaks, with the offending point; "" for none.
+    """Return the first rule that a segment of a curve breaks, with the offending point, or "" if it breaks none.
 
-    Within the segment steps increase, and samples, epochs and seconds do not decrease. ``before`` is the stored point
-    with the next lower step; after a restart from a checkpoint its clock may differ, so only samples and epochs must
-    not decrease from it. ``global_batch_size`` is that of a trial whose batch does not change.
+    Within the segment, steps must increase, and samples, epochs and seconds must not decrease. ``before`` is the stored
+    point with the next lower step; after a restart from a checkpoint its clock may differ, so only samples and epochs
+    must not decrease from it. ``global_batch_size`` is given for a trial whose batch size does not change.
     """
     previous: Point | None = None
     for point in points:
@@ -290,7 +292,7 @@ def fault_of_points(
 
 def _fault_of_order(before: Point, point: Point, names: tuple[str, ...]) -> str:
     if point.step <= before.step:
-        return f"steps must rise from point to point, but it comes after step {before.step}"
+        return f"steps must rise from point to point, but this one comes after step {before.step}"
     for name in names:
         last, value = getattr(before, name), getattr(point, name)
         if value * _SLACK < last:
@@ -316,7 +318,7 @@ class ConvergencePoint:
 
 @dataclass(frozen=True, eq=False)
 class Convergence:
-    """Convergence points of many trials in columns: arrays of shape (points,), by trial, then by step.
+    """Convergence points of many trials in columns: arrays of shape (points,), sorted by trial, then by step.
 
     A figure that was not measured is NaN.
     """

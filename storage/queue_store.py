@@ -9,7 +9,7 @@ from storage.records import Lease, NewStudy, Study, StudyState, SubmittedStudy
 from storage.statements import events, queue, studies, submissions, trial_leases
 from storage.transactions import Transactions
 
-_PORTION = 5_000  # points: some 600 KB
+_PORTION = 5_000  # points, about 600 KB
 
 
 class QueueStore(Transactions):
@@ -18,7 +18,7 @@ class QueueStore(Transactions):
     def submit_study(self, new: NewStudy, *, event: str | None = None) -> SubmittedStudy:
         """Put a study in the queue.
 
-        A new study gets an event with this message, in the same transaction.
+        If ``event`` is given, a new study gets an event with this message, in the same transaction.
 
         A repeated submission, with the same owner and ``idempotency_key`` or, without a key, the same spec, returns
         the existing study. Raises :class:`Conflict` if the name is taken by another spec, owner or key, or the
@@ -33,7 +33,7 @@ class QueueStore(Transactions):
     def claim_study(
         self, worker: str, *, lease_seconds: float, per_owner: int | None = None
     ) -> Lease | None:
-        """Take the next study, by highest priority, then by longest wait in the queue; None if there is none.
+        """Take the next study, in the order that ``statements.queue.claim`` describes; None if there is none.
 
         A study whose worker let its lease expire is taken over. An owner with ``per_owner`` leased
         studies has to wait. ``worker`` is the unique name of one process.
@@ -55,7 +55,7 @@ class QueueStore(Transactions):
     def settle_studies(self) -> list[Study]:
         """Cancel and return the studies with a cancellation request whose worker stopped responding.
 
-        Their running trials go back into the queue. With a worker, :meth:`claim_study` does this too.
+        Their running trials go back into the queue. Where workers run, :meth:`claim_study` does this too.
         """
         with self._read() as connection:
             if not queue.has_abandoned(connection):
@@ -88,7 +88,7 @@ class QueueStore(Transactions):
             return queue.renew(connection, lease, lease_seconds)
 
     def release_study(self, lease: Lease, state: StudyState, message: str = "") -> Study:
-        """End the lease and set the study's state, ``queued`` to let another continue. Raises :class:`LeaseLost`."""
+        """End the lease and set the state, ``queued`` to let another worker continue. Raises :class:`LeaseLost`."""
         if state == StudyState.RUNNING:
             raise InvalidRecord("a released study cannot stay running; give another state")
         with self._database.write() as connection:
@@ -97,7 +97,7 @@ class QueueStore(Transactions):
     def leased(self, lease: Lease) -> Self:
         """Return a store on the same connections whose writes raise :class:`LeaseLost` once the lease is lost.
 
-        A lease that has expired is held until another worker takes the study over.
+        A lease that has expired still counts as held until another worker takes the study over.
         """
         return type(self)(self._database, lease)
 
@@ -127,7 +127,7 @@ class QueueStore(Transactions):
             if not self._database.give_spare():
                 raise
             more = True
-            while more:  # in batches: the more a transaction changes, the more disk it needs
+            while more:  # in batches: the more a transaction changes, the more disk space it needs
                 with self._write() as connection:
                     more = submissions.delete_points(connection, study_id, _PORTION)
             with self._write() as connection:

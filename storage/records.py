@@ -1,7 +1,7 @@
-"""The values that the store takes and returns: frozen, one class per kind of record.
+"""The values that the store takes and returns: frozen dataclasses, one for each kind of record.
 
-A caller passes a ``New...``; the stored record adds the id and the time. Times are timezone-aware
-UTC. Epochs are samples processed over data-set size; seconds are wall-clock time.
+A caller passes a ``New...`` record; the stored record adds the id and the time. Times are timezone-aware
+UTC. Epochs are samples processed divided by the data-set size; seconds are wall-clock time.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class TrialState(StrEnum):
     REACHED = "reached"  # the target was reached
     CENSORED = "censored"  # the budget ended before the target was reached
     DIVERGED = "diverged"  # the loss blew up
-    PRUNED = "pruned"  # stopped early, as worse than others
-    FAILED = "failed"  # crashed: says nothing about the settings
+    PRUNED = "pruned"  # stopped early, because it was worse than others
+    FAILED = "failed"  # crashed, which says nothing about the settings
 
     @property
     def finished(self) -> bool:
@@ -134,16 +134,16 @@ class PlanKind(StrEnum):
     )
     NO_SCALING = "no_scaling"  # the best swept settings as they are
     IMPORTED = "imported"  # a run that others planned, read from their published results
-    SQRT_SCALING = "sqrt_scaling"  # the best swept settings, learning rate proportional to the root of the batch
+    SQRT_SCALING = "sqrt_scaling"  # the best swept settings, learning rate proportional to the square root of the batch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One sweep and all that follows from it; ``spec`` is the study file's YAML text, unchanged.
+    """One sweep and everything that follows from it; ``spec`` is the study file's YAML text, unchanged.
 
     ``folder`` is the absolute path of the study file's folder, on the machine where the study was created; the study's
     own modules, and data with a relative path, are looked up there. It is empty for a study that was submitted over the
-    network, whose sender cannot name a folder of the server.
+    network, because its sender cannot name a folder on the server.
 
     ``budget_trials`` is the number of trials in its budget, None if unknown.
 
@@ -187,10 +187,10 @@ class SubmittedStudy:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """A worker's claim on a study until ``expires_at``, to be renewed before; see ``storage.statements.queue``.
+    """A worker's claim on a study until ``expires_at``, to be renewed before then; see ``storage.statements.queue``.
 
-    ``study`` is as it was when the lease was taken or last renewed; ``taken_over`` says whether another worker
-    had it before and stopped responding.
+    ``study`` is the study as it was when the lease was taken or last renewed; ``taken_over`` says whether another
+    worker had it before and stopped responding.
     """
 
     study: Study
@@ -202,7 +202,7 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True)
 class StudySummary:
-    """A study with figures of its trials: counts by state, the fewest epochs to target, the samples processed."""
+    """A study with a summary of its trials: counts by state, the fewest epochs to target, the samples processed."""
 
     study: Study
     trials: Mapping[TrialState, int]
@@ -216,8 +216,8 @@ class NewStudy:
 
     ``threshold`` is the target's value of ``metric``, ``spec`` the text of the study file, ``folder`` that file's
     folder. ``budget_trials`` is the number of trials in its budget; ``max_samples`` and ``max_accelerator_hours`` limit
-    its usage. A study with a higher ``priority`` goes first among its owner's studies, one above 10 among all. No
-    worker claims a study that is ``for_agents``.
+    its usage. A study with a higher ``priority`` goes first among its owner's studies, and with one above 10 also
+    among those of all owners. No worker claims a study that is ``for_agents``.
     """
 
     name: str
@@ -251,9 +251,9 @@ class NewTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialResult(TrialFigures):
-    """How a trial ended. ``epochs_to_target`` is given if and only if ``state`` is reached.
+    """How a trial ended; ``epochs_to_target`` is given if and only if ``state`` is reached.
 
-    ``measures`` holds the other metrics of its last evaluation besides the target's, by name.
+    ``measures`` holds the metrics of its last evaluation other than the target's, by name.
     """
 
     state: TrialState
@@ -270,7 +270,7 @@ class TrialResult(TrialFigures):
 class Trial(TrialFigures):
     """One training of one recipe at one global batch size with one seed; ``number`` counts from 0.
 
-    ``measures`` holds the other metrics of its last evaluation besides the target's, None if they were not reported.
+    ``measures`` holds the metrics of its last evaluation other than the target's, None if they were not reported.
     """
 
     id: int
@@ -284,12 +284,12 @@ class Trial(TrialFigures):
     reason: str
     started_at: datetime | None
     finished_at: datetime | None
-    samples: int | None = None  # processed, once the trial has ended
+    samples: int | None = None  # samples processed, once the trial has ended
     measures: Mapping[str, float] | None = None
 
     @cached_property
     def settings_key(self) -> str:
-        """See :func:`settings_key`."""
+        """The key of the trial's settings, as :func:`settings_key` returns it."""
         return settings_key(self.settings)
 
 
@@ -312,7 +312,8 @@ def settings_key(settings: Mapping[str, Any]) -> str:
 def training_key(trial: Trial | NewTrial) -> tuple[int, int, str] | None:
     """Return batch size, seed and settings: a study trains, and counts, each such combination only once.
 
-    None for a trial that the study did not train itself: every imported run and outcome of a plan counts separately.
+    Return None for a trial that the study did not train itself, as every imported run and every outcome of a plan
+    counts separately.
     """
     if trial.purpose not in TRAINED_BY_THE_STUDY:
         return None
@@ -392,9 +393,9 @@ class NewPlan:
 
     A plan of kind ``forecast`` names its forecast and predicts the epochs; a baseline may lack both.
     ``directory`` holds the launch script. ``micro_batch_size`` is None if no gradients are accumulated.
-    ``ranks_per_node`` of 0 becomes workers over nodes, rounded up. ``slot_seconds`` is the time for which the machine
-    is available, ``chance_in_slot`` the probability of finishing in it; ``limited_by`` says what limits the speed;
-    ``details`` is JSON.
+    ``ranks_per_node`` of 0 becomes workers divided by nodes, rounded up. ``slot_seconds`` is the time for which the
+    machine is available, and ``chance_in_slot`` the probability of finishing in that time; ``limited_by`` says what
+    limits the speed; ``details`` is JSON.
     """
 
     study_id: int
@@ -439,7 +440,8 @@ class StoredPlan(NewPlan):
 class NewOutcome:
     """The outcome of one launch of a plan; ``epochs_to_target`` is given if and only if ``state`` is reached.
 
-    ``restarts`` counts how often it resumed from a checkpoint; ``source`` says where an imported outcome is from.
+    ``restarts`` counts how often the launch resumed from a checkpoint; ``source`` says where an imported outcome comes
+    from.
     """
 
     plan_id: int
@@ -476,7 +478,7 @@ class CalibrationRow:
     """A plan's prediction and the means of its outcomes.
 
     ``runs`` counts the outcomes, ``reached`` those that reached the target; the observed means are over the
-    latter. ``inside`` says whether the runs' mean epochs to target lie in the predicted interval; it is None if
+    latter only. ``inside`` says whether the runs' mean epochs to target lie in the predicted interval; it is None if
     that is unknown (nothing was predicted, every run crashed, or the budget ended too early to tell).
     ``inside_seconds`` says the same of the mean seconds of the runs that reached the target.
     """
@@ -503,7 +505,7 @@ class CalibrationRow:
 
 def _check_ending(state: TrialState, epochs_to_target: float | None) -> None:
     if not TrialState(state).finished:
-        raise InvalidRecord(f"a result needs an end state, but got {str(state)!r}")
+        raise InvalidRecord(f"a result needs a final state, but got {str(state)!r}")
     if (state == TrialState.REACHED) != (epochs_to_target is not None):
         raise InvalidRecord(
             "epochs_to_target must be given if and only if the state is 'reached', but got "

@@ -1,6 +1,6 @@
-"""The service's records besides studies: events, tokens, workers and measured throughputs.
+"""The service's records other than studies: events, tokens, workers and measured throughputs.
 
-They are frozen values as in ``storage.records``, which re-exports them.
+They are frozen dataclasses like those in ``storage.records``, which re-exports them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class NewToken:
-    """The right to use the service, given to ``owner``; of the secret only the digest is stored."""
+    """The right to use the service, given to ``owner``; only the digest of the secret is stored."""
 
     name: str
     owner: str
@@ -50,7 +50,7 @@ class Token(NewToken):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerBeat:
-    """A sign of life of the worker process ``name``, with the study that it works on."""
+    """A heartbeat of the worker process ``name``, with the study that it is working on."""
 
     name: str
     host: str
@@ -82,9 +82,9 @@ class Usage:
 class WorkloadCost:
     """The cost of one sample of a workload.
 
-    ``flops_per_sample``: floating-point operations, forward and backward, two per multiply-add.
-    ``sample_bytes``: read from storage per sample. ``host_seconds_per_sample``: time of one processor core to decode
-    and augment it. ``evaluation_samples``: samples in one evaluation.
+    ``flops_per_sample`` counts the floating-point operations, forward and backward, two per multiply-add;
+    ``sample_bytes`` is what is read from storage per sample; ``host_seconds_per_sample`` is the time that one processor
+    core takes to decode and augment a sample; ``evaluation_samples`` is the number of samples in one evaluation.
     """
 
     parameters: int
@@ -98,7 +98,7 @@ class WorkloadCost:
 
 @dataclass(frozen=True, kw_only=True)
 class NewThroughput:
-    """A measured speed of training; ``source`` says where it comes from, such as an outcome or a published result."""
+    """A measured training speed; ``source`` says where it comes from, such as an outcome or a published result."""
 
     machine: str
     workload: str

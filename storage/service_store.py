@@ -83,7 +83,7 @@ class ServiceStore(Transactions):
             )
 
     def usage(self, study_id: int) -> Usage:
-        """Return a study's samples and accelerator seconds so far, with running trials. Raises :class:`NotFound`."""
+        """Return a study's samples and accelerator seconds, running trials included. Raises :class:`NotFound`."""
         with self._read(single_statement=True) as connection:
             return pages.usage(connection, study_id)
 
@@ -112,7 +112,7 @@ class ServiceStore(Transactions):
     def add_event(
         self, study_id: int | None, kind: str, message: str, data: Mapping[str, Any] | None = None
     ) -> Event:
-        """Store an event of a study or of the service. Raises :class:`NotFound` without the study."""
+        """Store an event of a study or of the service. Raises :class:`NotFound` if the study does not exist."""
         with self._write() as connection:
             return events.add(connection, study_id, kind, message, data)
 

@@ -1,7 +1,8 @@
-"""Store: studies and all that belongs to them, on SQLite and PostgreSQL.
+"""Store: studies and everything that belongs to them, on SQLite and PostgreSQL.
 
-Its parts: this one for studies, trials, forecasts and plans, ``storage.queue_store`` for the queue,
-``storage.service_store`` for the service. The statements are in ``storage.statements``, one module per noun.
+Its parts are this module for studies, trials, forecasts and plans, ``storage.queue_store`` for the queue, and
+``storage.service_store`` for the service. The SQL statements are in ``storage.statements``, in one module for each
+kind of record.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ from storage.statements import (
 class Store(QueueStore, ServiceStore):
     """Studies, trials, convergence, forecasts, plans, outcomes, the queue, and the service's own records.
 
-    Make one with :meth:`open`.
+    Create one with :meth:`open`.
 
     **Threads and processes.** Several threads may share one store. Several processes may use one database, each with a
-    store that it opened itself, also after a fork. A store has no state besides its connections: the next read of any
-    process sees what another has written.
+    store that it opened itself; a forked process must open its own, too. A store has no state besides its connections:
+    the next read of any process sees what another has written.
 
     **Transactions.** A writing method takes effect as a whole or not at all, and is committed once it has returned. A
     reading method sees one consistent state of the database.
@@ -70,8 +71,8 @@ class Store(QueueStore, ServiceStore):
     **Errors.** Every method may raise :class:`storage.errors.StoreUnavailable` if the database is lost, or locked for
     longer than the store's time-out, and every writing method :class:`storage.errors.InvalidRecord` for a value that
     the tables do not accept. A leased store's writing methods raise :class:`storage.errors.LeaseLost`. Other errors are
-    named with the method that raises them. All errors are subclasses of :class:`storage.errors.StoreError`; none comes
-    from a database driver.
+    documented with the methods that raise them. All errors are subclasses of :class:`storage.errors.StoreError`; none
+    comes from a database driver.
     """
 
     # opening and closing
@@ -85,12 +86,12 @@ class Store(QueueStore, ServiceStore):
         timeout_seconds: float = 30,
         clock: Clock | None = None,
     ) -> Self:
-        """Open, and if needed create or upgrade, a database; a bare path means SQLite.
+        """Open a database, and create or upgrade it if needed; a bare path means SQLite.
 
-        Raises :class:`StoreUnavailable` if that is impossible, :class:`SchemaTooNew` if a newer
-        release wrote it. Without ``create``, a database that does not exist or has no tables yet also raises
-        :class:`StoreUnavailable`, and is not created. A write waits ``timeout_seconds`` for other writers.
-        ``clock`` replaces the database's (``storage.statements.clock``).
+        Raises :class:`StoreUnavailable` if that is impossible, and :class:`SchemaTooNew` if a newer release wrote it.
+        Without ``create``, a database that does not exist or has no tables yet also raises
+        :class:`StoreUnavailable`, and is not created. A write waits up to ``timeout_seconds`` for other writers.
+        ``clock`` replaces the clock of the database (``storage.statements.clock``).
         """
         database = Database(url, timeout_seconds=timeout_seconds, create=create, clock=clock)
         try:
@@ -125,12 +126,12 @@ class Store(QueueStore, ServiceStore):
     # studies
 
     def create_study(self, new: NewStudy) -> Study:
-        """Create a queued study, or return the existing one of that name; :class:`Conflict` if its spec differs."""
+        """Create a queued study, or return the one with that name; raise :class:`Conflict` if its spec differs."""
         with self._write() as connection:
             return studies.create(connection, new)
 
     def study(self, name: str) -> Study:
-        """Return the study with that name; :class:`NotFound` suggests the nearest name."""
+        """Return the study with that name. Raises :class:`NotFound`, which suggests the nearest name."""
         with self._read(single_statement=True) as connection:
             return studies.by_name(connection, name)
 
@@ -140,7 +141,7 @@ class Store(QueueStore, ServiceStore):
             return studies.by_id(connection, study_id)
 
     def studies(self) -> list[Study]:
-        """All studies, oldest first."""
+        """Return all studies, oldest first."""
         with self._read(single_statement=True) as connection:
             return studies.every(connection)
 
@@ -151,7 +152,7 @@ class Store(QueueStore, ServiceStore):
         folder: str | None = None,
         budget_trials: int | None = None,
     ) -> None:
-        """Replace the spec of a study, for example by one with a larger budget, and its folder if one is given.
+        """Replace the spec of a study, for example to enlarge its budget, and its folder if one is given.
 
         ``budget_trials`` is the number of trials in the new spec. Raises :class:`NotFound`.
         """
@@ -176,7 +177,7 @@ class Store(QueueStore, ServiceStore):
             return trials.add(connection, study_id, new)
 
     def start_trials(self, ids: Collection[int]) -> None:
-        """Set queued trials to running, all or none; :class:`NotFound`, or :class:`Conflict` if one is not queued."""
+        """Start queued trials, all or none. Raises :class:`NotFound`, or :class:`Conflict` if one is not queued."""
         with self._write() as connection:
             trials.start(connection, ids)
 
@@ -186,10 +187,10 @@ class Store(QueueStore, ServiceStore):
             convergence.upsert(connection, points)
 
     def record_columns(self, points: Convergence) -> None:
-        """Like :meth:`record`, from columns: arrays of shape (points,) in any order, NaN for figures that were not
-        measured.
+        """Write points like :meth:`record`, from columns.
 
-        This is the fastest way to write many points. If a trial has two points at one step, the later one is stored.
+        The columns are arrays of shape (points,), in any order, with NaN for figures that were not measured. This is
+        the fastest way to write many points. If a trial has two points at one step, the later one is stored.
         """
         with self._write() as connection:
             convergence.upsert_columns(connection, points)
@@ -209,7 +210,7 @@ class Store(QueueStore, ServiceStore):
         study_id: int,
         ended: Sequence[tuple[NewTrial, TrialResult, Sequence[ConvergencePoint]]],
     ) -> list[Trial]:
-        """Add trials that were run elsewhere, each with its result and points, all or none; :class:`NotFound`."""
+        """Add trials that ran elsewhere, each with its result and points, all or none. Raises :class:`NotFound`."""
         with self._write() as connection:
             added = trials.add(connection, study_id, [new for new, _, _ in ended])
             for trial, (_, result, _) in zip(added, ended, strict=True):
@@ -227,7 +228,7 @@ class Store(QueueStore, ServiceStore):
             ]
 
     def requeue_running(self, study_id: int) -> list[Trial]:
-        """Set running trials to queued, for a study whose process died, and return them; their points stay.
+        """Queue the running trials of a study whose process died, and return them; their points stay.
 
         Ends the leases on unfinished trials. Raises :class:`NotFound`.
         """
@@ -287,7 +288,7 @@ class Store(QueueStore, ServiceStore):
         holder: str,
         lease_seconds: float,
     ) -> TrialLease | None:
-        """Lease the queued trial of that number, or a new one, to a client with a secret, unique ``key``.
+        """Lease the queued trial with that number, or a new one, to a client with a secret, unique ``key``.
 
         The same key gets the same trial. Returns None if the trial is no longer queued, or if the study's number of
         trials with the new trial's purpose differs from ``known``; the caller must then read again. Once a trial is
@@ -404,7 +405,7 @@ class Store(QueueStore, ServiceStore):
             return plans.add(connection, new)
 
     def plan(self, plan_id: int) -> StoredPlan:
-        """Return the plan with that id; :class:`NotFound` names the newest ones."""
+        """Return the plan with that id. Raises :class:`NotFound`, which lists the newest plans."""
         with self._read() as connection:
             return plans.by_id(connection, plan_id)
 
@@ -469,6 +470,6 @@ class Store(QueueStore, ServiceStore):
             return fits.find(connection, study_id, fingerprint)
 
     def calibration(self, study_id: int | None = None) -> list[CalibrationRow]:
-        """Return each plan that has outcomes, with their means, oldest first; only those of one study if given."""
+        """Return each plan that has outcomes, with their means, oldest first; of one study only if it is given."""
         with self._read() as connection:
             return calibration.rows(connection, study_id)

@@ -1,6 +1,6 @@
 """Train one configuration at one global batch size with one seed, on any number of workers.
 
-This package knows nothing of studies or databases. Importing it does not import torch; ``trainers.loop.synchronous``,
+This package does not depend on studies or databases. Importing it does not import torch; ``trainers.loop.synchronous``,
 ``trainers.distributed`` and the workloads that train a model do.
 
 The names in ``__all__`` are public, as are the base classes in ``trainers.workloads`` for writing your own workload;

@@ -1,4 +1,4 @@
-"""Run one training from a job file: under plain python, horovodrun or torchrun.
+"""Run one training from a job file, under plain python, horovodrun or torchrun.
 
     python -m trainers JOB.json --report OUT.jsonl
     horovodrun -np 4 python -m trainers JOB.json --backend horovod --report OUT.jsonl
@@ -6,12 +6,12 @@
 
 Worker 0 writes one JSON line per evaluation and at the end {"outcome": {...}}, then {"sample_images": {...}} if the
 workload shows sample images of its model. With --checkpoint, a training resumes from where it stopped; SIGUSR1, SIGTERM
-(except under torchrun and horovodrun) or the file of --stop-file ask it to save at its next evaluation and exit; and
-each start writes {"started": {...}}.
+(except under torchrun and horovodrun) or the appearance of the --stop-file make it save at its next evaluation and
+exit. Each start writes {"started": {...}}.
 
 Exit status: 0 if the training ended (reached, censored or diverged: see the outcome), 2 if the job, the data or the
-set-up is wrong, 75 if it was asked to stop and saved (0 under torchrun and horovodrun, which treat any other status as
-a crash), 1 for any other failure.
+setup is wrong, 75 if it was asked to stop and has saved a checkpoint (0 under torchrun and horovodrun, which treat any
+other status as a crash), 1 for any other failure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the training of a job file (``python -m trainers``); returns the exit status."""
+    """Run the training of a job file (``python -m trainers``); return the exit status."""
     end_with_launcher()
     return exit_status(_run, _parser().parse_args(arguments))
 
@@ -202,7 +202,7 @@ def _run_program(job: TrainingJob, options: argparse.Namespace) -> int | None:
 def _train(
     job: TrainingJob, communicator: Communicator, report: ReportFile, options: argparse.Namespace
 ) -> bool:
-    """Return whether the training ran to its end; False if it was stopped on the way."""
+    """Return True if the training ran to its end, False if it was stopped before."""
     training = _begin(job, communicator, options.data_path)
     if options.checkpoint is None:
         from trainers.loop.restarts import finish_training
@@ -219,7 +219,7 @@ def _train(
 
 
 def _begin(job: TrainingJob, communicator: Communicator, data_path: Path | None) -> AnyTraining:
-    """Return the training at its first update; the data path is not part of the job, so checkpoints can be moved."""
+    """Return the training before its first update. The job does not hold the data path, so checkpoints can be moved."""
     from trainers.begin import begin_training
     from trainers.workloads import load_workload
 
@@ -256,7 +256,7 @@ def _go_on(
 
 
 def _show(training: AnyTraining, report: ReportFile) -> None:
-    """Report the workload's sample images; if that fails, the outcome stands and the error goes to standard error."""
+    """Report the workload's sample images. If that fails, the outcome stands and the error goes to standard error."""
     from trainers.loop.sample_images import check_sample_images
 
     try:

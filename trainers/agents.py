@@ -6,7 +6,7 @@ torchrun's agents meet in a store on the first node, which listens on every inte
 there: anybody who can write to the store can run code as the job's user. Here the store listens only on the interface
 of the job's network, and each entry carries a code (HMAC-SHA256, RFC 2104) made with the job's secret: a file in a
 folder that all nodes see, readable only by the user. An agent that finds an entry without a valid code does not
-unpickle it, and exits. All options but the first argument are those of torchrun, with ``--rdzv-backend`` already set.
+unpickle it, and exits. All arguments after the first are options of torchrun; ``--rdzv-backend`` is already set.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class SignedBackend(C10dRendezvousBackend):
         return BACKEND
 
     def get_state(self) -> tuple[bytes, Any] | None:
-        """Return the state and its token; RendezvousStateError if no agent of this job wrote it."""
+        """Return the state and its token; raises RendezvousStateError if no agent of this job wrote it."""
         return self._checked(super().get_state())
 
     def set_state(self, state: bytes, token: Any | None = None) -> tuple[bytes, Any, bool] | None:
-        """See the base class; RendezvousStateError if the store holds a state that no agent of this job wrote."""
+        """See the base class; raises RendezvousStateError if no agent of this job wrote the state in the store."""
         found = super().set_state(self._code(state) + state, token)
         checked = self._checked(None if found is None else (found[0], found[1]))
         return None if checked is None or found is None else (*checked, found[2])
@@ -81,7 +81,7 @@ class SignedBackend(C10dRendezvousBackend):
 
 
 def read_secret(path: Path) -> bytes:
-    """Return the job's secret; ValueError if others may read the file or the secret is too short."""
+    """Return the job's secret; raises ValueError if others may read the file or the secret is too short."""
     if path.stat().st_mode & 0o077:
         raise ValueError(f"{path} must be readable only by its owner: chmod 600 {path}")
     secret = path.read_bytes().strip()
@@ -110,7 +110,7 @@ def _serve_workers(master_addr: str, master_port: int) -> Any:
 
 
 def _store(host: str, port: int, is_host: bool | None, own: str) -> Any:
-    """Return the store at ``host``, served by the node that has this address."""
+    """Return the store at ``host``, which the node with this address serves."""
     here = is_host if is_host is not None else address_of(host) == own
     if here:
         try:
@@ -132,7 +132,7 @@ def _store(host: str, port: int, is_host: bool | None, own: str) -> Any:
 
 
 def _own_address(host: str) -> str:
-    """Return the address from which this node reaches ``host``, and at which ``host`` reaches it."""
+    """Return the address of this node on the network that leads to ``host``."""
     address = address_of(host)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -140,7 +140,7 @@ def _own_address(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def run_agent_trials(arguments: list[str] | None = None) -> None:
+def run_torchrun(arguments: list[str] | None = None) -> None:
     """Run torchrun with authenticated agents."""
     given = sys.argv[1:] if arguments is None else arguments
     if not given or given[0].startswith("-"):
@@ -168,4 +168,4 @@ def _with(settings: list[str], arguments: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    run_agent_trials()
+    run_torchrun()

@@ -1,6 +1,6 @@
-"""Begin the training of a job with any kind of workload, and train to the end.
+"""Start the training of a job with any kind of workload, and train to the end.
 
-Importing this does not import torch; beginning the training of a model does.
+Importing this module does not import torch; starting the training of a model does.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def begin_training(
 ) -> AnyTraining:
     """Create a training of the job at its first update, for any kind of workload.
 
-    ``communicator`` joins the workers; None means a single process. ``workload`` is the job's, if already loaded;
-    ``place`` is where a program is started. Raises :class:`~trainers.errors.TrainerError`.
+    ``communicator`` connects the workers; None means a single process. ``workload`` is the job's workload, if already
+    loaded; ``place`` is where a program is started. Raises :class:`~trainers.errors.TrainerError`.
     """
     workload = workload or load_workload(job.workload, job.data, job.search_path)
     check_own_settings(workload, job.workload, job.settings.of_workload)

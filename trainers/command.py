@@ -15,7 +15,7 @@ from trainers.errors import TrainerError
 def exit_status(
     work: Callable[[argparse.Namespace], int | None], options: argparse.Namespace
 ) -> int:
-    """Do the work; return 0 if it is done, 2 for a TrainerError (one line on stderr), 1 for any other failure.
+    """Do the work; return 0 on success, 2 for a TrainerError (one line on stderr), 1 for any other failure.
 
     If the work returns a number, that number is the status.
     """
@@ -31,7 +31,7 @@ def exit_status(
 
 
 def end_process(status: int) -> NoReturn:
-    """End this process; a failed one must not wait for its peers in an exit handler: the launcher ends them."""
+    """End this process. A failed one must not wait for its peers in an exit handler: the launcher ends them."""
     sys.stdout.flush()
     sys.stderr.flush()
     if status:

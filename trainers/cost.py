@@ -32,13 +32,14 @@ PROCESS_IO = Path("/proc/self/io")
 
 @dataclass(frozen=True)
 class WorkloadCost:
-    """The inputs of a time model from a workload.
+    """What a time model needs to know about a workload.
 
-    ``parameters`` are those that are trained, in ``gradient_tensors`` tensors. ``flops_per_sample``: forward and
-    backward pass, 2 per multiply-add. ``activation_bytes_per_sample``: kept by the forward pass for the backward pass,
-    in fp32. ``sample_bytes``: read from storage per sample; 0 for samples that stay in memory.
-    ``host_seconds_per_sample``: time of one processor core to decode and augment a sample; 0 if it is not counted.
-    ``evaluation_samples``: samples in one evaluation; 0 if evaluations are not counted.
+    ``parameters``: the number of trained parameters, in ``gradient_tensors`` tensors. ``flops_per_sample``:
+    floating-point operations of the forward and backward pass, 2 per multiply-add. ``activation_bytes_per_sample``:
+    bytes that the forward pass keeps for the backward pass, in fp32. ``sample_bytes``: bytes read from storage per
+    sample; 0 for samples that stay in memory. ``host_seconds_per_sample``: seconds that one processor core takes to
+    decode and augment a sample; 0 if they are not counted. ``evaluation_samples``: samples in one evaluation; 0 if
+    evaluations are not counted.
     """
 
     parameters: int
@@ -56,7 +57,7 @@ WHOLE_FIGURES = ("parameters", "gradient_tensors", "evaluation_samples")
 
 
 def workload_cost(workload: AnyWorkload, settings: TrainingSettings | None = None) -> WorkloadCost:
-    """Return the cost of a workload's samples; its model is built with ``settings``.
+    """Return the cost of a workload's samples, with its model built from ``settings``.
 
     Raises :class:`~trainers.errors.WorkloadError` for a workload that trains itself and whose cost is therefore
     unknown, unless it defines ``cost() -> WorkloadCost``.
@@ -85,7 +86,7 @@ def model_cost(
     batch: Batch,
     sample_bytes: float,
 ) -> WorkloadCost:
-    """Count operations and bytes of the model that ``build`` makes, per sample of ``batch``, ``(n, ...)`` tensors.
+    """Count operations and bytes of the model that ``build`` returns, per sample of ``batch``, ``(n, ...)`` tensors.
 
     The model runs on the meta device, or on the CPU if the model or its loss depends on tensor values.
     """
@@ -180,7 +181,7 @@ def _of_program(cost: Mapping[str, float | str] | str | None) -> WorkloadCost:
 
 
 def _of_quadratic(modes: int) -> WorkloadCost:
-    """A product and a sum for each mode in the forward pass, two of each in the backward pass; nothing is read."""
+    """Return a cost of one product and one sum per mode forward, two of each backward; nothing is read."""
     return WorkloadCost(modes, 1, 6.0 * modes, 8.0 * modes, 0.0)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 
 class TrainerError(Exception):
-    """Base of every error that a user can fix; its message names the rule, the value and the way out."""
+    """Base of every error that a user can fix; its message states the rule, the value and the remedy."""
 
 
 class WorkloadError(TrainerError):

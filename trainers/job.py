@@ -1,6 +1,6 @@
 """TrainingJob: everything that defines a training, in one file that any worker can read.
 
-Two runs of one job give the same weights, to float error, on any number of workers and with any micro batch.
+Two runs of one job give the same weights, up to rounding, on any number of workers and with any micro batch.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Target:
 
     @classmethod
     def best(cls, metric: str, *, higher_is_better: bool) -> Target:
-        """The target of trainings that should get as good as possible: a threshold that none reaches."""
+        """Return the target of trainings that should get as good as possible: a threshold that none reaches."""
         return cls(metric, NEVER if higher_is_better else -NEVER, higher_is_better)
 
     @property
     def ends(self) -> bool:
-        """Whether the target ends trainings; one that asks for the best does not."""
+        """Whether reaching the target ends a training; a target that asks for the best value never does."""
         return abs(self.threshold) < NEVER
 
     def __post_init__(self) -> None:
@@ -54,11 +54,11 @@ class Target:
             raise JobError(f"target.threshold must be a finite number, but got {self.threshold!r}")
 
     def reached(self, value: float) -> bool:
-        """Whether ``value`` is at the threshold or beyond; never for a value that is not a number."""
+        """Return whether ``value`` is at the threshold or beyond it; never true for NaN."""
         return value >= self.threshold if self.higher_is_better else value <= self.threshold
 
     def better(self, first: float, second: float) -> float:
-        """The better of two values of the metric; NaN loses."""
+        """Return the better of two values of the metric; NaN loses."""
         if math.isnan(first) or math.isnan(second):
             return second if math.isnan(first) else first
         return max(first, second) if self.higher_is_better else min(first, second)
@@ -70,7 +70,7 @@ class Target:
 
 
 class EndedTraining(Protocol):
-    """The attributes needed of an ended training, be it a trial, an outcome or the trainer's report."""
+    """The attributes that an ended training must have, be it a trial, an outcome or the trainer's report."""
 
     @property
     def state(self) -> str:
@@ -90,8 +90,8 @@ class EndedTraining(Protocol):
 
 
 MEMORY, PACE = "memory_gb", "seconds_per_sample"
-"""Figures of every training that may be constrained besides its metrics: peak memory in gigabytes (10^9 bytes), and
-seconds per sample.
+"""Figures of every training that can be constrained in addition to its metrics: peak memory in gigabytes (10^9 bytes),
+and seconds per sample.
 """
 
 
@@ -125,7 +125,7 @@ class Constraint:
         return value - self.bound if self.at_most else self.bound - value
 
     def fault(self, ended: object) -> str:
-        """Return why an ended training violates the bound, "" if it does not."""
+        """Return why an ended training violates the bound; "" if it does not."""
         value = self.value(ended)
         if value is None:
             return f"it did not report its {self.name}, which must be {self.rule}"
@@ -133,7 +133,7 @@ class Constraint:
 
     @property
     def rule(self) -> str:
-        """``at most 16``."""
+        """The bound in words, such as ``at most 16``."""
         return f"{'at most' if self.at_most else 'at least'} {self.bound:g}"
 
     def __str__(self) -> str:
@@ -144,13 +144,14 @@ class Constraint:
 class Question:
     """The question of a study: how soon trainings reach a target, or how good they get within ``epochs``.
 
-    Compare trainings by :meth:`need`: a positive number, smaller is better, on which settings act multiplicatively. It
-    is the epochs to the target, or the shortfall after the budget: the loss itself, or, for a metric that is better
-    when higher, a share of at most 1, the odds against it, (1 - m) / m. These odds are about the error 1 - m when it
-    is small, and all their values correspond to metrics between 0 and 1.
+    Compare trainings by :meth:`need`: a positive number, where smaller is better and on which settings act
+    multiplicatively. It is either the epochs to the target, or the shortfall at the end of the budget. The shortfall is
+    the loss itself or, for a metric m that is better when higher, a share of at most 1, the odds against it, (1 - m) /
+    m. These odds are close to the error 1 - m when the error is small, and all their values correspond to metrics
+    between 0 and 1.
 
-    If trainings have several lengths, ``epochs`` and ``samples`` are those of the longest, and each states its own
-    length among its settings. A training that breaks one of ``constraints`` has not answered.
+    If trainings have different lengths, ``epochs`` and ``samples`` are those of the longest, and each states its own
+    length among its settings. A training that violates one of ``constraints`` has not answered.
     """
 
     target: Target
@@ -160,7 +161,7 @@ class Question:
 
     @property
     def fixed(self) -> bool:
-        """Whether the question is of the second kind: the best within a fixed budget."""
+        """Whether the question is how good trainings get within a fixed budget."""
         return self.epochs is not None
 
     def need(self, ended: EndedTraining) -> float | None:
@@ -175,7 +176,7 @@ class Question:
         return self.shortfall(ended.best_metric) if ended.state == "censored" and whole else None
 
     def broken(self, ended: object) -> str:
-        """Return why an ended training is outside the constraints, "" if it is within."""
+        """Return why an ended training violates the constraints; "" if it does not."""
         return "; ".join(filter(None, (each.fault(ended) for each in self.constraints)))
 
     def _budget(self, ended: EndedTraining) -> float:
@@ -186,7 +187,7 @@ class Question:
         return share * (self.epochs or 0.0)
 
     def shortfall(self, value: float | None) -> float | None:
-        """The gap between a value of the metric and the best possible value; None for an impossible value."""
+        """Return the gap between a value of the metric and the best possible value; None for an impossible value."""
         if value is None or not math.isfinite(value):
             return None
         if not self.target.higher_is_better:
@@ -205,7 +206,7 @@ class Question:
 
     @property
     def unit(self) -> str:
-        """The unit behind a number of :meth:`told`: ``epochs``, ``top1``."""
+        """The unit written after a number from :meth:`told`: ``epochs``, ``top1``."""
         return self.target.metric if self.fixed else "epochs"
 
     def __str__(self) -> str:
@@ -217,19 +218,19 @@ class Question:
 
 
 LENGTH = "training_samples"
-"""The setting in which a training states its own length, if trainings have several."""
+"""The setting in which a training states its own length, if trainings have different lengths."""
 
 HOW_SOON = Question(Target("", 0.0))
-"""How soon any target is reached: all that is needed to compare epochs to target."""
+"""The question how soon any target is reached, which is all that is needed to compare epochs to target."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
     """One training: the workload and its data, the target, the recipe, the global batch size and the seed.
 
-    ``epochs`` is the budget: if it ends first, the epochs to target are censored. ``micro_batch_size`` is
-    the most samples per forward pass (None: the workload's own limit). ``search_path`` is a folder in which
-    the module of a user's workload is looked up first.
+    ``epochs`` is the budget: if it ends first, the epochs to target are censored. ``micro_batch_size`` is the largest
+    number of samples per forward pass (None: the workload's own limit). ``search_path`` is a folder in which the module
+    of a user's workload is looked up first.
     """
 
     workload: str
@@ -266,7 +267,7 @@ class TrainingJob:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingJob:
-        """A job from plain values; raises :class:`JobError` on an unknown or missing key or a bad value."""
+        """Return a job from plain values; raises :class:`JobError` on an unknown or missing key or a bad value."""
         plain = _known(cls, values, "")
         plain["target"] = Target(**_known(Target, plain["target"], "target."))
         try:
@@ -276,7 +277,7 @@ class TrainingJob:
         return cls(**plain)
 
     def to_dict(self) -> dict[str, Any]:
-        """The job as plain values that JSON can represent."""
+        """Return the job as plain values that JSON can represent."""
         return {**dataclasses.asdict(self), "settings": self.settings.to_dict()}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The one writer of JSON, for reports, files, the command line and the web service.
+"""The only JSON writer: for reports, files, the command line and the web service.
 
 JSON (RFC 8259) has no NaN and no infinity: a number that is not finite, such as a missing measurement, becomes null.
 Text that UTF-8 cannot encode, such as half of a surrogate pair, is written with its escape. pydantic's serialiser does
@@ -22,7 +22,7 @@ def json_bytes(value: Any, *, indent: int | None = None) -> bytes:
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """The value as JSON text."""
+    """Return the value as JSON text."""
     return json_bytes(value, indent=indent).decode()
 
 

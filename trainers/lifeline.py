@@ -21,20 +21,20 @@ from typing import Any
 LAUNCHER = "HPO_LAUNCHER"
 LOOK_SECONDS = 0.5
 LOST = 137
-"""The exit status of a process whose launcher is gone: that of a killed process."""
+"""The exit status of a process whose launcher is gone: the same as that of a killed process."""
 _PR_SET_PDEATHSIG = 1
 _PRCTL: Any = getattr(ctypes.CDLL(None), "prctl", None) if sys.platform == "linux" else None
 
 
 def name_of_this_process() -> str:
-    """Return ``host:pid``, for ``HPO_LAUNCHER`` in the environment of launched processes."""
+    """Return ``host:pid``, the value of ``HPO_LAUNCHER`` in the environment of launched processes."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def end_with_launcher(end: Callable[[], None] | None = None) -> None:
     """Call ``end`` (or exit at once, if None) once the launcher named in the environment is gone.
 
-    Does nothing if none is named, or one on another host. ``end`` is called from a separate thread.
+    Does nothing if no launcher is named, or one on another host. ``end`` is called from a separate thread.
     """
     host, _, number = os.environ.get(LAUNCHER, "").rpartition(":")
     if host != socket.gethostname() or not number.isdigit():
@@ -64,7 +64,7 @@ def _watch(launcher: int, born: str, leave: Callable[[], None]) -> None:
 
 
 def _lives(pid: int, born: str) -> bool:
-    """Return whether the process still exists and its number has not been reused."""
+    """Return whether the process still exists and its process ID has not been reused."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,13 +1,13 @@
-"""Start the workers of one training on this machine, and end them together.
+"""Start the workers of one training on this machine, and stop them together.
 
     python -m trainers.local_workers 4 torch -m trainers JOB.json --backend torch --report OUT.jsonl
 
-The workers of torch meet through a file in a folder that only this user may enter, those of Horovod through a server on
-the loopback interface, and their connections stay on that interface: nobody on another machine can reach them, and no
-torch store that unpickles its contents is open to others. If one worker fails, all end; they also end with this
-process, and this process ends with the launcher that ``HPO_LAUNCHER`` names (:mod:`trainers.lifeline`).
+torch workers find each other through a file in a folder that only this user may enter, Horovod workers through a server
+on the loopback interface, and their connections stay on that interface: nobody on another machine can reach them, and
+no torch store that unpickles its contents is open to others. If one worker fails, all are stopped; they also end with
+this process, and this process ends with the launcher that ``HPO_LAUNCHER`` names (:mod:`trainers.lifeline`).
 
-Exit status: 0 if all workers succeeded, else that of the first that failed.
+Exit status: 0 if all workers succeeded, else the status of the first worker that failed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m trainers.local_workers",
         description=__doc__,
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class _Stop:
-    """Records which signal asked to stop, 0 if none; signals are handled inside a ``with``."""
+    """Records which signal asked to stop, 0 if none; signals are handled inside a ``with`` block."""
 
     def __init__(self) -> None:
         self.signal = 0
@@ -67,7 +67,7 @@ class _Stop:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Keep the handlers: they end with the process."""
+        """Leave the handlers in place: they end with the process."""
 
     def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self.signal = self.signal or number
@@ -108,7 +108,7 @@ def _run(command: Sequence[str], size: int, shared: Mapping[str, str], stop: _St
 
 
 def _end(workers: Sequence[subprocess.Popen[bytes]], grace_seconds: float) -> None:
-    """Ask running workers to end, and kill them after a grace period."""
+    """Ask running workers to exit, and kill them after a grace period."""
     for worker in workers:
         if worker.poll() is None:
             worker.terminate()
@@ -122,7 +122,7 @@ def _end(workers: Sequence[subprocess.Popen[bytes]], grace_seconds: float) -> No
 
 
 def _place(rank: int, size: int) -> dict[str, str]:
-    """Return the variables of torchrun and of horovodrun that give a worker its rank."""
+    """Return the environment variables by which torchrun and horovodrun give a worker its rank."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

@@ -1,4 +1,4 @@
-"""Reports of a training, during it and at its end: convergence points and the outcome, as JSON lines."""
+"""Reports of a training, while it runs and at its end: convergence points and the outcome, as JSON lines."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ OTHERS = frozenset({"started", "outcome", *SAMPLE_IMAGES_KEYS})
 class ConvergencePoint:
     """One evaluation of a training.
 
-    ``train_loss`` is the mean over the updates since the last evaluation; ``loss`` and ``metric`` are the
-    means over the evaluation samples; ``learning_rate`` is that of the last update. ``seconds`` counts
-    training and evaluation, over all resumes, without start-up.
+    ``train_loss`` is the mean over the updates since the last evaluation; ``loss`` and ``metric`` are the means over
+    the evaluation samples; ``learning_rate`` is the rate of the last update. ``seconds`` counts training and
+    evaluation, over all resumed runs, without startup.
     """
 
     step: int
@@ -42,12 +42,12 @@ class ConvergencePoint:
     gradient_noise_scale: float | None = None
 
     def to_json(self) -> str:
-        """One line of JSON; a value that is not finite becomes null."""
+        """Return one line of JSON; a value that is not finite becomes null."""
         return json_text(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, line: str) -> ConvergencePoint:
-        """The point of one line that :meth:`to_json` wrote (infinities come back as NaN)."""
+        """Return the point in a line written by :meth:`to_json` (infinities come back as NaN)."""
         return cls._from_dict(json.loads(line))
 
     @classmethod
@@ -65,9 +65,9 @@ class TrainingOutcome:
     """How a training ended: ``reached`` the target, ``censored`` by its budget, or ``diverged``.
 
     ``epochs_to_target`` is known only if the target was reached; ``epochs`` and ``steps`` are the totals trained.
-    ``memory_bytes`` is the most that the first worker held at an evaluation, on its accelerator or else as a process,
-    ``micro_batch_size`` the largest found to fit in memory; None if unknown. ``measures`` holds every other metric than
-    the target's, at the last evaluation.
+    ``memory_bytes`` is the most memory that the first worker held at an evaluation, on its accelerator or else as a
+    process; ``micro_batch_size`` is the largest found to fit in memory; both are None if unknown. ``measures`` holds
+    every metric other than the target's, at the last evaluation.
     """
 
     state: str
@@ -83,14 +83,14 @@ class TrainingOutcome:
     measures: Mapping[str, float] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values by name, without what was not measured."""
+        """Return plain values by name, without those that were not measured."""
         plain = dataclasses.asdict(self)
         further = ("memory_bytes", "micro_batch_size", "measures")
         return {name: value for name, value in plain.items() if value or name not in further}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingOutcome:
-        """The outcome of plain values; null metrics come back as NaN."""
+        """Return the outcome from plain values; null metrics come back as NaN."""
         unknown = {
             name: math.nan for name in ("best_metric", "final_metric") if values[name] is None
         }
@@ -114,14 +114,14 @@ class ReportFile:
     (:mod:`trainers.loop.sample_images`). A training with a checkpoint adds ``{"started": {...}}``
     at each start.
 
-    Every line is flushed as it is written, so that a reader can follow and a crash loses none.
+    Every line is flushed as it is written, so that a reader can follow the file and a crash loses none.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
     def start(self, last_step: int = 0, start: TrainingStart | None = None) -> None:
-        """Start the file again, keeping the points up to ``last_step``: those of the training that is resumed.
+        """Start the file again, keeping the points up to ``last_step``, which belong to the training that is resumed.
 
         ``start`` is added, and earlier starts are then kept too, unless the training had ended.
         """

@@ -2,9 +2,9 @@
 
     python -m trainers.speed JOBS.json SECONDS
 
-reads a list of training jobs and prints lines of JSON: ``[0, accelerators]``, then for each job, once measured,
-``[global_batch_size, seconds_per_sample]``. It is a separate process, so that a workload that crashes, or takes all
-memory of a GPU, does no harm.
+reads a list of training jobs and prints lines of JSON: ``[0, accelerators]``, then ``[global_batch_size,
+seconds_per_sample]`` for each job, once it is measured. It is a separate process, so that a workload that crashes, or
+uses all the memory of a GPU, does no harm.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ def seconds_per_sample(
 ) -> float:
     """Return the seconds per sample of a training, with its share of the evaluations, on one worker.
 
-    The data set is cut so that ``UPDATES`` updates lie between two evaluations, and the evaluation set by the same
-    factor: the ratio of the two is that of the whole training. The first stretch between evaluations is not counted;
-    at least one more is timed, for up to ``seconds``. Raises :class:`~trainers.errors.TrainerError` if training fails.
+    The data set is cut so that ``UPDATES`` updates lie between two evaluations, and the evaluation set is cut by the
+    same factor, so that their ratio is the same as in the whole training. The first interval between evaluations is not
+    counted; at least one more is timed, for up to ``seconds``. Raises :class:`~trainers.errors.TrainerError` if
+    training fails.
     """
     workload = workload or load_workload(job.workload, job.data, job.search_path)
     batch = job.global_batch_size
-    # an unreachable target: the stretches are timed to the end
+    # an unreachable target, so that the intervals are timed to the end
     target = Target.best(job.target.metric, higher_is_better=job.target.higher_is_better)
     job = dataclasses.replace(job, target=target)
     whole = workload.train_samples

@@ -13,7 +13,7 @@ from typing import Any
 
 import hpo
 from benchmarks.techniques.workloads import Images
-from hpo.runs.results import SweptConfiguration, race_candidates_of_study
+from hpo.runs.results import SweptConfiguration, rung_candidates
 
 SEEDS = 3
 _WARMUP = {"uniform": [0, 5], "role": "scaled"}
@@ -86,7 +86,7 @@ def rows(images: Images, folder: Path) -> Iterator[tuple[str, int, SweptConfigur
             yield (
                 technique,
                 batch * growth(technique),
-                most_seeds(race_candidates_of_study(result.trials, batch)),
+                most_seeds(rung_candidates(result.trials, batch)),
             )
 
 

@@ -1,4 +1,4 @@
-"""Derives how a trial ended from its points, for trainings that report only their evaluations."""
+"""Infers how a trial ended from its points, for trainings that report only their evaluations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainers.report import TrainingOutcome
 
 
 class EvaluatedPoint(Protocol):
-    """The fields used of a convergence point."""
+    """The fields of a convergence point that are used here."""
 
     @property
     def step(self) -> int:
@@ -41,14 +41,14 @@ class Threshold(Protocol):
         """Whether the target ends trainings."""
 
     def reached(self, value: float) -> bool:
-        """Whether the value of the metric has reached the threshold."""
+        """Return whether the value of the metric has reached the threshold."""
 
 
 def outcome_of(points: Sequence[EvaluatedPoint], target: Threshold) -> TrainingOutcome | None:
-    """The outcome of a training with these evaluations, in order; None without any.
+    """Return the outcome of a training with these evaluations, in order; None if there are none.
 
-    It is ``reached`` at the first evaluation at the target, ``diverged`` if an earlier metric is not finite, and
-    otherwise ``censored``: it ended before the target.
+    It is ``reached`` at the first evaluation that reaches the target, ``diverged`` if an earlier metric is not finite,
+    and otherwise ``censored``: it ended before the target.
     """
     if not points:
         return None

@@ -20,8 +20,8 @@ QUEUED = "queued"
 class Asked:
     """The answer to a request for a trial.
 
-    ``number`` and ``job`` are those of the trial. They are None if the study has ``ended``, as ``message`` says, or
-    while every remaining trial depends on running ones; then ask again after ``wait_seconds``.
+    ``number`` and ``job`` are the trial's. They are None if the study has ``ended``, for the reason in ``message``, or
+    while every remaining trial depends on running ones; in that case, ask again after ``wait_seconds``.
     """
 
     number: int | None = None
@@ -33,7 +33,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer to a report: the trial continues while ``state`` is running, else it must stop for this ``reason``.
+    """The answer to a report: the trial continues while ``state`` is ``running``; otherwise it must stop, for this
+    ``reason``.
 
     ``pruned`` trials have ended and accept no more reports; a ``queued`` one went back into the queue, for example
     because its study was cancelled.
@@ -56,7 +57,7 @@ class Channel(Protocol):
     """
 
     def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
-        """Return a trial to train; ``holder`` is a readable name of the client."""
+        """Return a trial to train; ``holder`` is a readable name for the client."""
 
     def report(
         self, number: int, key: str, points: Sequence[ConvergencePoint], lease_seconds: float
@@ -73,7 +74,7 @@ class Channel(Protocol):
         state: str | None,
         reason: str,
     ) -> str:
-        """Report the last points and how the trial ended: by outcome, state or points; return the stored state."""
+        """Report the last points and how the trial ended, by outcome, state or points; return the stored state."""
 
     def release(self, number: int, key: str) -> None:
         """Put the trial back into the queue for another client."""

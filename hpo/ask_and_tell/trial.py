@@ -29,13 +29,13 @@ from trainers.job import TrainingJob
 from trainers.report import ConvergencePoint, TrainingOutcome
 
 SEND_SECONDS = 0.2
-"""Seconds within which reports are batched: a training of milliseconds sends one message."""
+"""Seconds over which reports are batched: a training that takes milliseconds sends a single message."""
 
 BACKGROUND_SECONDS = 1.0
 """Seconds between reports sent in the background, as many clients may share one server."""
 
 BEATS = 4.0
-"""Heartbeats per lease time."""
+"""Heartbeats per lease period."""
 
 
 class AskedTrial:
@@ -56,7 +56,7 @@ class AskedTrial:
         background: bool = False,
     ) -> None:
         if asked.number is None or asked.job is None:
-            raise TuningError("this answer has no trial")
+            raise TuningError("this answer contains no trial")
         self.number: int = asked.number
         self.job: TrainingJob = asked.job
         self._channel, self._key, self._seconds = channel, key, lease_seconds
@@ -105,7 +105,7 @@ class AskedTrial:
 
     @property
     def stop_reason(self) -> str:
-        """Why it was stopped from outside; empty if it was not."""
+        """Why the trial was stopped from outside; empty if it was not."""
         return str(self._error) if self._error else self._verdict.reason
 
     def report(
@@ -121,11 +121,12 @@ class AskedTrial:
         samples: int | None = None,
         gradient_noise_scale: float | None = None,
     ) -> bool:
-        """One evaluation, after ``steps`` updates and ``epochs`` epochs; returns whether to continue.
+        """Report one evaluation, after ``steps`` updates and ``epochs`` epochs; return whether to continue.
 
-        ``metric`` is the study's; unmeasured values are NaN. By default ``seconds`` count from the start of the trial,
-        and ``samples`` are the updates times the batch. Raises :class:`TuningError` for evaluations that go backwards,
-        :class:`TrialLostError` if another client has the trial by now.
+        ``metric`` is the value of the study's metric; unmeasured values are NaN. By default, ``seconds`` is the time
+        since the start of the trial, and ``samples`` is the number of updates times the batch size. Raises
+        :class:`TuningError` for evaluations that go backwards, and :class:`TrialLostError` if another client now holds
+        the trial.
         """
         last = self._last
         if last is not None and (steps <= last.step or epochs < last.epochs):
@@ -135,7 +136,7 @@ class AskedTrial:
             )
         if steps < 1 or not 0 < epochs < math.inf:
             raise TuningError(
-                f"an evaluation comes after at least one step and above 0 epochs, but got {steps} and {epochs:g}"
+                f"an evaluation must come after at least one step and above 0 epochs, but got {steps} and {epochs:g}"
             )
         rate = self.settings.learning_rate if learning_rate is None else learning_rate
         return self.report_point(
@@ -154,7 +155,7 @@ class AskedTrial:
         )
 
     def report_point(self, *points: ConvergencePoint) -> bool:
-        """Like :meth:`report`, for points that a trainer produced."""
+        """Report points that a trainer produced; otherwise like :meth:`report`."""
         self._check()
         with self._lock:
             for point in points:
@@ -191,11 +192,11 @@ class AskedTrial:
         reason: str = "",
         outcome: TrainingOutcome | None = None,
     ) -> str:
-        """End the trial; returns how it ended.
+        """End the trial; return how it ended.
 
         Its points determine whether it reached the target, diverged, or is censored, unless ``state`` or a trainer's
         ``outcome`` is given: ``failed`` for a training that crashed. A trial that was stopped from outside has already
-        ended. Raises :class:`TrialLostError` if another client has the trial by now.
+        ended. Raises :class:`TrialLostError` if another client now holds the trial.
         """
         self._finish()
         self._check()
@@ -260,7 +261,7 @@ class AskedTrial:
                 self._state, self._verdict = verdict.state, verdict
 
     def _beat(self) -> None:
-        """Run the thread: send heartbeats and, with ``background``, reports."""
+        """Do the thread's work: send heartbeats and, with ``background``, reports."""
         while not self._over.is_set():
             reported = self._wake.wait(self._seconds / BEATS)
             if reported and self._over.wait(self._sent_at + self._pause - time.monotonic()):
@@ -301,10 +302,10 @@ class AskTell:
     def ask(
         self, *, wait: bool = True, stopped: Callable[[], bool] = lambda: False
     ) -> AskedTrial | None:
-        """The next trial, or None when the study has ended; its ``message`` then says how.
+        """Return the next trial, or None when the study has ended; ``message`` then says how.
 
-        It waits while every remaining trial depends on running ones; with ``wait`` off, or once ``stopped`` returns
-        true, it returns None then too.
+        Wait while every remaining trial depends on running ones; with ``wait`` off, or once ``stopped`` returns true,
+        return None in that case too.
         """
         while not stopped():
             key = uuid.uuid4().hex

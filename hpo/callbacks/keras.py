@@ -14,7 +14,7 @@ from hpo.callbacks.reporting import should_stop
 class KerasReport(Callback):  # type: ignore[misc]
     """Reports each epoch, and stops the training when asked to.
 
-    ``metrics`` maps the study's names to those of Keras's logs; without it, all are reported under their own names.
+    ``metrics`` maps the study's names to the names in Keras's logs; without it, all are reported under their own names.
     """
 
     def __init__(self, metrics: Mapping[str, str] | None = None) -> None:

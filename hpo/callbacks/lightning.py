@@ -14,7 +14,7 @@ from hpo.callbacks.reporting import should_stop
 class LightningReport(Callback):  # type: ignore[misc]
     """Reports the logged metrics after each validation, and stops the training when asked to.
 
-    ``metrics`` maps the study's names to those that were logged; without it, all are reported under their own names.
+    ``metrics`` maps the study's names to the logged names; without it, all metrics are reported under their own names.
     """
 
     def __init__(self, metrics: Mapping[str, str] | None = None) -> None:
@@ -35,5 +35,5 @@ class LightningReport(Callback):  # type: ignore[misc]
             trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state: a restarted training just continues to report."""
+        """Return an empty state: a restarted training simply goes on reporting."""
         return {}

@@ -15,8 +15,8 @@ def report_metrics(
 ) -> None:
     """Report the ``found`` metrics that are numbers.
 
-    ``wanted`` maps the study's names to the framework's, and other metrics are left out; without it every metric is
-    reported under its own name, without ``prefix``.
+    ``wanted`` maps the study's names to the framework's; other metrics are left out. Without it, every metric is
+    reported under its own name, with ``prefix`` removed.
     """
     if wanted is not None:
         chosen = {mine: found[theirs] for mine, theirs in wanted.items() if theirs in found}

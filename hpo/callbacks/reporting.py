@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, SupportsFloat
 
 TRIAL = "HPO_TRIAL"
-"""Environment variable with the path of the file that describes a program's trial."""
+"""Environment variable that holds the path of the file that describes a program's trial."""
 RANKS = (
     "RANK",
     "OMPI_COMM_WORLD_RANK",
@@ -67,7 +67,7 @@ class ProgramTrial:
 
 
 def trial() -> ProgramTrial:
-    """The training that this program was started for; an empty one if it was started by hand.
+    """Return the training that this program was started for; an empty one if it was started by hand.
 
     Raises ValueError if the file named in the environment cannot be read.
     """
@@ -96,10 +96,10 @@ def report(
     """Report one evaluation: the progress of the training, and its metrics by name.
 
     One of ``epochs``, ``samples`` and ``steps`` (updates) gives the progress, counted from the start of the training,
-    also after a restart. Beside the metrics of the study, ``train_loss`` (mean since the last report) and
-    ``learning_rate`` are kept; others are ignored. Call it in every worker or only in the first: only the first one's
-    report counts. Values may be anything that ``float`` accepts, such as tensors of one element. Raises ValueError
-    without progress, TypeError for a value that is not a number.
+    even after a restart. Besides the metrics of the study, ``train_loss`` (mean since the last report) and
+    ``learning_rate`` are kept; all others are ignored. Call it in every worker or only in the first: only the first
+    one's report counts. Values may be anything that ``float`` accepts, such as tensors of one element. Raises
+    ValueError if no progress is given, and TypeError for a value that is not a number.
     """
     given = {"epochs": epochs, "samples": samples, "steps": steps, **metrics}
     values = {name: _number(name, value) for name, value in given.items() if value is not None}
@@ -117,7 +117,8 @@ def report(
 
 
 def should_stop() -> bool:
-    """Whether this training should stop: its target is reached, or other trials are better; False if started by hand.
+    """Return whether this training should stop: its target is reached, or other trials are better; False if started by
+    hand.
 
     A program that calls this gets time to exit by itself; one that never does gets SIGTERM at once. Workers of one
     training may see it at different moments: let one ask, and broadcast the answer.
@@ -131,7 +132,7 @@ def should_stop() -> bool:
 
 
 def is_first_worker() -> bool:
-    """Whether this process is its training's only worker, or the first according to its launcher."""
+    """Return whether this process is its training's only worker, or the first according to its launcher."""
     told = next((os.environ[name] for name in RANKS if os.environ.get(name)), "0")
     return told == "0"
 

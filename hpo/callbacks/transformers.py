@@ -15,7 +15,8 @@ from hpo.callbacks.reporting import should_stop
 class TrainerReport(TrainerCallback):  # type: ignore[misc]
     """Reports each evaluation, and stops the training when asked to.
 
-    Metrics have the names of ``compute_metrics``, without ``eval_``; ``metrics`` maps the study's names to others.
+    Metrics keep their names from ``compute_metrics``, without ``eval_``; ``metrics`` maps the study's names to other
+    names.
     """
 
     def __init__(self, metrics: Mapping[str, str] | None = None) -> None:
@@ -31,7 +32,7 @@ class TrainerReport(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Report the metrics, and stop on all workers if asked to."""
         if not state.epoch:
-            return  # an evaluation before the training
+            return  # an evaluation before the training began
         told = {name: value for name, value in (metrics or {}).items() if name != "epoch"}
         report_metrics(told, self._metrics, epochs=state.epoch, prefix="eval_")
         asked = [should_stop()]

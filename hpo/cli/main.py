@@ -35,7 +35,7 @@ class _Commands(click.Group):
     """Prints the service's own errors without a traceback, and exits with their exit code."""
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **options: Any) -> Any:
-        """Run a command; one that was started from a shell hides passwords and tokens first."""
+        """Run a command; if it was started from a shell, hide passwords and tokens first."""
         if args is None and any("://" in word or "--token" in word for word in sys.argv):
             from hpo.cli.own_arguments import hide_password
 

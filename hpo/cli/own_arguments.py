@@ -58,7 +58,7 @@ def without_secrets(arguments: Sequence[str]) -> list[str]:
 
 
 def storage_with_password(arguments: Sequence[str]) -> tuple[list[str], str] | None:
-    """Return the arguments without the storage, and its URL; None if no URL has a password."""
+    """Return the arguments without the storage, and the storage's URL; None if the URL has no password."""
     from storage.errors import without_password
 
     left, url, rest = [], None, iter(arguments)

@@ -35,7 +35,7 @@ class ServerAddress:
 
 
 def server_address(url: str | None, token: str | None) -> ServerAddress:
-    """Return the address; RequestError or AuthenticationError if a part is missing or invalid."""
+    """Return the address; raise RequestError or AuthenticationError if a part is missing or invalid."""
     url = (url or os.environ.get("HPO_SERVER", "")).strip()
     token = (token or os.environ.get("HPO_TOKEN", "")).strip()
     if not url:

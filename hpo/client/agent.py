@@ -1,6 +1,6 @@
 """An agent: asks a study for a trial, trains it, reports, and asks again, until the study has ended.
 
-Any number of agents may work on one study, on any machine that reaches its server; each may vanish at any moment.
+Any number of agents may work on one study, on any machine that reaches its server; each may disappear at any moment.
 Agents that share a folder resume from each other's checkpoints.
 """
 
@@ -25,16 +25,16 @@ from trainers.workloads.program.files import ProgramFiles
 LOG = logging.getLogger("hpo.agent")
 
 CHECKPOINT_SECONDS = 10.0
-"""Seconds of training between two checkpoints: the most that is lost with an agent."""
+"""Seconds of training between two checkpoints: at most this much training is lost with an agent."""
 
 
 @dataclass(frozen=True)
 class AgentOptions:
     """How an agent works.
 
-    ``folder`` holds the checkpoints of its trials. ``trials`` is the most that it trains; after ``stop_after``
-    seconds it takes no more trials and gives the current one back. ``workers_per_node`` is the number of workers that a
-    program starts, ``threads`` the number of CPU threads of a training.
+    ``folder`` holds the checkpoints of its trials. ``trials`` is the maximum number of trials that it trains; after
+    ``stop_after`` seconds it takes no more trials and gives the current one back. ``workers_per_node`` is the number of
+    workers that a program starts, ``threads`` the number of CPU threads of a training.
     """
 
     folder: Path
@@ -46,11 +46,11 @@ class AgentOptions:
 
 @dataclass
 class AgentReport:
-    """An agent's record: trials by how they ended, seconds of training, and seconds since it started.
+    """What an agent has done: trials by how they ended, seconds of training, and seconds since it started.
 
-    ``waited`` are the seconds in which there was nothing to train; ``overheads`` has, for each trial, those spent
-    neither on training nor on waiting: on asking, reporting and telling. ``cpu_trained`` is the CPU time in seconds of
-    trainings in this process, ``cpu_overheads``, for each trial, that of all else.
+    ``waited`` counts the seconds during which there was nothing to train. ``overheads`` holds, for each trial, the
+    seconds spent neither training nor waiting, but asking, reporting and telling. ``cpu_trained`` is the CPU time in
+    seconds of trainings in this process; ``cpu_overheads`` holds, for each trial, the CPU time of everything else.
     """
 
     ended: dict[str, int] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class AgentReport:
         return sum(self.ended.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {"trials": self.trials, **dataclasses.asdict(self)}
 
 
@@ -88,7 +88,7 @@ class TrialAgent:
         self._stopping.set()
 
     def run(self) -> AgentReport:
-        """Train, and return a record. Errors of the study's server are raised only if its outage lasts too long."""
+        """Train, and return a report. Errors of the study's server are raised only if an outage lasts too long."""
         report, began = AgentReport(), time.monotonic()
         until = None if self._options.stop_after is None else began + self._options.stop_after
 
@@ -163,7 +163,7 @@ class TrialAgent:
                     return trial.state
         except HpoError:
             self._run.stop()
-            trial.abandon()  # another agent has it, or the server is away: it is reassigned when the lease expires
+            trial.abandon()  # another agent has it, or the server is down: it is reassigned when the lease expires
             raise
         except BaseException:
             self._run.stop()
@@ -178,7 +178,7 @@ class TrialAgent:
 
 
 class _timed:  # noqa: N801  (reads as a statement)
-    """Adds the seconds of a block to the training time."""
+    """Adds the duration of a block to the training time."""
 
     def __init__(self, report: AgentReport) -> None:
         self._report = report

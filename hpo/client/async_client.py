@@ -1,4 +1,4 @@
-"""``hpo.AsyncClient``: the same calls for asyncio and trio, many at a time.
+"""``hpo.AsyncClient``: the calls of ``hpo.Client`` for asyncio and trio, many at a time.
 
 ::
 
@@ -71,7 +71,7 @@ class AsyncClient:
         idempotency_key: str | None = None,
         for_agents: bool = False,
     ) -> AsyncRemoteStudy:
-        """Queue a study: a StudySpec, the path of its file, or its YAML text."""
+        """Queue a study, given as a StudySpec, the path of its file, or its YAML text."""
         status = await self.run(
             calls.submit(
                 self._retries,
@@ -86,17 +86,17 @@ class AsyncClient:
         return self.study(status.name)
 
     def study(self, name: str) -> AsyncRemoteStudy:
-        """The study of that name; sends no request yet."""
+        """Return the study of that name; send no request yet."""
         return AsyncRemoteStudy(self, name, self._retries)
 
     async def studies(
         self, *, owner: str | None = None, state: str | None = None, search: str | None = None
     ) -> list[StudyStatus]:
-        """The status of all studies that the token may read; ``search`` is a part of the name."""
+        """Return the status of all studies that the token may read; ``search`` is part of the name."""
         return await self.run(calls.studies(self._retries, owner=owner, state=state, search=search))
 
     async def document(self, *path: str) -> Any:
-        """The JSON at any path below the API's root."""
+        """Return the JSON at any path below the API's root."""
         return await self.run(calls.document(self._retries, *path))
 
     async def run(self, steps: Steps[T]) -> T:
@@ -120,7 +120,7 @@ class AsyncClient:
                 reply = carrier.no_response(error, self._address)
 
     async def stream(self, feed: EventStream) -> AsyncIterator[RemoteEvent]:
-        """The events of a feed, reconnecting as often as needed."""
+        """Yield the events of a feed, reconnecting as often as needed."""
         while not feed.ended:
             reply: ServerResponse | NoResponse
             try:
@@ -162,7 +162,7 @@ class AsyncRemoteStudy:
         self._client, self.name, self._retries = client, name, retries
 
     async def status(self) -> StudyStatus:
-        """The state of the study."""
+        """Return the state of the study."""
         return await self._client.run(calls.status(self._retries, self.name))
 
     async def wait(
@@ -194,13 +194,13 @@ class AsyncRemoteStudy:
         )
 
     async def logs(self, *, after: int = 0) -> list[RemoteEvent]:
-        """The events so far after event ``after``, oldest first."""
+        """Return the events so far after event ``after``, oldest first."""
         return await self._client.run(calls.logs(self._retries, self.name, after=after))
 
     async def trials(
         self, *, states: Sequence[str] | None = None, global_batch_size: int | None = None
     ) -> list[RemoteTrial]:
-        """The trials, ordered by number."""
+        """Return the trials, ordered by number."""
         return await self._client.run(
             calls.trials(
                 self._retries, self.name, states=states, global_batch_size=global_batch_size
@@ -214,7 +214,7 @@ class AsyncRemoteStudy:
         columns: Sequence[str] | None = None,
         max_points: int | None = None,
     ) -> dict[int, dict[str, list[float | None]]]:
-        """Curves by trial number, each a dict of columns."""
+        """Return curves by trial number, each a dict of columns."""
         return await self._client.run(
             calls.convergence(
                 self._retries, self.name, numbers=numbers, columns=columns, max_points=max_points
@@ -224,13 +224,13 @@ class AsyncRemoteStudy:
     async def forecast(
         self, global_batch_size: int, *, budgets: Sequence[float] = ()
     ) -> RemoteForecast:
-        """Settings and epochs to target at any batch size."""
+        """Return settings and epochs to target at any batch size."""
         return await self._client.run(
             calls.forecast(self._retries, self.name, global_batch_size, budgets=budgets)
         )
 
     async def designs(self) -> list[RemoteDesign]:
-        """The cost of trainings against the interval at full scale, by design; the cheapest first."""
+        """Return each design's cost and its interval at full scale, cheapest first."""
         return await self._client.run(calls.designs(self._retries, self.name))
 
     async def plan(
@@ -242,9 +242,9 @@ class AsyncRemoteStudy:
         backend: str | None = None,
         **options: Unpack[PlanOptions],
     ) -> RemotePlan:
-        """Make and store a plan with the files that launch it; options not given come from the study's file.
+        """Make and store a plan with the files that launch it; options that are not given come from the study's file.
 
-        ``options`` are those of :class:`hpo.PlanRequest`; a cost is the name of a published one, or its figures.
+        ``options`` are those of :class:`hpo.PlanRequest`; ``cost`` is the name of a published cost, or its figures.
         """
         asked = {
             "machine": machine,
@@ -256,11 +256,11 @@ class AsyncRemoteStudy:
         return await self._client.run(calls.plan(self._retries, self.name, asked))
 
     async def plans(self) -> list[RemotePlan]:
-        """The stored plans, oldest first."""
+        """Return the stored plans, oldest first."""
         return await self._client.run(calls.plans(self._retries, self.name))
 
     async def cancel(self) -> StudyStatus:
-        """Cancel the study; its results so far are kept."""
+        """Cancel the study; the results so far are kept."""
         return await self._client.run(calls.cancel(self._retries, self.name))
 
     async def resume(
@@ -284,7 +284,7 @@ class AsyncRemoteStudy:
         return status
 
     async def delete(self) -> None:
-        """Remove the study with its trials, forecasts, plans and outcomes; :class:`ConflictError` if it is running."""
+        """Remove the study and all its data; raise :class:`ConflictError` if it is running."""
         await self._client.run(calls.delete(self._retries, self.name))
 
     def __repr__(self) -> str:

@@ -44,7 +44,7 @@ class WaitPolicy:
 
 
 def read_spec(spec: StudySpec | str | Path) -> StudySpec:
-    """Return a spec as it is, or read it from a file's path or YAML text; SpecError before anything is sent."""
+    """Return a spec as it is, or read it from a file's path or YAML text; raise SpecError before anything is sent."""
     if isinstance(spec, StudySpec):
         return spec
     if isinstance(spec, str) and "\n" in spec:
@@ -62,10 +62,10 @@ def submit(
     idempotency_key: str | None = None,
     for_agents: bool = False,
 ) -> Steps[StudyStatus]:
-    """Queue a study; retries are safe, as the key makes them one submission.
+    """Queue a study; retries are safe, because requests with the same key count as one submission.
 
     By default the key is derived from the submission, so that a script that is run again finds its study instead of
-    a conflict.
+    causing a conflict.
     """
     text = read_spec(spec).text
     body: dict[str, Any] = {"spec": text, "priority": priority}
@@ -83,7 +83,7 @@ def submit(
 
 
 def status(retries: RetryPolicy, name: str) -> Steps[StudyStatus]:
-    """The state of a study."""
+    """Return the state of a study."""
     return StudyStatus.of((yield from ask(get_request("studies", name), retries)).document)
 
 
@@ -268,7 +268,7 @@ def plans(retries: RetryPolicy, name: str) -> Steps[list[RemotePlan]]:
 def ask_trial(
     retries: RetryPolicy, name: str, *, key: str, holder: str, lease_seconds: float
 ) -> Steps[Asked]:
-    """Ask for a trial; retries are safe, as the key makes them one request."""
+    """Ask for a trial; retries are safe, because requests with the same key count as one."""
     body = {"key": key, "holder": holder, "lease_seconds": lease_seconds}
     request = ClientRequest("POST", join("studies", name, "trials"), body=body, repeatable=True)
     plain = (yield from ask(request, retries)).document
@@ -334,7 +334,7 @@ def _about_trial(name: str, number: int, call: str, body: dict[str, Any]) -> Cli
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """Replace non-finite values by None, as JSON has no NaN or infinity."""
+    """Replace non-finite values with None, as JSON has no NaN or infinity."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""``hpo.Client``: the calls of a server, one at a time.
+"""``hpo.Client``: calls to a server, one at a time.
 
 ::
 
@@ -49,7 +49,7 @@ class Client:
     """The client of a server; ``url`` and ``token`` default to HPO_SERVER and HPO_TOKEN. Threads may share it.
 
     Every call may raise :class:`hpo.errors.ServiceError` or a subclass; ``retries`` says how often a request is
-    sent again before it does. ``transport`` replaces httpx's own.
+    sent again before the error is raised. ``transport`` replaces httpx's own.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class Client:
         idempotency_key: str | None = None,
         for_agents: bool = False,
     ) -> RemoteStudy:
-        """Queue a study: a StudySpec, the path of its file, or its YAML text.
+        """Queue a study, given as a StudySpec, the path of its file, or its YAML text.
 
-        ``max_samples`` and ``max_accelerator_hours`` end it early. Workers ignore a study that is ``for_agents``: its
+        ``max_samples`` and ``max_accelerator_hours`` end it early. Workers ignore a study with ``for_agents``: its
         trials are trained by clients that ask for them (``RemoteStudy.ask_tell``, ``hpo agent``). Submitting the same
-        again, or with the same ``idempotency_key``, returns the existing study. Raises :class:`SpecError` with every
-        fault of the study, :class:`ConflictError` if its name is taken.
+        study again, or with the same ``idempotency_key``, returns the existing one. Raises :class:`SpecError` with
+        every fault of the study, or :class:`ConflictError` if its name is taken.
         """
         status = self.run(
             calls.submit(
@@ -100,17 +100,17 @@ class Client:
         return self.study(status.name)
 
     def study(self, name: str) -> RemoteStudy:
-        """The study of that name; sends no request yet."""
+        """Return the study of that name; send no request yet."""
         return RemoteStudy(self, name, self._retries)
 
     def studies(
         self, *, owner: str | None = None, state: str | None = None, search: str | None = None
     ) -> list[StudyStatus]:
-        """The status of all studies that the token may read; ``search`` is a part of the name."""
+        """Return the status of all studies that the token may read; ``search`` is part of the name."""
         return self.run(calls.studies(self._retries, owner=owner, state=state, search=search))
 
     def document(self, *path: str) -> Any:
-        """The JSON at any path below the API's root, such as ``client.document("calibration")``."""
+        """Return the JSON at any path below the API's root, as in ``client.document("calibration")``."""
         return self.run(calls.document(self._retries, *path))
 
     def run(self, steps: Steps[T]) -> T:
@@ -134,7 +134,7 @@ class Client:
                 reply = carrier.no_response(error, self._address)
 
     def stream(self, feed: EventStream) -> Iterator[RemoteEvent]:
-        """The events of a feed, reconnecting as often as needed."""
+        """Yield the events of a feed, reconnecting as often as needed."""
         while not feed.ended:
             reply: ServerResponse | NoResponse
             try:
@@ -175,7 +175,7 @@ class RemoteStudy:
         self._client, self.name, self._retries = client, name, retries
 
     def status(self) -> StudyStatus:
-        """The study's status. Like all methods below, raises :class:`StudyNotFoundError` if it does not exist."""
+        """Return the study's status. Like all methods below, raise :class:`StudyNotFoundError` if it does not exist."""
         return self._client.run(calls.status(self._retries, self.name))
 
     def wait(
@@ -186,10 +186,10 @@ class RemoteStudy:
         on_event: OnEvent | None = None,
         check: bool = True,
     ) -> StudyStatus:
-        """Wait until the study has ended, and return its status; ``on_event`` gets each event meanwhile.
+        """Wait until the study has ended, and return its status; ``on_event`` is called with each event meanwhile.
 
         Polls every ``poll`` seconds. Raises :class:`WaitTimeoutError` after ``timeout`` seconds and, unless ``check``
-        is off, :class:`StudyFailedError` for an end other than finished. Outages of ten minutes are tolerated.
+        is off, :class:`StudyFailedError` if it ends in any state but finished. Outages of ten minutes are tolerated.
         """
         return self._client.run(
             calls.wait(
@@ -203,7 +203,7 @@ class RemoteStudy:
         )
 
     def events(self, *, after: int = 0, progress: bool = False) -> Iterator[RemoteEvent]:
-        """Stream the events after event ``after`` until the study ends; with ``progress`` also the newest points of
+        """Stream the events after event ``after`` until the study ends, with ``progress`` also the newest points of
         running trials. After a lost connection the stream resumes where it stopped.
         """
         return self._client.stream(
@@ -213,13 +213,13 @@ class RemoteStudy:
         )
 
     def logs(self, *, after: int = 0) -> list[RemoteEvent]:
-        """The events so far after event ``after``, oldest first."""
+        """Return the events so far after event ``after``, oldest first."""
         return self._client.run(calls.logs(self._retries, self.name, after=after))
 
     def trials(
         self, *, states: Sequence[str] | None = None, global_batch_size: int | None = None
     ) -> list[RemoteTrial]:
-        """The trials, ordered by number: all, or those in some states or of one rung."""
+        """Return the trials, ordered by number: all of them, or those in certain states or of one rung."""
         return self._client.run(
             calls.trials(
                 self._retries, self.name, states=states, global_batch_size=global_batch_size
@@ -233,7 +233,7 @@ class RemoteStudy:
         columns: Sequence[str] | None = None,
         max_points: int | None = None,
     ) -> dict[int, dict[str, list[float | None]]]:
-        """Curves by trial number, each a dict of all columns (``step``, ``epochs`` ...), or of ``columns``."""
+        """Return curves by trial number, each a dict of all columns (``step``, ``epochs`` ...), or of ``columns``."""
         return self._client.run(
             calls.convergence(
                 self._retries, self.name, numbers=numbers, columns=columns, max_points=max_points
@@ -241,15 +241,16 @@ class RemoteStudy:
         )
 
     def forecast(self, global_batch_size: int, *, budgets: Sequence[float] = ()) -> RemoteForecast:
-        """Settings and epochs to target at any batch size; :class:`EvidenceError` if there are too few results."""
+        """Return settings and epochs to target at any batch size; raise :class:`EvidenceError` for too few results."""
         return self._client.run(
             calls.forecast(self._retries, self.name, global_batch_size, budgets=budgets)
         )
 
     def designs(self) -> list[RemoteDesign]:
-        """The cost of trainings against the interval at full scale, by design; see :func:`hpo.designs`.
+        """Return each design's cost and its interval at full scale; see :func:`hpo.designs`.
 
-        The study's own design, and each that gives a narrower interval than every cheaper one; the cheapest first.
+        These are the study's own design and every design with a narrower interval than all cheaper ones, cheapest
+        first.
         """
         return self._client.run(calls.designs(self._retries, self.name))
 
@@ -262,9 +263,9 @@ class RemoteStudy:
         backend: str | None = None,
         **options: Unpack[PlanOptions],
     ) -> RemotePlan:
-        """Make and store a plan with the files that launch it; options not given come from the study's file.
+        """Make and store a plan with the files that launch it; options that are not given come from the study's file.
 
-        ``options`` are those of :class:`hpo.PlanRequest`; a cost is the name of a published one, or its figures.
+        ``options`` are those of :class:`hpo.PlanRequest`; ``cost`` is the name of a published cost, or its figures.
         """
         asked = {
             "machine": machine,
@@ -276,7 +277,7 @@ class RemoteStudy:
         return self._client.run(calls.plan(self._retries, self.name, asked))
 
     def plans(self) -> list[RemotePlan]:
-        """The stored plans, oldest first."""
+        """Return the stored plans, oldest first."""
         return self._client.run(calls.plans(self._retries, self.name))
 
     def ask_tell(
@@ -287,10 +288,10 @@ class RemoteStudy:
         outage_seconds: float = WaitPolicy.outage_seconds,
         background: bool = False,
     ) -> AskTell:
-        """Train its trials here: ask for one, report while it trains, tell how it ended; see :func:`hpo.ask_tell`.
+        """Train the study's trials here: ask for one, report while it trains, tell how it ended (:func:`hpo.ask_tell`).
 
-        ``holder`` is a readable name of the client. Calls survive outages of ``outage_seconds``. With ``background``
-        a training does not wait for its reports; their answers come a little later.
+        ``holder`` is a readable name of the client. Calls survive outages of up to ``outage_seconds``. With
+        ``background`` a training does not wait for the responses to its reports, which arrive a little later.
         """
         channel = _TrialChannel(self._client, self.name, self._retries, outage_seconds)
         return AskTell(
@@ -325,7 +326,10 @@ class RemoteStudy:
         return status
 
     def delete(self) -> None:
-        """Remove the study with its trials, forecasts, plans and outcomes; :class:`ConflictError` if it is running."""
+        """Remove the study with its trials, forecasts, plans and outcomes.
+
+        Raises :class:`ConflictError` if it is running.
+        """
         self._client.run(calls.delete(self._retries, self.name))
 
     def __repr__(self) -> str:

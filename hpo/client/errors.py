@@ -1,4 +1,4 @@
-"""Maps an error response to one of the errors of :mod:`hpo.errors`, with the server's message."""
+"""Converts an error response into one of the errors of :mod:`hpo.errors`, with the server's message."""
 
 from __future__ import annotations
 

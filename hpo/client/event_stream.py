@@ -1,6 +1,6 @@
 """Server-sent events (WHATWG HTML, 9.2): parsing lines into events, and resuming after a broken connection.
 
-A feed is one stream of events over any number of connections: each names the last event that was seen
+A feed is one stream of events over any number of connections. Each connection names the last event that was seen
 (``Last-Event-ID``), so that none is missed or repeated.
 """
 
@@ -18,7 +18,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the end of the bytes may
 
 
 class EventStream:
-    """The events of one study, or of all (``study`` None): send :attr:`request`, feed its bytes to :meth:`take`.
+    """The events of one study, or of all (``study`` is None): send :attr:`request`, pass its bytes to :meth:`take`.
 
     ``progress`` adds the newest points of running trials, as events without an id.
     :attr:`ended` becomes true when the study has ended.
@@ -51,9 +51,9 @@ class EventStream:
             )
 
     def take(self, content: bytes) -> list[RemoteEvent]:
-        """Return the wanted events completed by the next bytes of the stream.
+        """Return the requested events that the next bytes of the stream complete.
 
-        Lines end with CR, LF or both, and with nothing else: not at U+2028, where ``str.splitlines`` would cut JSON.
+        Lines end with CR, LF or both, and with nothing else: not at U+2028, where ``str.splitlines`` would split JSON.
         """
         self._failures = 0
         *lines, self._rest = _LINE_END.split(self._rest + content)
@@ -77,7 +77,7 @@ class EventStream:
         return None
 
     def broken(self, reply: ServerResponse | NoResponse) -> float:
-        """Return the seconds until reconnecting after this one ended or was refused; raise if retrying is pointless."""
+        """Return the seconds to wait before reconnecting when the stream broke; raise if retrying is pointless."""
         self._kind, self._data, self._id, self._rest = "", "", "", b""
         self._failures += 1
         answered = isinstance(reply, ServerResponse)

@@ -1,8 +1,8 @@
 """The protocol between the calls and their transport: requests, responses and pauses, as data.
 
 A call is a generator that yields a :class:`ClientRequest` or a :class:`Pause` and is sent the outcome: a
-:class:`ServerResponse` or :class:`NoResponse` for a request, None for a pause. It returns its result. So each call is
-written once for the blocking client, the asynchronous one, and tests without a network.
+:class:`ServerResponse` or :class:`NoResponse` for a request, None for a pause. It returns its result. Thus each call is
+written once, for the blocking client, the asynchronous one, and tests without a network.
 """
 
 from __future__ import annotations
@@ -76,5 +76,5 @@ def get_request(*path: str | int, **parameters: Any) -> ClientRequest:
 
 
 def join(*path: str | int) -> str:
-    """Join the segments to a path below the API's root."""
+    """Join the segments into a path below the API's root."""
     return "".join(f"/{quote(str(segment), safe='')}" for segment in path)

@@ -1,4 +1,4 @@
-"""A server's answers as typed values. Fields that a later server adds stay in ``document``."""
+"""A server's answers as typed values. Fields that newer servers add are available in ``document``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAN_FILES = ("script", "job", "settings")
 
 @dataclass(frozen=True, kw_only=True)
 class StudyStatus:
-    """The state of a study; ``trials`` counts them by state, ``best_epochs_to_target`` is over all rungs."""
+    """The state of a study; ``trials`` counts its trials by state, ``best_epochs_to_target`` is over all rungs."""
 
     name: str
     state: str
@@ -102,7 +102,7 @@ class RemoteTrial:
     """One training: its settings at one global batch size with one seed, and its results.
 
     Each of ``figures`` is also an attribute, such as ``epochs_to_target``, ``epochs``, ``seconds`` and ``best_metric``;
-    it is None if not measured. The server's release determines which there are. ``sizes`` are the width, depth and
+    it is None if not measured. Which of them exist depends on the server's release. ``sizes`` are the width, depth and
     samples of its rung, empty if only the batch grows.
     """
 
@@ -139,7 +139,7 @@ class RemoteTrial:
         return _read(cls, document, read)
 
     def __getattr__(self, name: str) -> float | None:
-        """Return a figure; AttributeError if the server has none of this name."""
+        """Return a figure; raise AttributeError if the server has none of this name."""
         figures: Mapping[str, float | None] = self.__dict__.get("figures", {})
         if name not in figures:
             raise AttributeError(
@@ -152,7 +152,7 @@ class RemoteTrial:
 class RemoteForecast:
     """Settings and epochs to target at a batch size, each the median with its 90 % interval.
 
-    For a study that asks for the best within a budget, ``epochs_to_target`` is None and ``best`` is that metric.
+    For a study that asks for the best metric within a budget, ``epochs_to_target`` is None and ``best`` is that metric.
     ``sizes`` are the width, depth and samples of the forecast, empty if only the batch grows.
     """
 
@@ -226,7 +226,7 @@ class RemoteDesign:
 
 @dataclass(frozen=True, kw_only=True)
 class RemotePlan:
-    """A plan that the server keeps under ``id``; ``files`` holds the texts of its script, job and settings."""
+    """A plan that the server stores under ``id``; ``files`` holds the text of its script, job and settings."""
 
     id: int
     machine: str

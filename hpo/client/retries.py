@@ -1,9 +1,9 @@
 """Retries: which requests are sent again, and when.
 
-A request is sent again if no response came, and for 429, 502, 503 and 504; if it may have arrived, only if repeating
-it is harmless. Pauses double from ``first_seconds`` to ``most_seconds`` with a jitter between half and all of that, so
-that clients that failed together do not return together (Brooker, "Exponential Backoff And Jitter", AWS Architecture
-Blog 2015). A server's Retry-After is the shortest pause.
+A request is sent again if no response came, or for the statuses 429, 502, 503 and 504. If it may have arrived, it is
+repeated only if that is harmless. Pauses double from ``first_seconds`` to ``most_seconds``, and each is multiplied by a
+random factor between one half and one, so that clients that failed together do not return together (Brooker,
+"Exponential Backoff And Jitter", AWS Architecture Blog 2015). A pause is never shorter than the server's Retry-After.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def ask(request: ClientRequest, retries: RetryPolicy) -> Steps[ServerResponse]:
 
 
 def may_repeat(request: ClientRequest, reply: ServerResponse | NoResponse | None) -> bool:
-    """Whether sending the request again is harmless and may help."""
+    """Return whether sending the request again is harmless and may help."""
     if isinstance(reply, ServerResponse):
         return reply.status in REFUSED_UNSEEN or (request.repeatable and reply.status in PASSING)
     return request.repeatable or (isinstance(reply, NoResponse) and reply.never_sent)
@@ -91,4 +91,4 @@ def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> floa
             seconds = (parsedate_to_datetime(text) - (now or datetime.now(UTC))).total_seconds()
         except (TypeError, ValueError):
             return 0.0
-    return min(seconds, LONGEST_RETRY_AFTER) if seconds > 0 else 0.0  # NaN asks for nothing
+    return min(seconds, LONGEST_RETRY_AFTER) if seconds > 0 else 0.0  # NaN counts as no wait

@@ -1,4 +1,4 @@
-"""The transport over httpx, for both clients: converts requests, responses and errors."""
+"""The httpx transport of both clients: converts requests, responses and errors."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Pictures of a study: plotly figures for notebooks, and the HTML report that shows them."""
+"""Figures of a study: plotly figures for notebooks, and the HTML report that shows them."""

@@ -16,12 +16,13 @@ from storage.store import Store
 
 @dataclass(frozen=True)
 class PageAccess:
-    """``reader`` is a dependency that admits callers who may read; the others may raise the server's errors.
+    """``reader`` is a dependency that admits callers who may read; the other callables may raise the server's errors.
 
     ``study(request, who, name)`` returns the study named in the path. ``laws(request, study)`` and
     ``forecast(request, study, batch)`` may take seconds, and raise :class:`EvidenceError` if no trial has a result.
-    ``result(request, study)`` returns the study without a fit. ``kept(request, study, what, make)`` returns the JSON
-    answer stored for the study as it is now, or the result of ``make``.
+    ``result(request, study)`` returns the study without fitting laws.
+    ``kept(request, study, what, make)`` returns the JSON answer stored for the study as it is now, or the result of
+    ``make``.
     ``compute(request, who, work)`` runs slow work in a thread, one at a time for each user.
     ``calibration(request, who)`` returns the launched plans that the caller may see.
     """

@@ -1,4 +1,4 @@
-"""Figures over the global batch size: the ladder of epochs to target, and each setting beside its law."""
+"""Figures over the global batch size: the ladder of epochs to target, and each setting with its law."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ REGIME_STEPS = 120
 REGIME = "regime"
 """Name by which plots.js finds the regimes' labels; on a narrow page it puts each on a separate line."""
 BEYOND_SIGHT = 12.0
-"""An interval may stretch an axis to this many times the largest point; the rest is cut off."""
+"""An interval may extend an axis to this many times the largest point; the rest is cut off."""
 
 
 def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure:
-    """Epochs to target against the global batch size, both logarithmic.
+    """Plot epochs to target against the global batch size, both logarithmic.
 
     It shows every ended trial, by state, at the epochs it took or was stopped after; the best settings of each
     rung; with ``posterior`` the law's median with its 90 % band, the critical batch size (the median, in samples) and
@@ -110,7 +110,7 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
 
 
 def _metric_ladder(result: StudyResult, posterior: Posterior | None) -> go.Figure:
-    """The ladder for the best within a fixed budget: the best metric against the batch size."""
+    """Plot the ladder of a study with a fixed budget: the best metric against the batch size."""
     question, name = result.spec.question, result.study.metric
     figure = style.figure(f"{result.study.name}: {question}", height=520)
     numbers = full_scale_forecast(result, posterior)
@@ -147,7 +147,7 @@ def _metric_ladder(result: StudyResult, posterior: Posterior | None) -> go.Figur
 def setting_against_batch(
     result: StudyResult, name: str, posterior: Posterior | None = None
 ) -> go.Figure:
-    """Values of a tuned setting against the global batch size, coloured by the epochs to target.
+    """Plot the values of a tuned setting against the global batch size, coloured by the epochs to target.
 
     The best value of each rung is highlighted; with ``posterior`` and an extrapolated setting it also shows the law
     with its 90 % band, the forecast for the full-scale batch, and the values used by launched plans. Raises
@@ -200,7 +200,7 @@ def check_tuned(result: StudyResult, name: str) -> None:
 
 
 def full_scale_forecast(result: StudyResult, posterior: Posterior | None = None) -> Forecast | None:
-    """Return the forecast for the full-scale batch from the result or by ``posterior``; None without either."""
+    """Return the forecast for the full-scale batch, from the result or from ``posterior``; None without either."""
     if result.forecast is not None:
         return result.forecast.numbers
     batch = _full_scale(result)
@@ -210,7 +210,7 @@ def full_scale_forecast(result: StudyResult, posterior: Posterior | None = None)
 
 
 def value_of(value: Any) -> Any:
-    """Return a setting's value as a coordinate: numbers as they are, others as text."""
+    """Return a setting's value as a coordinate: numbers unchanged, other values as text."""
     return (
         value
         if isinstance(value, int | float) and not isinstance(value, bool)
@@ -251,7 +251,7 @@ def _batches(result: StudyResult) -> list[int]:
 
 
 def _grid(result: StudyResult) -> NDArray[np.float64]:
-    """Return the batches to draw the law over, with the largest rung, where it turns from fitted to extrapolated."""
+    """Return the batches to draw the law over, including the largest rung, beyond which it is extrapolated."""
     batches = _batches(result)
     return np.unique(
         np.append(np.geomspace(batches[0], batches[-1], BAND_POINTS), _largest_rung(result))
@@ -469,7 +469,7 @@ def _mark_critical(
 
 
 def _name_regimes(figure: go.Figure, posterior: Posterior) -> None:
-    """Label the regimes of the law (Shallue et al., arXiv:1811.03600) above the figure, each over its batches."""
+    """Label the regimes of the law (Shallue et al., arXiv:1811.03600) above the figure, each over its batch sizes."""
     low, high = figure.layout.xaxis.range
     places = np.linspace(low, high, REGIME_STEPS)
     names = [scaling_regime(posterior, 10.0**place) for place in places]

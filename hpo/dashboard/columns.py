@@ -1,4 +1,4 @@
-"""All trials of a study as columns, by which a table of thousands is sorted and filtered."""
+"""All trials of a study as columns, so that a table of thousands can be sorted and filtered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = (
 
 
 def trial_columns(trials: Sequence[Trial], tuned: Sequence[str]) -> dict[str, Any]:
-    """All trials of a study as lists of one length.
+    """Return all trials of a study as lists of equal length.
 
     ``columns`` holds the columns common to all trials, ``settings`` the sizes and tuned settings by name; unmeasured
     values are None. ``figures`` are the headings of the result columns by name, in the order of the page.

@@ -64,7 +64,7 @@ class AnswerCache:
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], bytes], alive: object = None) -> Response:
-        """Return the JSON for ``key``, made if missing; ``alive`` is referenced as long as the answer is cached."""
+        """Return the JSON for ``key``, made if it is missing; ``alive`` stays referenced while the answer is cached."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -101,7 +101,7 @@ def data_routes(access: PageAccess) -> APIRouter:
         setting: str = "",
         laws: bool = False,
     ) -> Response:
-        """Return a figure of the study, with ``laws`` once they are fitted, without them at once.
+        """Return a figure of the study: with ``laws``, once they are fitted; otherwise without them and at once.
 
         A figure drawn with the laws is stored and then returned in both cases.
         """
@@ -109,7 +109,7 @@ def data_routes(access: PageAccess) -> APIRouter:
         what = f"figure {key} {setting}"
 
         def of(result: StudyResult, posterior: Posterior | None) -> Response:
-            # both are kept alive with the figure, so that their ids remain valid cache keys
+            # both stay alive with the figure, so that their ids remain valid cache keys
             return drawn.get(
                 (id(result), id(posterior), key, setting),
                 lambda: _drawn(FIGURES[key](result, posterior, setting)),
@@ -158,7 +158,7 @@ def data_routes(access: PageAccess) -> APIRouter:
         slot_hours: Annotated[float | None, Query(gt=0, le=1e6)] = None,
         cost: str | None = None,
     ) -> Response:
-        """Return a forecast and a plan that is not stored, for the sliders; no plan if none is possible."""
+        """Return a forecast and a plan for the sliders; nothing is stored, and there is no plan if none is possible."""
 
         def make() -> Response:
             found = access.forecast(request, access.study(request, who, name), at)
@@ -194,7 +194,7 @@ def data_routes(access: PageAccess) -> APIRouter:
     @router.get("/studies/{name}/columns")
     def columns(request: Request, name: str, who: Any = reader) -> Response:
         study, store = access.study(request, who, name), access.store(request)
-        # columns change when a trial begins or ends, and then the counts change too
+        # columns change when a trial begins or ends, and the counts change with them
         counts = sorted(
             (batch, str(state), count)
             for batch, states in store.counts(study.id).items()
@@ -224,7 +224,7 @@ def data_routes(access: PageAccess) -> APIRouter:
 def _laws(
     access: PageAccess, request: Request, study: Study
 ) -> tuple[StudyResult, Posterior | None]:
-    """Return the study with its laws, or None if there are too few trials for one; the trials are shown anyway."""
+    """Return the study with its laws, which are None if there are too few trials; the trials are shown anyway."""
     result = access.result(request, study)
     if not result.answered:
         return result, None
@@ -243,7 +243,7 @@ def _contour(result: StudyResult) -> go.Figure:
 
 
 def _or_why_not(draw: Callable[[], go.Figure]) -> go.Figure:
-    """Return the figure, or an empty one with the reason: without Optuna a page only lacks some figures."""
+    """Return the figure, or an empty one with the reason, so that without Optuna a page lacks only some figures."""
     try:
         return draw()
     except (EvidenceError, ExportError) as error:

@@ -5,10 +5,10 @@
     result = hpo.read_study("digits")
     hpo.figures.ladder(result, hpo.fit_posterior(result)).show()
 
-Each function takes a :class:`hpo.StudyResult` (``sample_images`` those of a model, ``calibration``,
-``calibration_of_time`` and ``trade_offs`` their rows, ``pareto_front`` and ``time_shares`` a :class:`hpo.Plan`) and
-returns a ``plotly.graph_objects.Figure``. None of them fits laws: they are drawn from a given posterior
-(:func:`hpo.fit_posterior`), and left out without one.
+Each function returns a ``plotly.graph_objects.Figure``. Most take a :class:`hpo.StudyResult`; ``sample_images`` takes
+the sample images of a model, ``calibration``, ``calibration_of_time`` and ``trade_offs`` take rows, and
+``pareto_front`` and ``time_shares`` take a :class:`hpo.Plan`. None of them fits laws: laws are drawn from a given
+posterior (:func:`hpo.fit_posterior`), and left out without one.
 """
 
 from __future__ import annotations

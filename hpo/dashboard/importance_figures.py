@@ -23,7 +23,7 @@ LEAST_DRAWN = 2
 
 
 def importances(result: StudyResult, found: Sequence[Importances] | None = None) -> go.Figure:
-    """Importances of the tuned settings by fANOVA and by PED-ANOVA, a colour for each batch size, grey over all.
+    """Plot the importances of the tuned settings by fANOVA and PED-ANOVA: a colour for each batch size, grey for all.
 
     ``found`` is the result of :func:`hpo.importances`, which is computed if not given. Raises
     :class:`ExportError` if Optuna is not installed.
@@ -81,9 +81,9 @@ def importances(result: StudyResult, found: Sequence[Importances] | None = None)
 
 
 def slice_plot(result: StudyResult, global_batch_size: int | None = None) -> go.Figure:
-    """Optuna's slice plot: epochs to target against each tuned setting, and the batch size, of one rung or of all.
+    """Draw Optuna's slice plot: epochs to target against each tuned setting and the batch size, for one rung or all.
 
-    A training that missed the target counts with the epochs of the longest at its batch size. Raises
+    A training that missed the target is drawn at the epochs of the longest one at its batch size. Raises
     :class:`ExportError` where Optuna is not installed, and :class:`EvidenceError` for a batch size that no trial has.
     """
     study = _study(result, global_batch_size)
@@ -103,9 +103,9 @@ def slice_plot(result: StudyResult, global_batch_size: int | None = None) -> go.
 def contour(
     result: StudyResult, first: str, second: str, global_batch_size: int | None = None
 ) -> go.Figure:
-    """Optuna's contour plot: epochs to target over two tuned settings, or one and ``global_batch_size``.
+    """Draw Optuna's contour plot: epochs to target over two tuned settings, or one and ``global_batch_size``.
 
-    A training that missed the target counts with the epochs of the longest at its batch size. Raises
+    A training that missed the target is drawn with the epochs of the longest one at its batch size. Raises
     :class:`ExportError` where Optuna is not installed, and :class:`EvidenceError` for a setting that the study does not
     tune or a batch size that no trial has.
     """
@@ -146,7 +146,7 @@ def _study(result: StudyResult, global_batch_size: int | None) -> optuna.Study:
 
 
 def _enough(result: StudyResult, global_batch_size: int | None, figure: go.Figure) -> bool:
-    """Whether there is something to draw; if not, add a note to the figure."""
+    """Return whether there is something to draw; if not, add a note to the figure."""
     question = result.spec.question
     answered = sum(
         question.need(trial) is not None and global_batch_size in (None, trial.global_batch_size)

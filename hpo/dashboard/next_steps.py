@@ -1,4 +1,4 @@
-"""The next step for a study in its present state, and the command for it."""
+"""The next step for a study in its current state, and the command for it."""
 
 from __future__ import annotations
 

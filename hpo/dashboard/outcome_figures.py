@@ -1,4 +1,4 @@
-"""Figures of launched plans: forecast against observed."""
+"""Figures of launched plans: forecasts against observed outcomes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERDICTS = {
 
 
 def validation(result: StudyResult) -> go.Figure:
-    """The forecast's 90 % interval of epochs to target, and what each launch took, beside the rules of thumb.
+    """Plot the forecast's 90 % interval of epochs to target and each launch's epochs, beside the rules of thumb.
 
     A launch that missed the target is an open marker at the epochs it ran.
     """
@@ -74,7 +74,7 @@ def validation(result: StudyResult) -> go.Figure:
 
 
 def calibration(rows: Sequence[CalibrationRow]) -> go.Figure:
-    """Observed against predicted epochs to target, both logarithmic: one point per launched plan with a prediction.
+    """Plot observed against predicted epochs to target, both logarithmic: a point per launched plan with a prediction.
 
     The bars are the 90 % intervals; the points of good forecasts are on the diagonal, and nine of ten bars cross
     it. Plans that predicted nothing (the rules of thumb) and those that never reached the target are not shown.
@@ -112,7 +112,7 @@ def calibration(rows: Sequence[CalibrationRow]) -> go.Figure:
 
 
 def calibration_of_time(rows: Sequence[CalibrationRow]) -> go.Figure:
-    """Observed against predicted seconds to target, as :func:`calibration` shows the epochs."""
+    """Plot observed against predicted seconds to target, as :func:`calibration` does for the epochs."""
     figure = style.figure("forecasts of the time against outcomes")
     placed = [row for row in rows if row.predicted_seconds_median and row.observed_seconds_mean]
     ends = style.log_range(

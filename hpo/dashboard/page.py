@@ -1,4 +1,4 @@
-"""The content of a study's page: its forecast in a sentence, tables, figures and how to read them."""
+"""The content of a study's page: its forecast in a sentence, tables, and figures with notes on how to read them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class PageTable:
 
 @dataclass(frozen=True)
 class PagePicture:
-    """A figure with its heading and how to read it."""
+    """A figure with its heading and a note on how to read it."""
 
     key: str
     heading: str
@@ -118,7 +118,7 @@ def headline(result: StudyResult) -> str:
 
 
 def target_of(result: StudyResult) -> str:
-    """The study's target: ``top1 ≥ 0.96``."""
+    """Return the study's target: ``top1 ≥ 0.96``."""
     return format_target(result.study.metric, result.study.threshold, result.study.higher_is_better)
 
 
@@ -138,7 +138,7 @@ def progress(result: StudyResult) -> str:
 
 
 def runs_table(result: StudyResult) -> PageTable | None:
-    """Return forecast beside observed, for the forecast's plan and the rules of thumb; None without a plan."""
+    """Return a table of forecast and observed values, for the plan and the rules of thumb; None without a plan."""
     if not result.runs:
         return None
     scaled = result.spec.search.scaled
@@ -177,7 +177,7 @@ def _forecast(run: PlannedRun) -> str:
 
 
 def rungs_table(result: StudyResult) -> PageTable:
-    """The rungs: how the trials ended, and the best settings of those that reached the target."""
+    """Return a table of the rungs: how the trials ended, and the best settings of those that reached the target."""
     names, question = result.spec.search.names, result.spec.question
     shown = [state for state in TrialState if any(trial.state is state for trial in result.trials)]
     columns = (
@@ -194,7 +194,7 @@ def rungs_table(result: StudyResult) -> PageTable:
     for point, batch in itertools.product(by_sizes, result.spec.ladder):
         trials = [each for each in by_sizes[point] if each.global_batch_size == batch]
         if not trials and point == full_point(result.spec) != ():
-            continue  # the full scale itself, run as a race at another batch
+            continue  # the full scale itself has trials only at another batch, those of a race
         counts = Counter(trial.state for trial in trials)
         each = best_of_rungs(trials, [batch], question).get(batch)
         rows.append(
@@ -216,7 +216,7 @@ def rungs_table(result: StudyResult) -> PageTable:
 
 
 def verdict(result: StudyResult) -> str:
-    """Return how the launches judge the forecast, alone and against the rules of thumb; "" before any launch."""
+    """Return how well the forecast held in the launches, alone and against the rules of thumb; "" before any launch."""
     run = result.plan
     if run is None or not run.outcomes:
         return ""
@@ -336,7 +336,7 @@ def weighed(result: StudyResult, posterior: Posterior | None) -> list[dict[str, 
 
 
 def _importances(result: StudyResult) -> Iterator[PagePicture]:
-    """Yield which settings matter; nothing if too few trainings have ended or Optuna is not installed."""
+    """Yield figures of which settings matter; none if too few trainings have ended or Optuna is not installed."""
     with contextlib.suppress(ExportError):
         found = importances(result)
         order = importance_order(found)
@@ -371,7 +371,7 @@ def run_with_images(result: StudyResult) -> tuple[PlannedRun, Outcome, Mapping[s
 
 
 def images_caption(run: PlannedRun, outcome: Outcome, shown: Mapping[str, Any]) -> str:
-    """Return which model made the sample images, and its metric beside the target."""
+    """Return a caption that says which model made the sample images, with its metric and the target."""
     model = (
         f"Settings from {KIND_NAMES[run.plan.kind]}, global batch size {format_number(run.plan.global_batch_size)}, "
         f"seed {outcome.seed}"

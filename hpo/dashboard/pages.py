@@ -1,6 +1,6 @@
-"""The pages: frames without data. Their scripts request the data from the API, with the login's cookie.
+"""The pages, which are frames without data: their scripts request the data from the API, with the login cookie.
 
-So a page is never stale, needs no permission itself, and shows a study's name only as text.
+So a page is never stale, needs no permissions of its own, and shows a study's name only as text.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class _Pages:
 
 
 def _name(request: Request) -> str:
-    """Return the study's name from the path; a slash in it arrives as a special character."""
+    """Return the study's name from the path; a slash in the name arrives as a special character."""
     return str(request.path_params["name"]).replace("\ue000", "/")
 
 

@@ -1,4 +1,4 @@
-"""Figures of a plan: the cost of alternative plans, and where its time goes."""
+"""Figures of a plan: the cost of alternatives, and where the plan's time goes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ HOUR = 3600.0
 
 
 def pareto_front(plan: Plan) -> go.Figure:
-    """Time to target against accelerator hours, both logarithmic: the plans that no other beats in both.
+    """Plot time to target against accelerator hours, both logarithmic, of the plans that no other beats in both.
 
-    The bars are 90 % intervals of the time. The star is ``plan``, or the nearest compared plan; a diamond is the knee,
-    beyond which further accelerators save little time.
+    The bars are 90 % intervals of the time. The star is ``plan``, or the nearest of the compared plans; a diamond marks
+    the knee, beyond which further accelerators save little time.
     """
     figure = style.figure(
         f"{plan.study}: time against accelerator hours on {plan.machine}", height=340
@@ -77,7 +77,7 @@ def pareto_front(plan: Plan) -> go.Figure:
 def trade_offs(
     rows: Sequence[Mapping[str, Any]], title: str = "time, accelerator hours and epochs"
 ) -> go.Figure:
-    """Time against accelerator hours over batch sizes, placements and settings: nothing beats these in all three aims.
+    """Plot time against accelerator hours of the batch sizes, placements and settings that nothing beats in all aims.
 
     ``rows`` come from :meth:`hpo.TradeOff.to_dict`. The colour is the batch size; the hover text has the third aim and
     the settings. Plans that are best in one aim, or balanced, are labelled.
@@ -130,7 +130,7 @@ def _weighed(row: Mapping[str, Any], time: float, unit: str) -> str:
 
 
 def time_shares(plan: Plan) -> go.Figure:
-    """Shares of a plan's time by cause, in percent; *statistics* are samples that a small batch would not need."""
+    """Plot a plan's time by cause, in percent; *statistics* are the samples that a small batch would not need."""
     figure = style.figure(f"{plan.study}: where the time goes on {plan.machine}", height=340)
     found: Mapping[str, float] = (plan.details or {}).get("shares", {})
     rows = sorted(

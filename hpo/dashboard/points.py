@@ -17,7 +17,7 @@ from storage.records import Outcome, Trial, TrialState
 from trainers.job import Question
 
 MOST_POINTS = 1500
-"""Maximum number of trials that a figure draws as points; a browser still handles these without delay."""
+"""Maximum number of trials that a figure draws as points; a browser still handles this many without delay."""
 
 
 def by_state(trials: Sequence[Trial]) -> dict[TrialState, list[Trial]]:
@@ -29,8 +29,8 @@ def by_state(trials: Sequence[Trial]) -> dict[TrialState, list[Trial]]:
 def thin_trials(trials: Sequence[Trial], most: int = MOST_POINTS) -> list[Trial]:
     """Return at most about ``most`` trials, to keep a figure fast: the same share of each rung and state.
 
-    They are spaced evenly from the fewest epochs to the most, the first and the last included. If there are no more
-    than ``most``, all are returned in their order.
+    The returned trials are spaced evenly from the fewest epochs to the most, including the first and the last. If there
+    are no more than ``most`` trials, all are returned in the given order.
     """
     if len(trials) <= most:
         return list(trials)
@@ -51,7 +51,7 @@ def epochs_of(trial: Trial) -> float | None:
 
 
 def metric_of(trial: Trial) -> float | None:
-    """Return a trial's best value of the target's metric if known, else its last value."""
+    """Return a trial's best value of the target metric if it is known, else the last value."""
     return trial.final_metric if trial.best_metric is None else trial.best_metric
 
 
@@ -65,8 +65,8 @@ def metric_axis(question: Question, values: Sequence[float]) -> dict[str, Any]:
 def epochs_ends(result: StudyResult, more: Sequence[float] = ()) -> tuple[float, float]:
     """Return the limits of an epochs axis for the trials of a study and the values ``more``.
 
-    Trainings that were stopped long before any reached the target would squeeze all others: the axis begins at
-    a quarter of the fewest epochs to the target, and they are drawn at its lower end.
+    Trainings that were stopped long before any reached the target would squeeze all others. So the axis begins at
+    a quarter of the fewest epochs to the target, and those trainings are drawn at its lower end.
     """
     heights = [*more, *(epochs for trial in result.trials if (epochs := epochs_of(trial)))]
     low, high = log_range(heights)

@@ -1,4 +1,4 @@
-"""Sample pictures of a trained model: fields, labels and prediction side by side, one row for each sample."""
+"""Sample images of a trained model: fields, labels and prediction side by side, one row for each sample."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ title and buttons in pixels.
 
 
 def sample_images(shown: Mapping[str, Any]) -> go.Figure:
-    """Sample images (:mod:`trainers.loop.sample_images`): grey for fields, one colour for each class of the labels.
+    """Draw sample images (:mod:`trainers.loop.sample_images`): fields in grey, labels in one colour for each class.
 
     Rows run from the top. Without panels the figure is empty, with a note.
     """
@@ -69,7 +69,7 @@ def sample_images(shown: Mapping[str, Any]) -> go.Figure:
 
 
 def class_colour(label: int) -> str:
-    """The colour of a label."""
+    """Return the colour of a label."""
     return CLASS_COLOURS[label % len(CLASS_COLOURS)]
 
 

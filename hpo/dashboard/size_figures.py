@@ -1,4 +1,4 @@
-"""Figures over sizes: a ladder that grows in its model and in the length of its trainings, and what trainings buy.
+"""Figures over sizes: a ladder whose models and training lengths grow, and the interval that trainings give.
 
 There is a panel for each length and a colour for each model, with the batch on the x axis; each law is drawn with its
 trainings, and the forecast at the full scale.
@@ -68,7 +68,7 @@ ROOM_FOR_TITLES = 76  # pixels: panel titles go below the figure's title and a p
 
 @dataclass(frozen=True)
 class _Panel:
-    """The trainings of one length; ``models`` are their combinations of other sizes."""
+    """The trainings of one length; ``models`` are the combinations of their other sizes."""
 
     title: str
     models: tuple[Point, ...]
@@ -140,7 +140,7 @@ def setting_over_sizes(
         if full:
             return setting_band(posterior, name, batches)
         if all(name != each.name for each in posterior.model.laws):
-            return None  # a warmup depends on the full scale's rate, and has no law over sizes
+            return None  # a warmup depends on the learning rate at full scale, and has no law over sizes
         return setting_band_at_sizes(posterior, name, batches, dict(point))
 
     ends = numbers.settings.get(name) if numbers else None
@@ -150,10 +150,10 @@ def setting_over_sizes(
 
 
 def cost_against_interval(result: StudyResult, found: Designs) -> go.Figure:
-    """The interval at full scale against the cost of the trainings, from hardly any to twice those of the study.
+    """Plot the interval at full scale against the cost of the trainings, from very few to twice the study's own.
 
     Costs are in trainings at full scale, by :func:`hpo.runs.designs.designs`. There is a colour for each largest size;
-    the line joins the designs that beat every cheaper one, and the star is the study as it is.
+    the line joins the designs that beat every cheaper one, and the star is the current study.
     """
     figure = style.figure(f"{result.study.name}: what trainings buy", height=460)
     best = found.worthwhile()
@@ -313,7 +313,7 @@ class _Drawing:
         return self.figure
 
     def _first(self, name: str) -> bool:
-        """Whether a name enters the legend for the first time."""
+        """Return whether a name enters the legend for the first time."""
         new = name not in self._in_legend
         self._in_legend.add(name)
         return new
@@ -460,7 +460,7 @@ def _of_model(point: Point) -> Point:
 
 
 def _models(result: StudyResult) -> list[Point]:
-    """Return the models, smallest first, including that of the full scale."""
+    """Return the models, smallest first, including the full-scale model."""
     spec = result.spec
     found = {_of_model(point) for point in (*points(spec), full_point(spec))}
     found |= {_of_model(point_of(spec, trial.settings)) for trial in result.trials}
@@ -477,7 +477,7 @@ def _clear(colour: str) -> str:
 
 
 def _beside(trials: Sequence[Trial], result: StudyResult) -> Any:
-    """Return the x positions of trials, those of one rung side by side."""
+    """Return the x positions of trials, with the trials of one rung side by side."""
     ladder = result.spec.ladder
     gap = min((math.log(b / a) for a, b in itertools.pairwise(ladder)), default=0.7)
     count: dict[int, int] = {}

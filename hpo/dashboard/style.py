@@ -1,4 +1,4 @@
-"""One restrained style for all figures: light, few colours that are safe for the colour-blind, ticks at the rungs.
+"""One restrained style for all figures: light, with a few colour-blind-safe colours and ticks at the rungs.
 
 Every kind of point also has its own shape, so that no figure depends on its colours.
 """
@@ -27,7 +27,7 @@ HOVER_CHARACTERS = 56
 
 @dataclass(frozen=True)
 class PointStyle:
-    """How one kind of point is drawn and what the legend calls it; ``size`` in pixels."""
+    """How one kind of point is drawn, and its name in the legend; ``size`` is in pixels."""
 
     name: str
     symbol: str
@@ -114,7 +114,7 @@ def figure(title: str, height: int = 440) -> go.Figure:
 
 
 def plain(text: str) -> str:
-    """Escape text for plotly, which interprets some HTML, as a name might contain."""
+    """Escape text for plotly, which interprets some HTML, such as a name might contain."""
     return html.escape(text, quote=False)
 
 
@@ -175,7 +175,7 @@ def log_range(values: Iterable[float], pad: float = 1.15) -> tuple[float, float]
 
 
 def log_axis(low: float, high: float) -> dict[str, Any]:
-    """Return a logarithmic axis from ``low`` to ``high`` with ticks, as plotly's own crowd or vanish on short axes."""
+    """Return a logarithmic axis from ``low`` to ``high`` with ticks, because plotly's crowd or vanish on short axes."""
     ticks = log_ticks(low, high)
     return {
         "type": "log",
@@ -207,7 +207,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def note(figure: go.Figure, text: str) -> None:
-    """Write in the middle of an empty figure why it is empty."""
+    """Write the reason why a figure is empty in its middle."""
     figure.add_annotation(
         text=plain(text),
         x=0.5,

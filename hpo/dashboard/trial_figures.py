@@ -30,7 +30,7 @@ FAINT, FULL = 0.28, 0.9
 def learning_curves(
     result: StudyResult, convergence: Convergence, global_batch_size: int | None = None
 ) -> go.Figure:
-    """The target's metric against epochs, one line for each trial, one colour for each rung.
+    """Plot the target's metric against epochs: one line for each trial, one colour for each rung.
 
     Lines of trials that were stopped early or diverged are faint; ``global_batch_size`` shows one rung only.
     Raises :class:`EvidenceError` for a batch size that no trial has.
@@ -48,7 +48,7 @@ def learning_curves(
     )
     figure = style.figure(f"{result.study.name}: learning curves{where}")
     colours, shown = style.rung_colours(batches), set[int]()
-    # the faint ones first, so that the others are on top
+    # draw the faint lines first, so that the others are on top
     for trial in sorted(result.trials, key=lambda trial: trial.state is TrialState.REACHED):
         points, batch = convergence.of(trial.id), trial.global_batch_size
         if len(points) == 0 or global_batch_size not in (None, batch):
@@ -68,7 +68,7 @@ def learning_curves(
             meta=trial.number,
         )
         shown.add(batch)
-    for batch in sorted(shown):  # the legend's lines must not be faint, whichever trial comes first
+    for batch in sorted(shown):  # legend lines must not be faint, whichever trial comes first
         figure.add_scatter(
             x=[None],
             y=[None],
@@ -100,7 +100,7 @@ def learning_curves(
 
 
 def noise_scale(result: StudyResult, convergence: Convergence) -> go.Figure:
-    """The gradient noise scale (arXiv:1812.06162), in samples, over each training, one colour for each rung.
+    """Plot the gradient noise scale (arXiv:1812.06162), in samples, over each training: one colour for each rung.
 
     Batches well below it scale almost for free, those well above it waste samples.
     """
@@ -138,9 +138,9 @@ def noise_scale(result: StudyResult, convergence: Convergence) -> go.Figure:
 
 
 def parallel_coordinates(result: StudyResult) -> go.Figure:
-    """One line for each trial that ended, over its batch size, its tuned settings and its epochs to the target.
+    """Draw one line for each trial that ended, over its batch size, its tuned settings and its epochs to the target.
 
-    Trials that did not reach the target are grey. Logarithmic domains have logarithmic axes, choices whole numbers.
+    Trials that did not reach the target are grey. Logarithmic domains have logarithmic axes; choices are evenly spaced.
     """
     figure = style.figure(f"{result.study.name}: parallel coordinates", height=480)
     trials = [trial for trial in result.trials if trial.state.finished]
@@ -200,9 +200,9 @@ def _dimension(
 
 
 def response(result: StudyResult, name: str) -> go.Figure:
-    """Epochs against the values of a tuned setting, one colour for each rung, every trial by its state.
+    """Plot epochs against the values of a tuned setting: one colour for each rung, every trial by its state.
 
-    The best values move from rung to rung: the laws extrapolate that movement. Raises :class:`EvidenceError` for a
+    The best values shift from rung to rung, and the laws extrapolate this shift. Raises :class:`EvidenceError` for a
     setting that the study does not tune.
     """
     check_tuned(result, name)

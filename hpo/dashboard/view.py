@@ -35,7 +35,7 @@ class StudyView:
 
 
 def load_view(name: str, storage: str) -> StudyView:
-    """Read a study and fit its laws; :class:`StudyNotFoundError` if the storage has no such study."""
+    """Read a study and fit its laws; raise :class:`StudyNotFoundError` if the storage has no such study."""
     with open_store(storage, create=False) as store:
         result = repository.read_result(store, name, storage)
         fitted = None
@@ -50,7 +50,7 @@ def load_view(name: str, storage: str) -> StudyView:
 def make_view(
     store: Store, result: StudyResult, posterior: Posterior | None, storage: str
 ) -> StudyView:
-    """Return the data of a study for its page, with the laws fitted to it, or None for the laws if there are none."""
+    """Return the data of a study for its page, with the laws fitted to it, which are None if there are none."""
     convergence = store.convergence([trial.id for trial in curves_of(result.trials)])
     rows = tuple(store.calibration(result.study.id))
     if posterior is not None:
@@ -64,6 +64,6 @@ def make_view(
 
 
 def curves_of(trials: Sequence[Trial], most: int = MOST_CURVES) -> list[Trial]:
-    """Return the trials whose learning curves are shown: all, or if too many, those quickest to the target."""
+    """Return the trials whose learning curves are shown: all, or if there are too many, the quickest to the target."""
     order = sorted(trials, key=lambda trial: (trial.epochs_to_target or math.inf, trial.number))
     return sorted(order[:most], key=lambda trial: trial.number)

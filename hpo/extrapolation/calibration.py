@@ -1,4 +1,4 @@
-"""The calibration of earlier forecasts, which widens or narrows the next interval and affects its trust.
+"""Calibration on earlier forecasts: it widens or narrows the next interval and affects the verdict on trust.
 
 The error of a past forecast, in standard deviations of its own interval, should have a mean square of one. The observed
 mean square, pooled with a prior worth ``START_COUNTS`` forecasts, scales the spread of the next forecast.
@@ -15,7 +15,7 @@ import numpy as np
 
 START_COUNTS = 6.0
 NARROWEST, WIDEST = 0.8, 3.0
-OUTLIER = 4.0  # standard deviations: the most that one failed forecast counts for
+OUTLIER = 4.0  # cap on the error of one failed forecast, in standard deviations
 MISSED = 2.5  # the error, in standard deviations, of a run that never reached its target
 HALF_WIDTH = NormalDist().inv_cdf(0.95)
 
@@ -24,8 +24,8 @@ HALF_WIDTH = NormalDist().inv_cdf(0.95)
 class PastForecast:
     """A forecast's interval of epochs, and the epochs that were observed.
 
-    ``observed`` is None if the runs did not reach the target; ``inside`` says whether they confirmed the interval, None
-    if unknown.
+    ``observed`` is None if the runs did not reach the target; ``inside`` says whether they confirmed the interval (None
+    if unknown).
     """
 
     median: float
@@ -46,7 +46,7 @@ class PastForecast:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Past forecasts: ``held`` of ``count`` intervals were confirmed; ``scale`` multiplies the next one's spread."""
+    """Past forecasts: ``held`` of ``count`` intervals were confirmed; ``scale`` multiplies the spread of new ones."""
 
     count: int = 0
     held: int = 0

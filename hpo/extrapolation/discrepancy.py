@@ -1,10 +1,10 @@
 """How trainings at one batch correct the laws, which are only roughly right there.
 
-A Gaussian process over the tuned settings at one batch has as its mean the cost of suboptimal settings that the laws
-expect; the deviation of trainings from that mean is the discrepancy (Kennedy and O'Hagan 2000, "Predicting the output
-from a complex computer code when fast approximations are available"). One lucky training moves it by no more than its
-scatter allows. The size of the discrepancy is inferred from the trainings too: predictions are averaged over sizes,
-weighted by their marginal likelihood.
+A Gaussian process describes the epochs over the tuned settings at one batch. Its mean is the cost of suboptimal
+settings that the laws expect; the deviation of trainings from that mean is the discrepancy (Kennedy and O'Hagan 2000,
+"Predicting the output from a complex computer code when fast approximations are available"). One lucky training moves
+it by no more than the scatter of trainings allows. The size of the discrepancy is inferred from the trainings too:
+predictions are averaged over sizes, weighted by their marginal likelihood.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
 
-# sizes of the discrepancy in log epochs, with their prior probabilities; OFFSET is the size of the level common to all
-# settings
+# candidate sizes of the discrepancy in log epochs, with their prior probabilities; OFFSET is the size of the offset
+# that all settings share
 AMPLITUDES, PROBABILITIES = (0.1, 0.2, 0.4, 0.8), (0.25, 0.4, 0.25, 0.1)
 OFFSET = 1.0
-# share of a training's variance that all trainings with its seed have in common (same initial weights, sample order).
-# AdamW on digits at 4 times the ladder, 9 configurations by 5 seeds: 0.086 of 0.143 in log epochs
+# share of the variance between trainings that is due to the seed (initial weights, sample order). With AdamW on digits
+# at 4 times the ladder (9 configurations, 5 seeds), the standard deviation in log epochs is 0.143, of which 0.086 is
+# between seeds
 SEED_SHARE = 0.4
 LENGTH = 0.3  # in coordinates of the laws: a factor of 1.35 in the rate or in 1 - momentum
-WORTH = 1.2  # a stopped training counts as at least this many times the fewest epochs so far
-LOST_FACTOR = 1.5  # a diverged training counts as this many times the fewest epochs
+WORTH = 1.2  # a stopped training is taken to need at least this many times the fewest epochs so far
+LOST_FACTOR = 1.5  # a diverged training is taken to need this many times the fewest epochs
 
 
 @dataclass(frozen=True)
 class CorrectedEpochs:
-    """The discrepancy model after trials: mean and standard deviation of the log epochs of candidates.
+    """The discrepancy model given the trials: mean and standard deviation of the candidates' log epochs.
 
-    ``bend`` is what the trials add to the laws' prediction, without the level that is common to all.
+    ``bend`` is what the trials add to the laws' prediction, without the offset that all candidates share.
     """
 
     mean: Array
@@ -43,7 +44,7 @@ class CorrectedEpochs:
 
 
 def counted(state: str, epochs: float, least: float) -> float:
-    """Return the epochs that a trial counts as having needed; ``least`` is the fewest that any trial needed."""
+    """Return the epochs that a trial is taken to have needed; ``least`` is the fewest that any trial needed."""
     if state == "reached":
         return epochs
     return least * LOST_FACTOR if state == "diverged" else max(epochs, least * WORTH)
@@ -58,17 +59,17 @@ def correct_by_trials(
     noise: float,
     seeds: Sequence[int | None] | None = None,
 ) -> CorrectedEpochs:
-    """Correct the laws' log epochs of candidates by trials; ``noise`` is the scatter of one training in log epochs.
+    """Correct the candidates' log epochs with trials; ``noise`` is the scatter of one training in log epochs.
 
-    Trials that share one of the ``seeds``, if given, share a part of the noise. ``prior`` is the expected cost of the
-    candidates in log epochs, at ``coordinates`` (candidates, settings), ``prior_of_tried`` that of the trials at
-    ``tried`` (trials, settings); ``log_epochs`` is what the trials needed.
+    If ``seeds`` are given, trials with the same seed share a part of the noise. ``prior`` is the candidates' cost in
+    log epochs that the laws expect at ``coordinates`` (candidates, settings); ``prior_of_tried`` is the same for the
+    trials at ``tried`` (trials, settings). ``log_epochs`` holds the log epochs that the trials needed.
     """
     alike = np.eye(len(tried))
     if seeds is not None:
         same = np.array([[one is not None and one == other for other in seeds] for one in seeds])
         alike = np.where(same, SEED_SHARE, 0.0) * (1 - alike) + alike
-    # the level of the epochs comes from the trials themselves
+    # the overall level of the epochs comes from the trials themselves
     gap = np.asarray(log_epochs) - prior_of_tried
     level = float(np.median(gap))
     bends, variances, weights = [], [], []

@@ -61,16 +61,18 @@ SHAPES = {
 class Forecast:
     """The forecast at ``global_batch_size`` with the recommended settings.
 
-    ``epochs_to_target`` is the predictive interval for the mean of a new configuration's runs, in the unit
-    of the evidence. In ``settings``, ``median`` is the value to use, in the middle of those with the least expected
+    ``epochs_to_target`` is the predictive interval for the mean over several runs of a new configuration, in the unit
+    of the evidence. In ``settings``, ``median`` is the value to use, the middle of the values with the fewest expected
     epochs.
-    ``laws`` holds the intervals of the fitted parameters, by law and parameter; ``disagreement`` is the factor between
-    the epochs of equally good laws; ``divergence`` the risk with the recommended settings, None if unknown;
-    ``chances`` those of reaching the target within budgets of epochs; ``sensitivity`` is to the learning rate;
-    ``raced`` describes the trainings at the batch itself, None without a race.
-    With a fixed budget, ``best`` is the predicted best metric within it and all ends of ``epochs_to_target`` are that
-    budget; the factors of ``disagreement`` and ``sensitivity`` are then on the shortfall of the metric.
-    ``full_scale`` holds the model's size and the training's length if the evidence has others too; ``constraints``
+    ``laws`` holds the intervals of the fitted parameters, by law and parameter. ``disagreement`` is the factor between
+    the epochs that equally good laws predict. ``divergence`` is the risk of divergence with the recommended settings,
+    None if unknown. ``chances`` holds the chances of reaching the target within several budgets of epochs.
+    ``sensitivity`` describes the effect of a wrong learning rate. ``raced`` describes the trainings at this batch
+    itself, None without a race.
+    With a fixed budget, ``best`` is the predicted best metric within it, and the median and both ends of
+    ``epochs_to_target`` equal that budget; the factors of ``disagreement`` and ``sensitivity`` then apply to the
+    shortfall of the metric.
+    ``full_scale`` holds the model size and training length if the evidence has several. ``constraints`` holds
     the prediction for each constraint of the study that any training reported.
     """
 
@@ -93,7 +95,7 @@ class Forecast:
 
     @property
     def recommended(self) -> bool:
-        """Whether its settings are recommended: they satisfy each constraint of the study more likely than not."""
+        """Whether the settings are recommended: each constraint of the study is satisfied with at least even odds."""
         return all(each.likely for each in self.constraints)
 
     @property
@@ -134,7 +136,7 @@ class Forecast:
         }
 
     def laws_dict(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Return the fitted parameters as plain values, by law, parameter and end of the interval."""
+        """Return the fitted parameters as plain values, by law, parameter, and end of the interval."""
         return {
             law: {name: interval.to_dict() for name, interval in parameters.items()}
             for law, parameters in self.laws.items()
@@ -143,7 +145,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Band:
-    """A curve over ``batches`` with its 90 % band, for plots; all arrays have one shape."""
+    """A curve over ``batches`` with its 90 % band, for plots; all arrays have the same shape."""
 
     batches: Array
     median: Array
@@ -161,12 +163,13 @@ def forecast(
     searched: bool = False,
     kept: KeptConstraints | None = None,
 ) -> Forecast:
-    """Forecast settings, epochs to target and trust at ``global_batch_size``; needs no random numbers.
+    """Forecast settings, epochs to target and trust at ``global_batch_size``, without random numbers.
 
-    ``budgets`` are epochs for which to give the chance of reaching the target, besides multiples of the median.
-    ``past`` forecasts with their outcomes widen or narrow the interval. ``race`` holds the trainings of the posterior's
-    evidence at this batch that compared a few settings, or that ``searched`` for them. If ``kept`` says that the
-    settings would violate a constraint of the study, they are not recommended, and the reason says so.
+    ``budgets`` lists numbers of epochs for which to give the chance of reaching the target, in addition to multiples of
+    the median. ``past`` forecasts with their outcomes widen or narrow the interval. ``race`` holds those trainings of
+    the posterior's evidence that compared a few settings at this batch, or ``searched`` for settings there. If ``kept``
+    predicts that the settings would violate a constraint of the study, they are not recommended, and the reason says
+    so.
     """
     for budget in budgets:
         if not (np.isfinite(budget) and budget > 0):
@@ -242,7 +245,7 @@ def told_interval(question: Question, need: Interval) -> Interval:
 def epochs_band(
     posterior: Posterior, batches: Sequence[float] | Array, *, past: Sequence[PastForecast] = ()
 ) -> Band:
-    """Epochs to target (or the best metric) over ``batches``, as :func:`forecast` gives them with the same ``past``.
+    """Return the epochs to target (or the best metric) over ``batches``, as :func:`forecast` does with this ``past``.
 
     Constraints of the study are ignored.
     """
@@ -258,9 +261,9 @@ def epochs_band(
 
 
 def setting_band(posterior: Posterior, name: str, batches: Sequence[float] | Array) -> Band:
-    """The best value of a tuned setting over ``batches``; :class:`EvidenceError` if it was not tuned."""
+    """Return the best value of a tuned setting over ``batches``; raise :class:`EvidenceError` if it was not tuned."""
     if name not in posterior.tuned:
-        posterior.law(name)  # raises, and lists the tuned ones
+        posterior.law(name)  # raises an error that lists the tuned settings
     return _band(
         batches, [recommend(posterior, _log_batch(batch))[name].interval for batch in batches]
     )
@@ -269,10 +272,10 @@ def setting_band(posterior: Posterior, name: str, batches: Sequence[float] | Arr
 def band_at_sizes(
     posterior: Posterior, batches: Sequence[float] | Array, sizes: Mapping[str, float]
 ) -> Band:
-    """Epochs to target, or the best metric, of the best settings over ``batches`` at these sizes of model and training.
+    """Return the epochs to target, or the best metric, of the best settings over ``batches`` at the given ``sizes``.
 
-    ``sizes`` names every direction in which the evidence scales. The band is the law at those sizes; :func:`forecast`,
-    for the full scale, also includes the cost of settings that are not quite the best.
+    ``sizes`` gives a value for every direction in which the evidence scales. The band follows the law at those sizes;
+    :func:`forecast`, which is for the full scale, also includes the cost of settings that are not quite the best.
     """
     asked, away = posterior.evidence.question, _away(posterior, sizes)
     needs = []
@@ -289,7 +292,10 @@ def band_at_sizes(
 def setting_band_at_sizes(
     posterior: Posterior, name: str, batches: Sequence[float] | Array, sizes: Mapping[str, float]
 ) -> Band:
-    """The best value of a tuned setting over ``batches`` at these sizes; :class:`EvidenceError` if it was not tuned."""
+    """Return the best value of a tuned setting over ``batches`` at the given sizes of model and training.
+
+    Raises :class:`EvidenceError` if the setting was not tuned.
+    """
     law, away = posterior.law(name), _away(posterior, sizes)[None, :]
     scales, values = posterior.model.scales, posterior.values
     found = []
@@ -301,12 +307,12 @@ def setting_band_at_sizes(
 
 
 def _away(posterior: Posterior, sizes: Mapping[str, float]) -> Array:
-    """The log ratio of sizes to those of the full scale: (directions,)."""
+    """Return the log ratio of ``sizes`` to the sizes at full scale: (directions,)."""
     missing = [name for name in posterior.model.scales.names if name not in sizes]
     if missing:
         raise EvidenceError(
-            f"sizes must give every size of the evidence, "
-            f"{', '.join(posterior.model.scales.names)}, but "
+            f"sizes must have a value for every size of the evidence "
+            f"({', '.join(posterior.model.scales.names)}), but "
             f"{missing[0]} is missing"
         )
     return np.asarray(posterior.model.scales.away([sizes])[0])

@@ -38,7 +38,7 @@ class Chance:
 class Sensitivity:
     """The effect of a learning rate off by ``factor``: a factor on the epochs, and the risk that the training diverges.
 
-    The factor is that of trainings that do not diverge; it is capped at ``recommend.SLOW``, where a run is given up.
+    The factor applies to trainings that do not diverge; it is capped at ``recommend.SLOW``, where a run is given up.
     """
 
     factor: float
@@ -46,7 +46,7 @@ class Sensitivity:
     divergence: float
 
     def to_dict(self, *, lacks: bool = False) -> dict[str, Any]:
-        """Return plain values; ``lacks`` says that the factor is on the shortfall of a fixed budget, not on epochs."""
+        """Return plain values; ``lacks`` says that the factor applies to the shortfall after a fixed budget."""
         return {
             "factor": self.factor,
             "shortfall_factor" if lacks else "epochs_factor": self.epochs_factor.to_dict(),
@@ -57,9 +57,9 @@ class Sensitivity:
 def epochs_interval(
     posterior: Posterior, choices: RecommendedSettings, scale: float = 1.0
 ) -> Interval:
-    """Epochs to target of a new configuration with these settings: the mean of runs that do not diverge.
+    """Return the epochs to target of a new configuration with these settings: the mean of runs that do not diverge.
 
-    With a fixed budget, their shortfall after it.
+    With a fixed budget, return the shortfall after it instead.
     """
     samples = log_epochs_samples(posterior, choices, TYPICAL_RUNS, scale)
     # the cap only keeps numbers finite where nothing is known
@@ -69,7 +69,7 @@ def epochs_interval(
 def budget_chances(
     posterior: Posterior, choices: RecommendedSettings, budgets: Sequence[float], scale: float = 1.0
 ) -> tuple[Chance, ...]:
-    """The probability of reaching the target within each budget of epochs, divergence included."""
+    """Return the probability of reaching the target within each budget of epochs, divergence included."""
     samples = log_epochs_samples(posterior, choices, 1, scale)
     stays = 1 - choices.risk(posterior)[:, None]
     return tuple(
@@ -79,7 +79,7 @@ def budget_chances(
 
 
 def rate_sensitivity(posterior: Posterior, choices: RecommendedSettings) -> tuple[Sensitivity, ...]:
-    """The cost of a wrong learning rate; empty if the evidence does not give it, as with a table of tuned rows."""
+    """Return the cost of a wrong learning rate; empty if the evidence does not give it, as with tuned table rows."""
     if RATE not in choices or not posterior.knows_cost(RATE):
         return ()
     right, found = choices.cost(posterior), []
@@ -93,7 +93,7 @@ def rate_sensitivity(posterior: Posterior, choices: RecommendedSettings) -> tupl
 def log_epochs_samples(
     posterior: Posterior, choices: RecommendedSettings, runs: float, scale: float
 ) -> Array:
-    """Equally likely log epochs, 25 quantiles of each particle's normal, spread by ``scale`` about their median."""
+    """Return equally likely log epochs: 25 normal quantiles per particle, spread by ``scale`` about their median."""
     mean, sd = posterior.log_epochs(choices.log_batch, runs)
     samples = (mean + choices.cost(posterior))[:, None] + sd[:, None] * NORMAL_NODES
     middle = np.median(samples)

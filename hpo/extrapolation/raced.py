@@ -2,12 +2,12 @@
 
 The race's trainings are ordinary evidence, and the laws are fitted to them. But the laws are only roughly right at one
 batch. So the recommended settings, the raced ones, and others around them are compared by the laws' prediction plus the
-observed deviation from it, shrunk by the scatter of a training and of its seed (:mod:`hpo.extrapolation.discrepancy`):
-a single training, lucky or not, decides nothing, and no settings are used that are bolder (a higher rate, a shorter
-warmup) than those that the sweep recommended or that two trainings survived. A lost training counts against its
-settings, against those with a rate at least as high and a warmup at most as long, and, if none of these survived,
-against those near it; one that was not lost counts for its own settings and for those with a lower rate and a longer
-warmup.
+observed deviation from it, shrunk according to the scatter of trainings and seeds
+(:mod:`hpo.extrapolation.discrepancy`): a single training, lucky or not, decides nothing, and no settings are used that
+are bolder (a higher rate, a shorter warmup) than those that the sweep recommended or that two trainings survived. A
+lost training counts against its settings, against those with a rate at least as high and a warmup at most as long, and,
+if none of these survived, against those near it; one that was not lost counts for its own settings and for those with a
+lower rate and a longer warmup.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from hpo.extrapolation.recommend import PARTICLES, RecommendedSetting, Recommend
 Array: TypeAlias = NDArray[np.float64]
 
 # weight of the laws' prediction of a risk, in trainings: usually all seeds of one configuration are lost or none is, so
-# one that was not lost says much about the next
+# one training that was not lost says much about the next
 RISK_COUNTS = 2.0
-# share of the trainings that are not lost but dropped as far behind: it separates a lost training from a slow one
+# share of the surviving trainings that are dropped for being too far behind: tells a lost training from a slow one
 DROPPED = 0.25
 # log error of the laws' stability limit, with the weights of both ends and the middle
 OFF, OFF_WEIGHTS = np.array([-0.35, 0.0, 0.35]), np.array([1.0, 4.0, 1.0]) / 6
@@ -42,7 +42,7 @@ BOLD = (
     2  # trainings with these or bolder settings that must reach the target before they are trusted
 )
 WARMUP_LENGTH = 0.4  # a warmup e times as long is as far away as a rate 1.5 times as high
-BELOW_A_LOSS = 0.7  # times the rate of a lost training: rates below are no longer near it
+BELOW_A_LOSS = 0.7  # rates below this share of a lost training's rate are no longer near it
 SAME = 1e-6  # settings that differ by less are the same
 # other settings around the recommended ones: factors on their rate and warmup
 RATES, WARMUPS = np.exp(np.linspace(-0.75, 0.75, 13)), np.exp(np.linspace(-1.4, 1.4, 9))
@@ -50,9 +50,11 @@ RATES, WARMUPS = np.exp(np.linspace(-0.75, 0.75, 13)), np.exp(np.linspace(-1.4, 
 
 @dataclass(frozen=True)
 class RaceEvidence:
-    """The race at a batch: the number of configurations, of trainings, and of those that reached their target or were
-    lost (the others were dropped as far behind); ``runs`` counts the trainings of the settings to use, 0 if those were
-    not raced. Trainings that ``searched`` for settings at the batch count like those of a race.
+    """The race at a batch: how many configurations and trainings it had, and how the trainings ended.
+
+    ``reached`` counts those that reached their target, ``lost`` those that were lost; the others were dropped for being
+    too far behind. ``runs`` counts the trainings of the settings to use, 0 if those were not raced. Trainings that
+    ``searched`` for settings at the batch count like those of a race.
     """
 
     global_batch_size: int
@@ -64,7 +66,7 @@ class RaceEvidence:
     searched: bool = False
 
     def told(self) -> str:
-        """A summary in words."""
+        """Return a summary in words."""
         ways = [
             f"{self.reached} reached the target",
             *([f"{self.lost} lost"] if self.lost else []),
@@ -102,19 +104,19 @@ class _Place:
         return sum(item.state == "reached" for item in self.trainings)
 
     def beyond(self, other: _Place) -> bool:
-        """Whether its rate is at least as high and its warmup at most as long: if the other is lost, so is this one."""
+        """Return whether its rate is no lower and its warmup no longer: if the other is lost, so is this one."""
         return (
             self.rate >= other.rate * (1 - SAME) and self.warmup <= other.warmup * (1 + SAME) + SAME
         )
 
     def lost_with(self, other: _Place) -> bool:
-        """Whether a loss of the other counts against this one, which lies beyond it, or near it without a survivor."""
+        """Return whether a loss of the other counts against this one: it is bolder, or near it without a survivor."""
         near = self.rate > BELOW_A_LOSS * other.rate and self.warmup < other.warmup / BELOW_A_LOSS
         return self.beyond(other) or (near and not self.stood)
 
 
 def went_whole(trainings: Sequence[Observation]) -> list[Observation]:
-    """Return the trainings that ran to their end, or as long as the fastest of them that reached the target.
+    """Return the trainings that ran to their end, or for as long as the fastest one that reached the target.
 
     A short training does not count against its settings.
     """
@@ -217,7 +219,7 @@ def _places(
 def _judged(
     posterior: Posterior, places: Sequence[_Place], raced: Sequence[_Place]
 ) -> tuple[Array, Array, Array]:
-    """Expected log factor on the epochs, risk, and the race's correction of the laws' log epochs: (places,) each.
+    """Return the expected log factor on the epochs, the risk, and the race's correction to log epochs: (places,) each.
 
     The overall level of the epochs comes from the laws, which are fitted to the race and its seeds.
     """
@@ -232,7 +234,7 @@ def _judged(
         return (prior - prior[:count].min())[:count], risk, np.zeros(count)
     fewest = min(item.epochs for _, item in runs if item.state == "reached")
     seen = np.log([counted(item.state, item.epochs, fewest) for _, item in runs])
-    # one that did not reach the target needed at least this much: the laws may predict more
+    # a training that did not reach the target needed at least this much: the laws may predict more
     usual = float(np.median((seen - prior[count:])[reached]))
     seen = np.where(reached, seen, np.maximum(seen, prior[count:] + usual))
     where = np.stack([_coordinates(posterior, place) for place in every])
@@ -250,7 +252,7 @@ def _judged(
 
 
 def _risk(places: Sequence[_Place], raced: Sequence[_Place]) -> Array:
-    """The laws' risk, updated by which trainings were lost: (places,), each by a beta-binomial model.
+    """Return the laws' risk, updated by which trainings were lost: (places,), each by a beta-binomial model.
 
     A training that was dropped may have been lost or slow: it counts as lost with the probability that the laws give,
     and as slow if these settings or bolder ones reached the target.

@@ -1,7 +1,7 @@
 """Which settings to use at a batch: those with the least expected epochs over the posterior.
 
 Learning rate and warmup are chosen together, because a short warmup lowers the rate that a training tolerates. A lost
-training costs far more than a slow one, so a recommendation keeps away from settings that may be lost. It is the middle
+training costs far more than a slow one, so a recommendation stays away from settings that may be lost. It is the middle
 of all settings that are about equally good, so that a repeated study gets about the same recommendation.
 """
 
@@ -30,20 +30,20 @@ SLOW, LOST = 3.0, 25.0
 GRID = 101
 # values that cost no more than a hundredth of the epochs are equally good: no law is more accurate than this
 ALIKE = 0.01
-SOFT = 0.006  # of the log factor: a place that costs this much more than the least has 1/e of the weight
+SOFT = 0.006  # a place whose log factor exceeds the least by this much has 1/e of the weight
 AWAY = np.array(
     [0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.55, 0.7, 1.0]
 )  # distances from the best that are searched
-PARTICLES = 800  # that evaluate a grid of rates and warmups
-STEP = 0.06  # of the grid in log rate
-WIDER = 2.0  # times as far, if settings may violate a constraint of the study
-WARMUPS = 20  # of the grid, evenly spaced in the log of the updates
-LONGEST = 1.0  # share of the epochs that a warmup may take
+PARTICLES = 800  # number of particles for which a grid of rates and warmups is evaluated
+STEP = 0.06  # grid step in log rate
+WIDER = 2.0  # the search extends this many times as far if settings may violate a constraint
+WARMUPS = 20  # size of the grid of warmups, evenly spaced in the log of the updates
+LONGEST = 1.0  # largest share of the epochs that a warmup may take
 
 
 @dataclass(frozen=True)
 class RecommendedSetting:
-    """The value to use: its ``coordinate``, and the value with the interval of the best one in the setting's unit."""
+    """The value to use: its ``coordinate``, and in the setting's unit the value with the interval of the best one."""
 
     coordinate: float
     interval: Interval
@@ -51,7 +51,7 @@ class RecommendedSetting:
 
 @dataclass(frozen=True)
 class RecommendedSettings(Mapping[str, RecommendedSetting]):
-    """The choice of each tuned setting at one batch; ``warmup_epochs`` is the warmup, chosen or the usual one.
+    """The chosen value of each tuned setting at one batch; ``warmup_epochs`` is the warmup, chosen or usual.
 
     ``log_shift`` corrects the laws' log epochs, and ``risk_factor`` multiplies the laws' risk, according to trainings
     with exactly these settings.
@@ -78,19 +78,19 @@ class RecommendedSettings(Mapping[str, RecommendedSetting]):
         return self.chosen[MOMENTUM].interval.median if MOMENTUM in self.chosen else None
 
     def cost(self, posterior: Posterior, rate_factor: float = 1.0) -> Array:
-        """Logarithm of the factor on the epochs of the best settings at the full rate throughout: (particles,).
+        """Return the log factor on the epochs of the best settings at the full rate throughout: (particles,).
 
-        It includes the cost of suboptimal settings, with the rate off by a factor, and the warmup. With a fixed
-        budget it is the factor on the shortfall after it.
+        It includes the warmup and the cost of suboptimal settings, with the rate off by a factor. With a fixed budget
+        it is the factor on the shortfall after it.
         """
         return self.cost_and_risk(posterior, rate_factor)[0]
 
     def risk(self, posterior: Posterior, rate_factor: float = 1.0) -> Array:
-        """Probability that a training is lost, with the rate off by a factor: (particles,)."""
+        """Return the probability that a training is lost, with the rate off by a factor: (particles,)."""
         return self.cost_and_risk(posterior, rate_factor)[1]
 
     def cost_and_risk(self, posterior: Posterior, rate_factor: float = 1.0) -> tuple[Array, Array]:
-        """``cost`` and ``risk`` together, from one evaluation of the laws."""
+        """Return ``cost`` and ``risk`` together, from one evaluation of the laws."""
         model, here = posterior.model, self._configuration(posterior, rate_factor)
         seen = settings_outlook(posterior.values, model.laws, model.warmup, here)
         level = posterior.log_needed(self.log_batch)
@@ -102,7 +102,7 @@ class RecommendedSettings(Mapping[str, RecommendedSetting]):
         return cost, seen.risk[:, 0] * self.risk_factor
 
     def _configuration(self, posterior: Posterior, rate_factor: float) -> Configurations:
-        """The chosen settings as one configuration; settings without a known cost are left out."""
+        """Return the chosen settings as one configuration; settings without a known cost are left out."""
         model = posterior.model
         places = [
             np.array(
@@ -186,7 +186,7 @@ def constraint_outlooks(
 
 
 def regret_at(posterior: Posterior, global_batch_size: float) -> float:
-    """The expected log ratio of the epochs with the settings recommended at a batch to those with the best there.
+    """Return the expected log ratio of the epochs with the settings recommended at a batch to those with the best ones.
 
     It is the mean over the posterior; a training that takes more than ``SLOW`` times the epochs is given up.
     """
@@ -202,14 +202,14 @@ def regret_at(posterior: Posterior, global_batch_size: float) -> float:
 def response_at(
     posterior: Posterior, law: SettingLaw, log_batch: float, momentum: float | None
 ) -> Response:
-    """The response of a setting at one batch (and momentum)."""
+    """Return the response of a setting at one batch (and momentum)."""
     return law.response(
         posterior.values, np.array([log_batch]), None if momentum is None else np.array([momentum])
     )
 
 
 def serve_alike(response: Response) -> tuple[float, float]:
-    """The 90 % interval of the coordinates that are the best or equally good."""
+    """Return the 90 % interval of the coordinates that are the best or equally good."""
     found = []
     for side, furthest, level in ((-1, np.min, LEVELS[1]), (1, np.max, LEVELS[2])):
         beyond = response.best + side * AWAY * response.unit
@@ -221,22 +221,22 @@ def serve_alike(response: Response) -> tuple[float, float]:
 
 
 def expected_cost(cost: Array, risk: Array | None) -> Array:
-    """The expected log factor on the epochs (places,) of configurations whose costs are (particles, places).
+    """Return the expected log factor on the epochs (places,) of configurations whose costs are (particles, places).
 
-    A training that needs more than ``SLOW`` times the epochs is given up, one that is lost counts as ``LOST`` times.
-    Averaging the logarithm weighs the loss in the rare bad case and the savings in the others as factors.
+    A training that needs more than ``SLOW`` times the epochs is given up; a lost one counts as ``LOST`` times. Because
+    the logarithm is averaged, the loss in the rare bad case and the savings in the other cases are weighed as factors.
     """
     return np.asarray(price(cost, risk).mean(axis=0))
 
 
 def price(cost: Array, risk: Array | None) -> Array:
-    """The expected log factor of every particle: (particles, places)."""
+    """Return the expected log factor of every particle: (particles, places)."""
     capped = np.minimum(cost, np.log(SLOW))
     return np.asarray(capped if risk is None else capped + (np.log(LOST) - capped) * risk)
 
 
 def warmups_tried(warmup: WarmupLaw, log_batch: float, level: Array) -> Array:
-    """Candidate epochs of warmup at a batch, from one update up; ``level`` are the log epochs, (particles,)."""
+    """Return candidate warmups in epochs at a batch, from one update up; ``level`` is the log epochs, (particles,)."""
     shortest = warmup.shortest(log_batch)
     longest = max(LONGEST * float(np.exp(min(np.median(level), 50.0))), 2 * shortest)
     return np.geomspace(shortest, longest, WARMUPS)
@@ -307,14 +307,14 @@ def _start(
 
 @dataclass(frozen=True)
 class ConstraintRisk:
-    """The risk that settings violate a constraint of the study at a batch; those that do not vary are ``usual``."""
+    """The risk that settings violate a constraint of the study at a batch; ``usual`` holds those that do not vary."""
 
     kept: KeptConstraints
     log_batch: float
     usual: Mapping[str, float]
 
     def joined(self, risk: Array | None, tried: Mapping[str, Array], cost: Array) -> Array:
-        """The risk that a training is lost or violates a constraint; ``risk`` and result are (particles, places)."""
+        """Return the risk (particles, places) that a training is lost (``risk``) or violates a constraint."""
         places = cost.shape[-1]
         settings = {name: np.full(places, value) for name, value in self.usual.items()} | dict(
             tried
@@ -327,7 +327,7 @@ class ConstraintRisk:
 def _usual(
     posterior: Posterior, log_batch: float, chosen: Mapping[str, RecommendedSetting]
 ) -> dict[str, float]:
-    """Each tuned setting as chosen, or by default the best by its law; the usual warmup."""
+    """Return each tuned setting as chosen, or else the best by its law, and the usual warmup."""
     found, model = dict[str, float](), posterior.model
     for law in model.laws:
         if law.name in chosen:
@@ -366,9 +366,9 @@ def _within(law: SettingLaw, choice: float, low: float, high: float) -> Interval
 def _least_expected(
     response: Response, low: float, high: float, law: SettingLaw, breaking: ConstraintRisk | None
 ) -> float:
-    """The middle of the coordinates with the least expected factor, between ``low`` (lower for a rate) and ``high``.
+    """Return the middle of the coordinates with the least expected factor, between ``low`` and ``high``.
 
-    The range is wider if settings may violate a constraint (``breaking``).
+    The range extends farther down for a rate, and is wider if settings may violate a constraint (``breaking``).
     """
     low = low - float(np.log(SLOW)) if response.risk(np.array([low])) is not None else low
     if breaking is not None:
@@ -383,13 +383,13 @@ def _least_expected(
 
 
 def _soft_weight(expected: Array) -> Array:
-    """Weights (places,) that sum to 1, larger for places nearer to the least expected cost."""
+    """Return weights (places,) that sum to 1, larger for places nearer to the least expected cost."""
     weight = np.exp(-(expected - expected.min()) / SOFT)
     return np.asarray(weight / weight.sum())
 
 
 def _sane(law: SettingLaw, log_batch: float) -> tuple[float, float]:
-    """Bounds that exceed the tried values only as far as the batch exceeds those seen: at most the linear rule."""
+    """Return bounds that exceed the tried values only as far as the batch exceeds those seen: at most linearly."""
     beyond = max(log_batch - law.log_anchor, 0.0) + law.slack
     low, high = law.tried
     if law.is_log:

@@ -15,11 +15,11 @@ Trust: TypeAlias = Literal["high", "medium", "low"]
 
 FAR, VERY_FAR = 4.0, 16.0  # times the largest rung
 WIDE, VERY_WIDE = 1.6, 2.5  # high over low, of epochs
-# of the shortfall of a fixed budget, which varies less than the epochs
+# the same for the shortfall after a fixed budget, which varies less than the epochs
 WIDE_SHORTFALL, VERY_WIDE_SHORTFALL = 1.2, 1.5
 FEW_RUNGS = 4
-ONE_RATE_OVER = 4.0  # batches that lie apart by so much do not share their best learning rate
-SHOWN = 2  # trainings of a race that reached the target
+ONE_RATE_OVER = 4.0  # batches that differ by this factor do not share their best learning rate
+SHOWN = 2  # trainings of a race that have to reach the target
 REGIMES = (
     (0.2, "perfect scaling"),
     (0.6, "diminishing returns"),
@@ -36,11 +36,11 @@ def judge_forecast(
     learning_rate: float | None = None,
     raced: RaceEvidence | None = None,
 ) -> tuple[Trust, str]:
-    """Trust and its reason for epochs between ``low`` and ``high`` with ``learning_rate`` at ``global_batch_size``.
+    """Return the verdict on a forecast of ``low`` to ``high`` epochs with ``learning_rate``, and the reason for it.
 
     With a fixed budget, ``low`` and ``high`` are shortfalls after it.
     If at least ``SHOWN`` trainings of a race reached the target at that batch, it no longer counts as far from the
-    evidence; if none did, that is a doubt.
+    evidence; if none reached it, this is a doubt.
     """
     seen_there = raced is not None and raced.reached >= SHOWN
     doubts = _grave(posterior, needs_growth=not seen_there)
@@ -98,7 +98,7 @@ def scaling_regime(posterior: Posterior, global_batch_size: float) -> str:
 
 
 def law_disagreement(posterior: Posterior, global_batch_size: float) -> float:
-    """Factor between the median epochs of the half of the particles with a sharper transition and of the other half."""
+    """Return the factor between the median epochs of the particles with sharper transitions and of the other half."""
     expected = posterior.model.mean(posterior.values, np.array([np.log(global_batch_size)]))[:, 0]
     shape = posterior.model.turn(posterior.values)
     sharp = shape > np.median(shape)
@@ -112,7 +112,7 @@ def _reached_rungs(posterior: Posterior) -> int:
 
 
 def _done(posterior: Posterior) -> str:
-    """What informative trainings of a rung did, in words."""
+    """Return, in words, what informative trainings of a rung did."""
     return (
         "reached the target"
         if posterior.model.budget is None
@@ -141,7 +141,7 @@ def _grave(posterior: Posterior, *, needs_growth: bool) -> list[str]:
 
 
 def _one_rate(posterior: Posterior) -> list[str]:
-    """The doubt if batches far apart were all trained with one learning rate, as then nothing shows how to tune it."""
+    """Return the doubt if batches far apart all had one learning rate, as then nothing shows how to tune it."""
     first, last = posterior.evidence.batches[0], posterior.evidence.batches[-1]
     alike = [
         law for law in posterior.model.laws if law.name == RATE and law.tried[0] == law.tried[1]
@@ -179,7 +179,7 @@ def _minor(posterior: Posterior) -> list[str]:
 
 
 def _of_scales(posterior: Posterior) -> tuple[list[str], list[str]]:
-    """Doubts and worries about the distance of the forecast's model and length from those of the evidence."""
+    """Return doubts and worries about how far the forecast's model and length are from those of the evidence."""
     scales = posterior.model.scales
     if not scales:
         return [], []

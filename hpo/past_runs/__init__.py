@@ -1,1 +1,1 @@
-"""Trainings that were run elsewhere, as trials of a study: read from tables and from other tools' storage."""
+"""Trainings that were run elsewhere, imported as trials of a study from tables and from other tools' storage."""

@@ -1,4 +1,4 @@
-"""Converts a past run to a finished trial of a study: maps names, parses values, judges the end by the study's target.
+"""Converts a past run to a finished trial of a study: maps names, parses values, judges the end by the target.
 
 A training is imported if it is comparable to the study's own: it records every setting that the study tunes and its
 batch size, and contradicts none that the study fixes. How it ended follows from its curve, if it has one:
@@ -69,9 +69,9 @@ STATES = {
     "pruned": TrialState.PRUNED,
     **{str(state): state for state in TrialState if state.finished},
 }
-"""Meaning of a run's own status if its curve does not show how it ended.
+"""Meaning of a run's own status, for when its curve does not show how it ended.
 
-Runs that ``failed`` are left out: a training that crashed says nothing about its settings.
+Runs that ``failed`` are left out, because a crash says nothing about the settings of the training.
 """
 SKIP = "skip"
 
@@ -81,14 +81,14 @@ class SkippedError(Exception):
 
 
 LONGER = 1.01
-"""Tolerance on a fixed budget, as a factor: an update more or less does not make another budget."""
+"""Tolerance on a fixed budget, as a factor: one update more or less still counts as the same budget."""
 
 
 @dataclass(frozen=True)
 class ImportOptions:
     """How the names and values of a source are read.
 
-    ``mapping`` goes from its names to ours, ``states`` from its statuses, in lower case, to a trial's state or
+    ``mapping`` maps its names to ours, ``states`` its statuses, in lower case, to a trial's state or
     ``skip``. ``axis`` is the unit of its curves' steps; ``train_samples`` the size of the training set, which converts
     updates and samples to epochs, and epochs to samples.
     """
@@ -111,7 +111,7 @@ class ImportedTrial:
 def check_options(
     spec: StudySpec, runs: Sequence[PastRun], options: ImportOptions
 ) -> ImportOptions:
-    """Return the options with the size of the training set; :class:`EvidenceError` for an unknown name."""
+    """Return the options with the size of the training set; raise :class:`EvidenceError` for an unknown name."""
     ours = {*_settings_of(spec), *BATCH_NAMES, *RESULT_NAMES, spec.target.metric}
     theirs = {name for run in runs for name in run.names}
     taken: dict[str, str] = {}
@@ -144,7 +144,7 @@ def check_options(
 
 
 def said_train_samples(spec: StudySpec) -> int | None:
-    """Return the training set's size if the study file gives it, in the section of its program or of its data."""
+    """Return the training set's size if the study file states it, in the section of its program or of its data."""
     if spec.program is not None:
         return spec.program.train_samples
     return spec.data.get("train_samples")
@@ -153,7 +153,7 @@ def said_train_samples(spec: StudySpec) -> int | None:
 def trial_of(
     spec: StudySpec, run: PastRun, options: ImportOptions, next_seed: Callable[[NewTrial], int]
 ) -> ImportedTrial:
-    """Return the run as a trial of the study; :class:`SkippedError` says why it cannot be one.
+    """Return the run as a trial of the study; raise :class:`SkippedError` with the reason if it cannot be one.
 
     ``next_seed`` gives the seed of a run that does not record one.
     """
@@ -170,7 +170,7 @@ def trial_of(
     new = dataclasses.replace(new, seed=seed)
     points = _points(said, batch, options) if METRIC in said.curves else []
     if fault := fault_of_points(points):
-        raise SkippedError(f"its curve is not that of a training: {fault}")
+        raise SkippedError(f"its curve is not a valid training curve: {fault}")
     try:
         result = (
             _end_of_curve(spec, points, said, options)
@@ -183,14 +183,14 @@ def trial_of(
 
 
 def assumed_settings(spec: StudySpec, runs: Iterable[PastRun], options: ImportOptions) -> list[str]:
-    """Return the settings that the study fixes and no run records: they are assumed to be as in the study."""
+    """Return the settings that the study fixes and no run records; they are assumed to be as in the study."""
     said = {options.mapping.get(name, name) for run in runs for name in run.values}
     return sorted(set(spec.search.fixed) - said)
 
 
 @dataclass(frozen=True)
 class _Said:
-    """A run's values and curves by our names."""
+    """A run's values and curves, under our names."""
 
     run: PastRun
     values: Mapping[str, Any]
@@ -335,7 +335,7 @@ def _described_setting(name: str, setting: OwnSetting, value: Any) -> Any:
 
 
 def _own_setting(spec: StudySpec, name: str, value: Any) -> Any:
-    """Return the value of a setting that only the study's workload knows, in the type of its domain or fixed value."""
+    """Return the value of a setting specific to the study's workload, in the type of its domain or fixed value."""
     domain, fixed = spec.search.domains.get(name), spec.search.fixed.get(name)
     if isinstance(domain, Categorical):
         choices = {str(choice).lower(): choice for choice in domain.values}
@@ -419,7 +419,7 @@ def _end_of_curve(
     better = max if spec.target.higher_is_better else min
     if (
         budget := spec.question.epochs
-    ) is not None:  # points beyond the budget answer another question
+    ) is not None:  # points beyond the budget say nothing about the result within it
         points = [point for point in points if point.epochs <= LONGER * budget] or points[:1]
     last = points[-1]
     seconds = last.seconds or said.run.seconds
@@ -455,7 +455,7 @@ def _resolution(points: Sequence[ConvergencePoint]) -> float:
 
 
 def _end_of_values(spec: StudySpec, said: _Said, options: ImportOptions) -> TrialResult:
-    """Return how a run without a curve ended, only from the values that it records."""
+    """Return how a run without a curve ended, judged only by the values that it records."""
     values = said.values
     epochs = _number("epochs", values["epochs"]) if "epochs" in values else None
     seconds = _number("seconds", values["seconds"]) if "seconds" in values else said.run.seconds
@@ -496,8 +496,8 @@ def _end_of_values(spec: StudySpec, said: _Said, options: ImportOptions) -> Tria
     budget = spec.question.epochs
     if budget is not None and epochs is not None and epochs > LONGER * budget:
         raise SkippedError(
-            f"it trained {epochs:g} epochs, but the study's budget is {budget:g}, and no curve "
-            f"shows how good it was then"
+            f"it trained for {epochs:g} epochs, but the study's budget is {budget:g}, and no curve "
+            f"shows how good it was at that point"
         )
     if epochs is not None and epochs <= 0:
         raise SkippedError(f"its epochs must be above 0, but got {epochs:g}")

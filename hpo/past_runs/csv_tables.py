@@ -26,9 +26,9 @@ _ENDINGS = ("__MIN", "__MAX")
 def read_csv(path: Path, curves: Path | None = None) -> list[PastRun]:
     """Return one run per row of the table at ``path``.
 
-    The column ``run`` is its name, by default the line number; the column ``state`` its status. ``curves`` is a second
-    table with the columns ``run`` and ``step`` and one for each metric, one row per evaluation. Raises
-    :class:`EvidenceError`.
+    The column ``run`` names the run, by default by its line number; the column ``state`` gives its status. ``curves``
+    is a second table with the columns ``run`` and ``step``, one column for each metric, and one row per evaluation.
+    Raises :class:`EvidenceError` for a table that cannot be used.
     """
     header, rows = read_lines(path, (RUN,), "run")
     logged = _read_curves(curves) if curves else {}
@@ -52,7 +52,7 @@ def read_csv(path: Path, curves: Path | None = None) -> list[PastRun]:
 
 
 def read_wandb(path: Path, chart: Sequence[Path] = ()) -> list[PastRun]:
-    """Return one run per row of an exported Weights & Biases table; ``chart`` are exported charts with curves.
+    """Return one run per row of an exported Weights & Biases table; ``chart`` holds exported charts with curves.
 
     Raises :class:`EvidenceError` without the columns ``Name`` and ``State``, or if charts are given and two runs share
     a name, which makes the charts' columns ambiguous.

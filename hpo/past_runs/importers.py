@@ -1,7 +1,7 @@
-"""The registry of importers of past runs, as ``hpo import`` and authors of plug-ins need it.
+"""The registry of importers of past runs, for ``hpo import`` and the authors of plug-ins.
 
-The function that ``rule`` names reads the source; :mod:`hpo.past_runs.conversion` then converts the names and ends of
-its runs.
+The function that ``rule`` names reads the source; :mod:`hpo.past_runs.conversion` then converts the names in
+its runs, and how they ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ImporterOption:
 
 @dataclass(frozen=True, kw_only=True)
 class ImporterDescription:
-    """An importer; ``about`` says what it reads, ``source`` where that format comes from.
+    """An importer; ``about`` describes what it reads, ``source`` the origin of that format.
 
     ``rule`` is ``module:attribute``: called with the source and the ``options`` it returns a list of
     :class:`hpo.past_runs.past_run.PastRun`, each with a unique label, or raises :class:`hpo.errors.EvidenceError`. The

@@ -1,4 +1,4 @@
-"""Imports past runs into a stored study: each once; skipped runs are reported with the reason."""
+"""Imports past runs into a stored study, each only once; skipped runs are reported with the reason."""
 
 from __future__ import annotations
 

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     import optuna
 
 VALUE, REPORTED = "value", "intermediate_value"
-"""Names under which a trial's return value and intermediate values are mapped."""
+"""Names given to a trial's return value and to its intermediate values."""
 
 
 def read_optuna(source: str, name: str | None = None) -> list[PastRun]:
     """Return the trials of one study; ``source`` is a database URL or the path of an SQLite or journal file.
 
-    ``name`` is the study's name in Optuna, required if there are several. Raises :class:`EvidenceError`.
+    ``name`` is the study's name in Optuna, required if there are several. Raises :class:`EvidenceError` if the study
+    cannot be read.
     """
     try:
         import optuna

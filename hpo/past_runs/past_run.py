@@ -22,7 +22,7 @@ class PastRun:
 
     ``label`` is unique within and across sources, so that a run is imported once. ``values`` are parameters and final
     values by the tool's names, numbers or strings; ``curves`` are the values logged by step. ``status`` is how the run
-    ended, in the tool's words and lower case; empty if the source does not say.
+    ended, in the tool's own words in lower case; empty if the source does not say.
     """
 
     label: str

@@ -28,7 +28,7 @@ _HPARAMS_TAGS = "_hparams_/"
 
 
 def read_tensorboard(root: Path) -> list[PastRun]:
-    """Return one run for every folder below ``root`` with event files; :class:`EvidenceError` if there is none.
+    """Return one run for every folder below ``root`` with event files; raise :class:`EvidenceError` if there is none.
 
     A folder that holds only hyperparameters and final values belongs to the run of the folder above it.
     """
@@ -139,7 +139,7 @@ def _take_event(log: _FolderLog, content: bytes) -> None:
 
 
 def _scalar(value: dict[int, list[Any]]) -> float | None:
-    """Return ``simple_value`` (2), or a ``tensor`` (8) of one number; None for images, histograms and texts."""
+    """Return ``simple_value`` (2), or a ``tensor`` (8) of one number; None for images, histograms and text."""
     if 2 in value:
         return float(struct.unpack("<f", value[2][-1])[0])
     if 8 not in value:

@@ -1,7 +1,7 @@
 """Runs of Weights & Biases: from a project through its API, or from exported CSV files.
 
-Through the API (``wandb.Api().runs``, docs.wandb.ai, "Public API") a run is its config, its summary and its whole
-history, not the sample that charts show. The key comes from ``wandb login`` or ``WANDB_API_KEY``.
+Through the API (``wandb.Api().runs``, docs.wandb.ai, "Public API") a run has its config, its summary and its whole
+history, not only the sample that charts show. The key comes from ``wandb login`` or ``WANDB_API_KEY``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PROJECT = re.compile(r"[^/\s]+/[^/\s]+")
 
 
 def read_wandb(source: str, chart: Sequence[Path] = ()) -> list[PastRun]:
-    """Return the runs of an exported table or of the project ``ENTITY/PROJECT``. Raises :class:`EvidenceError`."""
+    """Return the runs of an exported table or of the project ``ENTITY/PROJECT``; raise EvidenceError if that fails."""
     if Path(source).is_file() or not _PROJECT.fullmatch(source) or source.endswith(".csv"):
         return csv_tables.read_wandb(Path(source), chart)
     if chart:
@@ -48,7 +48,7 @@ def read_wandb(source: str, chart: Sequence[Path] = ()) -> list[PastRun]:
 
 
 def read_project(name: str, api: Any) -> list[PastRun]:
-    """Return the runs of a project from a ``wandb.Api``; each is labelled by its unique id."""
+    """Return the runs of a project from a ``wandb.Api``; each is labelled with its unique id."""
     found = [_past_run(run) for run in api.runs(name)]
     if not found:
         raise EvidenceError(f"the project {name} of Weights & Biases has no runs")
@@ -85,7 +85,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 
 def _number(value: Any) -> float | None:
-    """Return a number of a history; W&B gives non-finite ones as strings."""
+    """Return a number from a history, in which W&B gives non-finite values as strings."""
     if value in ("NaN", "Infinity", "-Infinity"):
         return float(value)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

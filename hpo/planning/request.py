@@ -22,42 +22,43 @@ if TYPE_CHECKING:
     from trainers.cost import WorkloadCost
 
 Objective: TypeAlias = Literal["time", "accelerator_hours", "energy"]
-"""Objective of a plan."""
+"""What a plan minimises."""
 
 MOST_WORKERS = 10**6
 LARGEST_BATCH = 10**8
-"""Samples: hundreds of times the largest batch ever trained. Larger ones can be split in very many ways."""
+"""In samples: hundreds of times the largest batch ever trained. Larger ones can be split in very many ways."""
 MOST_HOURS = 1e6
 
 
 def _about(description: str, **rules: Any) -> dict[str, Any]:
-    """The metadata of a field: ``ge``, ``gt``, ``le``, ``lt`` bound a number, ``choices`` are all its values,
-    ``registry`` has them as names.
+    """Return the metadata of a field.
 
-    ``unit`` is the placeholder of the value in the command line's help, and ``option`` its name there, if different.
+    ``ge``, ``gt``, ``le`` and ``lt`` bound a number; ``choices`` lists all allowed values; ``registry`` has them as
+    names. ``unit`` is the placeholder of the value in the command line's help, and ``option`` is the field's name
+    there, if different.
     """
     return {"description": description, **rules}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """The request for a plan; what is None is chosen, or comes from the study's ``full_scale`` section.
+    """A request for a plan; a field that is None is chosen, or taken from the study's ``full_scale`` section.
 
-    - ``machine``: a name of ``hpo machines``, the path of a machine's YAML file, or a :class:`Machine`.
+    - ``machine``: a name that ``hpo machines`` lists, the path of a machine's YAML file, or a :class:`Machine`.
     - ``nodes``, ``workers`` (processes over all nodes), ``ranks_per_node``: whole numbers of at least 1.
-    - ``global_batch_size``: samples per update; None: that of the forecast; "best": chosen within what the evidence
+    - ``global_batch_size``: samples per update; None: the forecast's; "best": chosen within what the evidence
       supports.
     - ``micro_batch_size``: samples per forward pass; None: as many as fit in memory.
     - ``minimise``: "time", "accelerator_hours" or "energy"; None: the time, or the accelerator hours with a deadline.
     - ``deadline_hours``: hours within which the target must be reached, with the probability ``chance``;
       ``slot_hours``: hours within which it should be.
     - ``cost``: what a sample of the workload costs: one of ``hpo.planning.timing.costs`` by name, the path of a file,
-      or the figures; None: those that the study measured.
+      or the figures; None: the cost that the study measured.
     - ``node_failure_hours``: mean hours between failures of one node; None: failures are ignored.
-    - ``launcher``: how it is started, one of :data:`hpo.planning.schedulers.SCHEDULERS`; the machine's own scheduler if
-      None.
+    - ``launcher``: how the plan is started, one of :data:`hpo.planning.schedulers.SCHEDULERS`; None: the machine's own
+      scheduler.
 
-    Raises :class:`PlanError` for a number out of its range and an unknown choice.
+    Raises :class:`PlanError` for a number outside its range or an unknown choice.
     """
 
     machine: str | Machine | None = field(
@@ -171,7 +172,7 @@ class PlanRequest:
 
     @classmethod
     def of(cls, **options: Any) -> PlanRequest:
-        """The request with these options; an unknown name raises :class:`PlanError` with the nearest."""
+        """Return the request with these options; an unknown name raises :class:`PlanError` with the nearest name."""
         from search_spaces.names import did_you_mean
 
         names = [each.name for each in dataclasses.fields(cls)]

@@ -16,14 +16,21 @@ class SchedulerDescription:
     """A scheduler, or another way to start a plan.
 
     Attributes:
-        rule: what makes its scripts, ``module:attribute``: called with a :class:`hpo.planning.launchers.run.Run`, it
-        returns a :class:`hpo.planning.launchers.script.Scheduler`, or the whole script if that is not bash; if it
-        ``sweeps``, it is also called with a slot of a sweep. about: what it is; source: its manual. program: the
-        command that submits a script; empty if there is none. reads_script: whether this command reads the script from
-        standard input rather than takes its name. account, partition: the options for these. hands_on: whether jobs
-        inherit the environment of the submission; others get it by ``-v NAME=VALUE,...``. submits: what submits a
-        folder if no program does, ``module:attribute``; it returns the job's number. script: the name of the script.
-        backend: the default. sweeps: whether ``hpo run --on`` accepts it. here: whether it only starts local processes.
+        rule: what makes its scripts, as ``module:attribute``. Called with a :class:`hpo.planning.launchers.run.Run`, it
+            returns a :class:`hpo.planning.launchers.script.Scheduler`, or the whole script if that is not bash. If it
+            ``sweeps``, it is also called with a slot of a sweep.
+        about: what it is.
+        source: its manual.
+        program: the command that submits a script; empty if there is none.
+        reads_script: whether this command reads the script from standard input rather than taking its name.
+        account: the option for the account.
+        partition: the option for the partition.
+        hands_on: whether jobs inherit the environment of the submission; others get it by ``-v NAME=VALUE,...``.
+        submits: what submits a folder if no program does, as ``module:attribute``; it returns the job's number.
+        script: the name of the script.
+        backend: the default backend.
+        sweeps: whether ``hpo run --on`` accepts it.
+        here: whether it only starts local processes.
     """
 
     rule: str

@@ -82,7 +82,9 @@ __all__ = [
 
 
 def read_study(name: str, storage: str = DEFAULT_STORAGE) -> StudyResult:
-    """The stored state of a study; :class:`StudyNotFoundError` if the storage has none of this name."""
+    """Return the stored state of a study; raise :class:`StudyNotFoundError` if the storage has no study of this
+    name.
+    """
     with open_store(storage, create=False) as store:
         return repository.read_result(store, name, storage)
 
@@ -95,16 +97,16 @@ def to_optuna(
     count_missed: bool = False,
     points: int = POINTS,
 ) -> optuna.Study:
-    """The study as an :class:`optuna.Study` in memory, for every plot, importance and dashboard of Optuna.
+    """Return the study as an in-memory :class:`optuna.Study`, for Optuna's plots, importances and dashboards.
 
     ``study`` is what :func:`read_study` or :func:`run_study` returned, or the name of a study in ``storage``. It
     minimises the epochs to target; its parameters are the tuned settings and ``global_batch_size``, or only the
-    settings if ``global_batch_size`` picks one rung. Values at each evaluation are the target's metric by optimizer
-    step, at most ``points`` of them for a trial; the seed, epochs, seconds, reason and state of a training are in the
-    ``user_attrs``. Only a training that reached the target is COMPLETE; with ``count_missed`` one that ended without it
-    is COMPLETE too, with the epochs of the longest training at its batch size. Raises :class:`ExportError` where Optuna
-    is not installed, :class:`StudyNotFoundError` for a name that the storage lacks, and :class:`EvidenceError` for a
-    batch size that no trial has.
+    settings if ``global_batch_size`` picks one rung. Intermediate values are the target metric by optimizer step, at
+    most ``points`` of them per trial; the seed, epochs, seconds, reason and state of a training are in ``user_attrs``.
+    Only a training that reached the target is COMPLETE; with ``count_missed``, one that ended without reaching it is
+    COMPLETE too, with the epochs of the longest training at its batch size as its value. Raises :class:`ExportError` if
+    Optuna is not installed, :class:`StudyNotFoundError` for a name that the storage lacks, and :class:`EvidenceError`
+    for a batch size that no trial has.
     """
     result = read_study(study, storage) if isinstance(study, str) else study
     with open_store(result.storage, create=False) as store:
@@ -120,7 +122,7 @@ def to_optuna(
 
 
 def store_plan(forecast: StudyForecast, plan: Plan, directory: Path | str) -> Plan:
-    """Store a plan in the forecast's storage and write its folder; returns the plan with its id."""
+    """Store a plan in the forecast's storage and write its folder; return the plan with its id."""
     with open_store(forecast.storage) as store:
         backend = choose_backend(None, plan.launcher, plan.job.workload)
         check_script(plan, backend)
@@ -139,7 +141,7 @@ def launch(
     progress: Progress | None = None,
     max_restarts: int = RUN_RESTARTS,
 ) -> list[TrainingOutcome]:
-    """Run a plan on this machine, once for each seed: the outcomes of :func:`hpo.runs.launches.launch_here`.
+    """Run a plan on this machine, once for each seed; return the outcomes (:func:`hpo.runs.launches.launch_here`).
 
     A run that loses a worker resumes from its last checkpoint. Raises :class:`LaunchError` if the processes end without
     an outcome, and :class:`PlanError` if the batch cannot be split over ``workers``.
@@ -166,12 +168,12 @@ def record(
     nodes: int | None = None,
     workers: int | None = None,
 ) -> Outcome:
-    """Store the report that a plan's script wrote, on whatever machine it ran: :func:`hpo.runs.launches.record`."""
+    """Store the report that a plan's script wrote, on whatever machine it ran (:func:`hpo.runs.launches.record`)."""
     return launches.record(plan, outcome, storage, backend=backend, nodes=nodes, workers=workers)
 
 
 def find_plan(plan: str, storage: str = DEFAULT_STORAGE) -> Plan:
-    """A plan by its number in the storage, or by the path of a folder that ``hpo plan`` wrote."""
+    """Return the plan with this number in the storage, or the plan in this folder, which ``hpo plan`` wrote."""
     if plan.isdigit() and not Path(plan).exists():
         with open_store(storage, create=False) as store:
             return repository.planned_run(store, int(plan)).plan
@@ -179,12 +181,12 @@ def find_plan(plan: str, storage: str = DEFAULT_STORAGE) -> Plan:
 
 
 def studies(storage: str = DEFAULT_STORAGE) -> list[Study]:
-    """All studies of a storage."""
+    """Return all studies in a storage."""
     with open_store(storage, create=False) as store:
         return store.studies()
 
 
 def calibration(storage: str = DEFAULT_STORAGE) -> list[CalibrationRow]:
-    """Every launched plan with its prediction and its outcome."""
+    """Return every launched plan with its prediction and its outcome."""
     with open_store(storage, create=False) as store:
         return store.calibration()

@@ -20,7 +20,7 @@ from trainers.report import ConvergencePoint, TrainingOutcome
 
 
 class _LocalChannel:
-    """A study of this process, as a :class:`hpo.ask_and_tell.messages.Channel`."""
+    """A study in this process, as a :class:`hpo.ask_and_tell.messages.Channel`."""
 
     def __init__(self, study: AskTellStudy) -> None:
         self._study = study
@@ -77,10 +77,10 @@ def ask_tell(
                         if not trial.report(epochs=epoch, metric=top1, steps=...):
                             break
 
-    The trials are those of ``hpo run``: ladder, sampler, repetitions, stopping rules and budget of the study. Any
-    number of threads and processes may ask at once; a trial whose process dies is handed out again when its lease
-    of ``lease_seconds`` has ended. Close it, or use it as a context manager. Raises :class:`SpecError`, and
-    :class:`TuningError` if a worker runs the study.
+    The trials are the same as those of ``hpo run``, with the ladder, sampler, repetitions, stopping rules and budget of
+    the study. Any number of threads and processes may ask at once; a trial whose process dies is handed out again when
+    its lease of ``lease_seconds`` has ended. Close the study after use, or use it as a context manager. Raises
+    :class:`SpecError` for an invalid study, and :class:`TuningError` if a worker runs the study.
     """
     spec = spec if isinstance(spec, StudySpec) else load_study(spec)
     with contextlib.ExitStack() as stack:

@@ -2,7 +2,7 @@
 
 Each trial is held under its own lease (``storage.statements.trial_leases``). Its holder reports while it trains, and
 may vanish at any moment. Then the trial goes back into the queue, and the next client that asks trains it, from its
-checkpoint if that is readable. After ``LOST_HOLDERS`` holders the trial counts as failed, because it may be what
+checkpoint if that is readable. After ``LOST_HOLDERS`` lost holders the trial counts as failed, because it may be what
 kills them. All state is in the database: several processes may serve one study, and a restarted one continues.
 """
 
@@ -39,29 +39,29 @@ LOOK_SECONDS = 1.0
 """Minimum number of seconds between two checks for holders that stopped responding."""
 
 EVENT_SECONDS = 5.0
-"""Minimum number of seconds between two events of a study's log that count its trials."""
+"""Minimum number of seconds between two entries in a study's log that count its trials."""
 
 ATTEMPTS = 8
-"""How often an ask retries if other clients took the trial first."""
+"""How many times an ask retries if other clients took the trial first."""
 
 
 class AskTellStudy:
-    """One study in ask-and-tell mode; threads may share it. The store's errors are raised as they are."""
+    """One study in ask-and-tell mode; threads may share it. Errors of the store are passed on unchanged."""
 
     def __init__(self, store: Store, study: Study) -> None:
         self._store, self.study = store, study
         self._spec = stored_spec(study)
         self._sweep = AskedSweep(self._spec, study, store)
         self._lock = threading.RLock()
-        # holders could not renew their leases while no process served the study: give them one lease time to return
+        # holders could not renew their leases while no process served the study: give them one lease period to return
         held = store.leased_trials(study.id)
         self._expiring_from = time.monotonic() + max((each.seconds for each in held), default=0.0)
         self._looked_at = self._told_at = 0.0
         self._told: Counter[str] = Counter()
 
     def ask(self, key: str, holder: str, lease_seconds: float) -> Asked:
-        """Return a trial under a lease, the same one for the same key. Raises :class:`storage.errors.Conflict` if a
-        worker runs the study or it was cancelled, :class:`TuningError` if its first trials all failed.
+        """Return a trial under a lease, the same trial for the same key. Raises :class:`storage.errors.Conflict` if a
+        worker runs the study or the study was cancelled, and :class:`TuningError` if its first trials all failed.
         """
         with self._lock:
             study = self._store.study_by_id(self.study.id)
@@ -75,7 +75,7 @@ class AskTellStudy:
                 answer = self._try(key, holder, lease_seconds)
                 if answer is not None:
                     return answer
-        return Asked(wait_seconds=WAIT_SECONDS, message="others were quicker")
+        return Asked(wait_seconds=WAIT_SECONDS, message="other clients took the trials first")
 
     def report(
         self, number: int, key: str, points: Sequence[ReportedPoint], lease_seconds: float
@@ -111,7 +111,8 @@ class AskTellStudy:
         state: str | None = None,
         reason: str = "",
     ) -> Trial:
-        """Store a trial's last points and its end, given by outcome, state, or points; the first reported end holds.
+        """Store a trial's last points and how it ended, given by outcome, state or points; only the first end reported
+        counts.
 
         Raises :class:`TuningError` for a state that is not final or contradicts the points, and for an end without any
         evaluation.
@@ -152,7 +153,7 @@ class AskTellStudy:
             raise FigureError(f"trial {number}: {fault}")
 
     def _try(self, key: str, holder: str, lease_seconds: float) -> Asked | None:
-        """Make one attempt to answer a client; None if another client was faster."""
+        """Make one attempt to answer a client; return None if another client was faster."""
         self._sweep.look()
         if self._sweep.spent:
             return self._spent()
@@ -205,7 +206,9 @@ class AskTellStudy:
     def _check_reached(
         self, trial: Trial, outcome: TrainingOutcome, curve: Sequence[ConvergencePoint]
     ) -> None:
-        """Raise :class:`FigureError` if the outcome is reached but no evaluation of the trial is at the target."""
+        """Raise :class:`FigureError` if the outcome is ``reached`` but no evaluation of the trial reached the
+        target.
+        """
         at = outcome.epochs_to_target or 0.0
         if fault := fault_of_reached(at, outcome.epochs):
             raise FigureError(f"trial {trial.number}: {fault}")
@@ -280,7 +283,7 @@ class AskTellStudy:
         return Asked(ended=True, message=self._sweep.spent)
 
     def _conclude(self) -> Asked | None:
-        """Finish the study and return the answer if all of its trials have ended, else None."""
+        """Finish the study and return the answer if all of its trials have ended; else return None."""
         if not self._sweep.complete:
             return None
         batch = self._spec.race_batch

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def check_workload(spec: StudySpec) -> AnyWorkload:
-    """Open the study's workload with its data; :class:`SpecError` if it, its data or its metric does not exist."""
+    """Open the study's workload with its data; raise :class:`SpecError` if the workload, its data or its metric is
+    missing.
+    """
     from trainers.workloads import check_own_settings, load_workload, metrics_of, workload_class
 
     data = workload_data(spec)
@@ -52,7 +54,7 @@ def check_workload(spec: StudySpec) -> AnyWorkload:
 
 
 def tells_memory(spec: StudySpec) -> bool:
-    """Whether trainings report their memory use: those of PyTorch do, and programs that measure it."""
+    """Return whether trainings report their memory use: PyTorch trainings do, and so do programs that measure it."""
     return (
         spec.workload not in WORKLOADS or WORKLOADS[spec.workload].needs_torch or bool(spec.program)
     )

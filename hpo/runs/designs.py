@@ -1,9 +1,9 @@
 """The value of further trainings: their cost against the interval at full scale, for this sweep and for smaller and
 larger ones.
 
-Each choice sweeps the ladder up to some size with some number of trainings. Its cost is that of the study's own
-trainings at the same rungs; its interval follows from the laws that were fitted to them
-(:mod:`hpo.extrapolation.inference.information`), scaled so that the study's own trainings have the interval of its
+Each choice sweeps the ladder up to some size with some number of trainings. Its cost is taken from the study's own
+trainings at the same rungs; its interval follows from the laws fitted to these trainings
+(:mod:`hpo.extrapolation.inference.information`), scaled so that the study's own design has the interval of the study's
 forecast.
 """
 
@@ -43,7 +43,7 @@ Rung = tuple[int, Point]
 
 DOUBLINGS = 8
 MOST = 2.0  # largest design, in multiples of the study's own trainings
-NARROWER = 0.01  # share by which an interval must be narrower to get a row
+NARROWER = 0.01  # relative narrowing of the interval below which a design gets no row of its own
 TAIL = 1.6448536269514722  # quantile of the normal distribution at the ends of a 90 % interval
 
 
@@ -51,10 +51,10 @@ TAIL = 1.6448536269514722  # quantile of the normal distribution at the ends of 
 class Design:
     """A number of trainings over the ladder up to ``largest``, with their cost and expected information.
 
-    ``cost`` is in trainings at full scale, ``hours`` in accelerator hours of this study's workers, None if no training
-    was timed. ``interval`` is that of the epochs to the target, or of the best metric, at full scale; ``factor`` is the
-    ratio of its ends, in epochs or in the metric's shortfall. ``regret`` is the expected share by which the settings
-    chosen would lengthen the training at full scale. ``own`` marks the current study.
+    ``cost`` is in units of one training at full scale, ``hours`` in accelerator hours of this study's workers, None if
+    no training was timed. ``interval`` is the interval of the epochs to target, or of the best metric, at full scale;
+    ``factor`` is the ratio of its ends, in epochs or in the metric's shortfall. ``regret`` is the expected share by
+    which the chosen settings would lengthen the training at full scale. ``own`` marks the study's own design.
     """
 
     largest: Mapping[str, int]
@@ -67,7 +67,7 @@ class Design:
     own: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "largest": dict(self.largest),
             "trainings": self.trainings,
@@ -84,8 +84,8 @@ class Design:
 class Designs:
     """The study's own design and the others, by cost; ``question`` says what the intervals describe.
 
-    ``full_scale`` has the batch and the sizes of the forecast. :meth:`worthwhile` are those that no cheaper one
-    matches.
+    ``full_scale`` holds the batch size and the sizes of the forecast. :meth:`worthwhile` returns the designs that no
+    cheaper one matches.
     """
 
     study: str
@@ -95,11 +95,11 @@ class Designs:
 
     @property
     def own(self) -> Design:
-        """The current study."""
+        """The study's own design."""
         return next(each for each in self.all if each.own)
 
     def worthwhile(self) -> list[Design]:
-        """The study's own design, and each that gives a narrower interval than every cheaper one; the cheapest
+        """Return the study's own design and each design with a narrower interval than every cheaper one, cheapest
         first.
         """
         kept, narrowest = list[Design](), math.inf
@@ -111,7 +111,7 @@ class Designs:
         return kept
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: what the intervals describe, and one object for each worthwhile design."""
+        """Return plain values: what the intervals describe, and one object for each worthwhile design."""
         return {
             "study": self.study,
             "answer": self.question.answer,
@@ -122,10 +122,10 @@ class Designs:
 
 
 def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
-    """The cost of trainings up to each size and batch of the ladder, and the resulting interval at full scale.
+    """Return the cost of training up to each size and batch of the ladder, and the resulting interval at full scale.
 
-    ``made`` is the forecast to be narrowed; that of the study's full scale if not given. Raises
-    :class:`EvidenceError` if the study has no full scale, or no trial has a result.
+    ``made`` is the forecast to narrow; default: the study's forecast for full scale. Raises :class:`EvidenceError` if
+    the study has no full scale, or no trial has a result.
     """
     if made is None:
         full = result.spec.full_scale
@@ -177,14 +177,14 @@ def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
 
 
 def design_name(design: Design) -> str:
-    """Return a design's largest sizes: ``width 64, samples 16384``, or ``batch 64`` if only the batch grows."""
+    """Return a design's largest sizes: ``width 64, samples 16384``, or ``batch 64`` if only the batch size varies."""
     sizes = dict(design.largest)
     batch = sizes.pop(BATCH)
     return sizes_in_words(tuple(sizes.items())) or f"batch {batch:,}"
 
 
 class _Costs:
-    """The cost of a training at a rung: the study's own if it trained there, else proportional to its size."""
+    """The cost of a training at a rung: measured if the study trained there, else proportional to its size."""
 
     def __init__(self, spec: StudySpec, ended: Sequence[Trial], made: StudyForecast) -> None:
         self._spec = spec
@@ -202,13 +202,13 @@ class _Costs:
         self._hours = seconds * workers / 3600 / cost if cost else None
 
     def cost(self, rung: Rung) -> float:
-        """Return the cost in trainings at full scale."""
+        """Return the cost of a training, in units of one training at full scale."""
         if rung in self._of:
             return statistics.fmean(self._cost_of(trial) for trial in self._of[rung])
         return self._share * self._nominal(rung)
 
     def hours(self, rung: Rung) -> float | None:
-        """Return the hours of a worker; None if no training was timed."""
+        """Return the worker hours of a training; None if no training was timed."""
         if self._hours is None:
             return None
         timed = [trial.seconds for trial in self._of.get(rung, ()) if trial.seconds]
@@ -230,7 +230,7 @@ class _Costs:
 
 
 class _Scaled:
-    """The intervals, scaled so that the study's own equals that of its forecast."""
+    """The intervals, scaled so that the interval of the study's own design equals that of its forecast."""
 
     def __init__(
         self, made: StudyForecast, told_by: TrainingInformation, own: Sequence[float]
@@ -283,7 +283,9 @@ class _Scaled:
 def _choices(
     spec: StudySpec, rungs: Sequence[Rung]
 ) -> Iterator[tuple[Mapping[str, int], list[bool]]]:
-    """Return the ladder up to each of its combinations of sizes, or, if only the batch grows, up to each batch."""
+    """Return the ladder up to each of its combinations of sizes, or, if only the batch size varies, up to each batch
+    size.
+    """
     if not spec.sizes:
         for most in sorted({batch for batch, _ in rungs}):
             yield {BATCH: most}, [batch <= most for batch, _ in rungs]

@@ -1,7 +1,7 @@
-"""Fitted laws in the storage: a study's posterior is available at once after a restart.
+"""Stores fitted laws, so that a study's posterior is available at once after a restart.
 
-The particles are stored as text: NumPy's own format without pickles, encoded. Their model follows from the evidence,
-and a fit is valid only for the evidence that it was made from, which is identified by a fingerprint.
+The particles are stored as text: NumPy's own format without pickles, encoded in base64. Their model follows from the
+evidence, and a fit is valid only for the evidence that it was computed from, which a fingerprint identifies.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from storage.errors import StoreError
 from storage.store import Store
 
 FORM = 2
-"""Format version; raise it if the stored content changes, or how a fit follows from its evidence."""
+"""Format version; increase it if the stored content changes, or the way in which a fit follows from its evidence."""
 LARGEST = 16_000_000
 """Longest stored fit in characters; a longer one is refitted each time."""
 _PLACES, _RESIDUALS, _NOTE, _MODEL = "=places", "=residuals", "=note", "=model"
 
 
 def fit_fingerprint(evidence: Evidence) -> str:
-    """Return a fingerprint of a fit's inputs: the evidence, to the last digit, and the release that fits it."""
+    """Return a fingerprint of a fit's inputs: the evidence, to the last digit, and the release that does the fit."""
     text = f"{FORM} {version('largebatch')} {evidence!r}"
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -45,7 +45,7 @@ def find_fit(store: Store, study_id: int, evidence: Evidence) -> Posterior | Non
 
 
 def keep_fit(store: Store, study_id: int, posterior: Posterior) -> None:
-    """Store a posterior; if that fails, the next reader just has to fit again."""
+    """Store a posterior; if that fails, the next reader just has to fit it again."""
     content = pack_fit(posterior)
     if len(content) > LARGEST:
         return
@@ -70,7 +70,7 @@ def pack_fit(posterior: Posterior) -> str:
 
 
 def unpack_fit(content: str, evidence: Evidence) -> Posterior | None:
-    """Unpack the output of :func:`pack_fit` for the evidence that it was fitted to; None for anything else."""
+    """Unpack the output of :func:`pack_fit` for the evidence that it was fitted to; return None for anything else."""
     try:
         with np.load(
             io.BytesIO(base64.b64decode(content, validate=True)), allow_pickle=False
@@ -87,6 +87,6 @@ def unpack_fit(content: str, evidence: Evidence) -> Posterior | None:
 
 
 def _kind(model: PosteriorModel) -> str:
-    """Return a name that identifies the model among those of the same evidence."""
+    """Return a name that tells the model apart from other models of the same evidence."""
     laws = ",".join(f"{law.name}:{type(law).__name__}" for law in model.laws)
     return f"{'descent' if model.descent else 'general'} {laws}"

@@ -37,7 +37,7 @@ def format_number(value: Any) -> str:
 
 
 def format_interval(ends: Interval | None) -> str:
-    """``36.2 (22.6 to 152)``: the median and the ends of the 90 % interval; "" for None."""
+    """Format as ``36.2 (22.6 to 152)``: the median and the ends of the 90 % interval; "" for None."""
     return (
         f"{format_number(ends.median)} ({format_number(ends.low)} to {format_number(ends.high)})"
         if ends
@@ -52,7 +52,7 @@ def format_percent(share: float) -> str:
 
 
 def forecast_remarks(forecast: Forecast) -> list[tuple[str, str]]:
-    """Return a forecast's remarks besides settings, epochs and trust: names and texts in reading order."""
+    """Return what a forecast says besides settings, epochs and trust: names and texts, in reading order."""
     critical = forecast.critical_batch
     needed = "the epochs" if forecast.best is None else "the shortfall"
     chances = [
@@ -110,12 +110,12 @@ def forecast_remarks(forecast: Forecast) -> list[tuple[str, str]]:
 
 
 def setting_words(name: str) -> str:
-    """Return the name of a setting as words."""
+    """Return the name of a setting in words."""
     return name.replace("_", " ")
 
 
 def with_unit(name: str) -> str:
-    """Return a setting as an axis title: ``learning rate (per update)``; a unit is not repeated."""
+    """Return an axis title for a setting: ``learning rate (per update)``; a unit is not repeated."""
     known = TrainingSettings.__dataclass_fields__.get(name)
     unit = known.metadata.get("unit", "1") if known else "1"
     return (
@@ -136,7 +136,7 @@ def format_metric_interval(ends: Interval) -> str:
 
 
 def format_target(metric: str, threshold: float | None, higher_is_better: bool) -> str:
-    """``top1 ≥ 0.96``; ``best top1`` without a threshold."""
+    """Format as ``top1 ≥ 0.96``, or as ``best top1`` without a threshold."""
     if threshold is None or abs(threshold) >= NEVER:
         return f"best {metric}"
     return f"{metric} {'≥' if higher_is_better else '≤'} {threshold:g}"

@@ -1,15 +1,15 @@
-"""Importance of settings: Optuna's importances of the tuned settings, at each batch size and over all of them.
+"""Optuna's importances of the tuned settings, at each batch size and over all batch sizes.
 
-- fANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014): the share of the variance of the logarithm of the epochs that a
-  setting explains on its own, over the whole search space, by a random forest.
-- PED-ANOVA (Watanabe, Bansal and Hutter, arXiv:2304.10255): how far a setting's values among the best trainings differ
-  from those among all: the best tenth, but at least five, and never one that missed the target.
+- fANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014): the share of the variance of the log epochs that a setting explains
+  on its own, over the whole search space, according to a random forest.
+- PED-ANOVA (Watanabe, Bansal and Hutter, arXiv:2304.10255): how much a setting's values in the best trainings differ
+  from its values in all trainings. The best are the best tenth, but at least five, without any that missed the target.
 
-Both are computed by ``optuna.importance`` and add up to 1 over the settings. A training that ended without the target
-counts with the epochs of the longest training at its batch size, as its failure is informative about its settings. For
-a fixed budget the logarithm is that of the metric's shortfall (:meth:`trainers.job.Question.need`). Over all batch
-sizes the batch size is a setting too; a setting whose best value moves with the batch then shows a smaller share than
-at each batch size.
+Both are computed by ``optuna.importance`` and add up to 1 over the settings. A training that ended without reaching the
+target counts with the epochs of the longest training at its batch size, because its failure says something about its
+settings. For a fixed budget, the logarithm of the metric's shortfall takes the place of the epochs
+(:meth:`trainers.job.Question.need`). Over all batch sizes, the batch size counts as a setting too; a setting whose best
+value changes with the batch size then has a smaller share than at each single batch size.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ if TYPE_CHECKING:
     import optuna
 
 LEAST_TRIALS = 8
-"""Trainings that must have ended at a batch size, two of them at the target, before importances are computed."""
+"""Number of trainings that must have ended at a batch size, two of them at the target, before importances are
+computed.
+"""
 LEAST_REACHED = 2
 BEST_SHARE, LEAST_BEST = 0.1, 5
 TREES, SEED = 32, 0
 """The size and seed of fANOVA's random forest; the same trials give the same shares."""
 MOST_TRIALS = 128
-"""Maximum number of trainings that fANOVA is computed from, evenly spaced in their order: 500 take ten seconds."""
+"""Maximum number of trainings from which fANOVA is computed, evenly spaced in their order: 500 take ten seconds."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Importances:
     ped_anova: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "global_batch_size": self.global_batch_size,
             "trials": self.trials,
@@ -61,7 +63,7 @@ class Importances:
 
 
 def importances(result: StudyResult) -> tuple[Importances, ...]:
-    """The importances over all batch sizes, then at each with enough trainings; empty if none has enough.
+    """Return the importances over all batch sizes, then at each with enough trainings; empty if none has enough.
 
     Raises :class:`ExportError` if Optuna is not installed.
     """
@@ -69,7 +71,9 @@ def importances(result: StudyResult) -> tuple[Importances, ...]:
 
 
 def importance_order(found: Sequence[Importances]) -> list[str]:
-    """Return the settings, with the batch size if it is one, by fANOVA over all: the most important first."""
+    """Return the settings, and the batch size if it counts as one, most important first, by fANOVA over all batch
+    sizes.
+    """
     order: dict[str, float] = {}
     for each in found:
         for name, share in each.fanova.items():
@@ -120,7 +124,7 @@ def _evenly(trials: Sequence[optuna.trial.FrozenTrial]) -> list[optuna.trial.Fro
 
 
 def _need(trial: optuna.trial.FrozenTrial, question: Question) -> float:
-    """Return a training's epochs or shortfall of the metric, from its value."""
+    """Return a training's epochs, or its metric's shortfall, from its value in Optuna."""
     value = float(trial.values[0])
     return (question.shortfall(value) or LEAST_SHORTFALL) if question.fixed else value
 
@@ -131,7 +135,7 @@ def _with_logarithms(
     """Return the trials with the logarithm of their need, and of the settings whose domain is logarithmic.
 
     Optuna's fANOVA integrates over a setting on a linear scale, even if its distribution is logarithmic; for rates from
-    0.001 to 1 almost only those above 0.1 would count.
+    0.001 to 1, almost only those above 0.1 would count.
     """
     import optuna
     from optuna.distributions import FloatDistribution, IntDistribution

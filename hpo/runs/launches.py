@@ -131,7 +131,7 @@ def record(
 ) -> Outcome:
     """Store the report that a plan's script wrote, on whatever machine it ran.
 
-    ``nodes`` and ``workers`` default to those of the last start in the report, or else to the plan's.
+    ``nodes`` and ``workers`` default to the values at the last start in the report, or else to the plan's.
     """
     if plan.id is None:
         raise PlanError("this plan is not stored; `hpo plan STUDY --output DIR` stores one")

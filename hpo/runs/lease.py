@@ -30,7 +30,7 @@ def process_name() -> str:
 
 
 def take_lease(store: Store, study: Study, lease_seconds: float = LEASE_SECONDS) -> Lease:
-    """Take the lease of this study, whatever its state; :class:`TuningError` if another process runs it.
+    """Take the lease of this study, whatever its state; raise :class:`TuningError` if another process runs it.
 
     The lease of a process that has ended on this machine is taken over without waiting.
     """
@@ -76,7 +76,7 @@ class HeldLease(PeriodicThread):
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody asked to cancel the study."""
+        """Whether cancellation of the study has been requested."""
         return self.lease.study.cancel_requested
 
     @property
@@ -123,7 +123,7 @@ class HeldLease(PeriodicThread):
 
 
 def is_gone(holder: str) -> bool:
-    """Whether ``host:pid`` names a process of this machine that has ended."""
+    """Return whether ``host:pid`` names a process of this machine that has ended."""
     host, _, pid = holder.rpartition(":")
     if host != socket.gethostname() or not pid.isdigit():
         return False

@@ -26,7 +26,7 @@ def outcome_words(question: Question) -> str:
 
 
 def constraints_words(trials: Sequence[Trial], question: Question) -> str:
-    """Return `` within the constraints (...)`` with those that trials broke; "" if there are none."""
+    """Return `` within the constraints (...)``, with an example of how trials broke them; "" if there are none."""
     if not question.constraints:
         return ""
     free = dataclasses.replace(question, constraints=())
@@ -46,7 +46,8 @@ def way_out(question: Question) -> str:
 
 
 def is_lost(trials: Sequence[Trial], question: Question = HOW_SOON) -> bool:
-    """Whether failures and divergence are why no trial answered the question: they ended at least half of the trials.
+    """Return whether failures and divergence are why no trial answered the question: they ended at least half of the
+    trials.
 
     Pruned trials do not count, as their end is unknown; trials that have not ended, such as when a budget is spent,
     count as not lost.
@@ -59,9 +60,9 @@ def is_lost(trials: Sequence[Trial], question: Question = HOW_SOON) -> bool:
 
 
 def told_losses(trials: Sequence[Trial]) -> str:
-    """Return counts and the commonest reasons: ``3 of 5 trials failed or diverged: 2 failed, most often: ...``.
+    """Return the counts and the most common reasons: ``3 of 5 trials failed or diverged: 2 failed, most often: ...``.
 
-    It is "" if no trial failed or diverged.
+    Return "" if no trial failed or diverged.
     """
     counts = Counter(trial.state for trial in lost_trials(trials))
     if not counts:
@@ -75,7 +76,7 @@ def told_losses(trials: Sequence[Trial]) -> str:
 
 
 def told_end(trials: Sequence[Trial]) -> str:
-    """Describe how trials ended, for a study in which none reached the target."""
+    """Describe how trials ended, for a study in which no trial reached the target."""
     ends = [
         f"{_of(count, trials)} {words}"
         for state, words in (
@@ -103,7 +104,7 @@ def group_by_cause(trials: Sequence[Trial]) -> list[list[Trial]]:
 
 
 def _why(trials: Sequence[Trial], state: TrialState) -> str:
-    """Return the commonest reason of the trials in this state; reasons that differ only in numbers count as one."""
+    """Return the most common reason of the trials in this state; reasons that differ only in numbers count as one."""
     ended = [trial for trial in trials if trial.state is state]
     commonest = max(group_by_cause(ended), key=len)
     count = len(commonest)

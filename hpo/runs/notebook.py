@@ -37,9 +37,9 @@ DRAWN_EVERY = 0.25
 
 
 def study_html(document: Mapping[str, Any], settings: Sequence[str]) -> str:
-    """A study as HTML, from its document (:meth:`StudyResult.to_dict`): its state, its ladder, its forecast.
+    """Return a study as HTML, from its document (:meth:`StudyResult.to_dict`): its state, its ladder and its forecast.
 
-    ``settings`` are the names of the tuned settings, whose best values each rung shows.
+    ``settings`` are the names of the tuned settings; their best values are shown for each rung.
     """
     study, trials = document["study"], document["trials"]
     sizes = [*study.get("sizes", ())]
@@ -83,7 +83,9 @@ def study_html(document: Mapping[str, Any], settings: Sequence[str]) -> str:
 
 
 def forecast_html(document: Mapping[str, Any]) -> str:
-    """A forecast as HTML, from its document: epochs and settings with their 90 % intervals, and how far to trust it."""
+    """Return a forecast as HTML, from its document: epochs and settings with their 90 % intervals, and how far to trust
+    it.
+    """
     best = document.get("best")
     if best is None:
         rows = [["epochs to target", format_interval(Interval(**document["epochs_to_target"]))]]
@@ -104,7 +106,7 @@ def forecast_html(document: Mapping[str, Any]) -> str:
 
 
 class NotebookProgress(Progress):
-    """Shows a sweep, a race or a launched run in the output of a notebook's cell: a bar, the ladder, the time left."""
+    """Shows a sweep, a race or a launched run in the output of a notebook cell: a bar, the ladder and the time left."""
 
     def __init__(self) -> None:
         from IPython.display import HTML, display
@@ -156,7 +158,7 @@ class NotebookProgress(Progress):
 
 
 def progress_here() -> Progress:
-    """The default progress display: a picture in a notebook's cell, nothing elsewhere."""
+    """Return the default progress display: HTML in a notebook's cell, nothing elsewhere."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     # only the IPython shell of a kernel has this attribute: a terminal would print the markup

@@ -18,10 +18,10 @@ from storage.store import Store
 def held_plan_run(
     store: Store, plan_id: int, seed: int, *, seconds: float = LEASE_SECONDS
 ) -> Iterator[None]:
-    """Hold the run within the context; :class:`LaunchError` if another process runs it.
+    """Hold the run within the context; raise :class:`LaunchError` if another process runs it.
 
-    A thread renews the hold. The hold of an ended process of this machine is void; that of a process elsewhere that
-    stopped responding lasts ``seconds`` more.
+    A thread renews the hold. A hold is void if its process ran on this machine and has ended; if a process elsewhere
+    stops responding, its hold lasts ``seconds`` more.
     """
     holder = f"{process_name()}:{threading.get_ident()}"
     other = store.take_plan_run(plan_id, seed, holder, seconds=seconds)
@@ -29,7 +29,7 @@ def held_plan_run(
         other = store.take_plan_run(plan_id, seed, holder, seconds=seconds, instead_of=other)
     if other is not None:
         raise LaunchError(
-            f"plan {plan_id} runs with seed {seed} already, in the process {other.rpartition(':')[0]}; wait for it, "
+            f"plan {plan_id} is already running with seed {seed}, in process {other.rpartition(':')[0]}; wait for it, "
             "or launch another seed"
         )
     try:
@@ -52,6 +52,6 @@ class _Renewal(PeriodicThread):
         )
 
     def tick(self) -> None:
-        """Renew it once."""
-        with contextlib.suppress(StoreError):  # the database is unavailable: tried again
+        """Renew the hold once."""
+        with contextlib.suppress(StoreError):  # tried again at the next tick
             self._take()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SECONDS_PER_RUNG, SECONDS_FOR_ALL = 0.3, 60.0
 ACCELERATORS = 0
-"""Pseudo batch size of the timing process's output line with the number of accelerators."""
+"""Pseudo batch size that marks the line with the number of accelerators in the timing process's output."""
 
 
 def study_price(
@@ -49,8 +49,8 @@ def study_price(
     """Return an upper bound on the cost of ``spec``; with ``timed``, first time a few updates here for at most
     ``seconds``.
 
-    ``workload`` is the study's, if its data are already open. Raises :class:`~hpo.errors.SpecError` if it is not
-    given and cannot be opened.
+    ``workload`` is the study's workload, if its data are already open. Raises :class:`~hpo.errors.SpecError` if it is
+    not given and cannot be opened.
     """
     workload = workload or check_workload(spec)
     counted = _counted(spec, workload.train_samples)
@@ -135,7 +135,7 @@ def _some_settings(spec: StudySpec) -> TrainingSettings:
 
 
 def _timed(spec: StudySpec, seconds: float) -> tuple[dict[int, float], str]:
-    """Return the seconds of a sample by rung, with the number of accelerators at ``ACCELERATORS``, and any error."""
+    """Return the seconds per sample by rung, with the number of accelerators under ``ACCELERATORS``, and any error."""
     settings = _some_settings(spec)
     jobs = [training_job(spec, settings, batch, 0).to_dict() for batch in spec.ladder]
     with tempfile.TemporaryDirectory(prefix="hpo-speed-") as folder:

@@ -24,21 +24,21 @@ class Progress:
     """Ignores all progress; an interface overrides the methods for what it shows."""
 
     def message(self, text: str) -> None:
-        """One line about the next step."""
+        """Show one line about the next step."""
 
     def price(self, spec: StudySpec, price: StudyPrice) -> None:
-        """The upper bound on the cost of a study that is starting."""
+        """Show the upper bound on the cost of a study that is starting."""
 
     def sweep(
         self, spec: StudySpec, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]
     ) -> None:
-        """All trials of the sweep after an event, and the last convergence point of running ones, by trial id."""
+        """Show all trials of the sweep after an event, and the last convergence point of running ones, by trial id."""
 
     def race(self, trials: Sequence[Trial], running: Mapping[int, Mapping[str, Any]]) -> None:
-        """All trials of the race after an event, and the last convergence point of running ones, by trial id."""
+        """Show all trials of the race after an event, and the last convergence point of running ones, by trial id."""
 
     def run(self, plan: Plan, seed: int, point: ConvergencePoint) -> None:
-        """A launched plan was evaluated."""
+        """Show an evaluation of a launched plan."""
 
 
 def ladder_columns(spec: StudySpec) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def ladder_rows(
 
 
 class TimeLeft:
-    """Estimates how long a sweep still takes, from the trials that ended since the first call."""
+    """Estimates how much longer a sweep will take, from the trials that have ended since the first call."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()

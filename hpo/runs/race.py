@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class RacePlan:
-    """The course of a race, or None; a message about it before it begins, and the forecast without it."""
+    """The course of a race, or None; a message to show before it begins, and the forecast without it."""
 
     course: RaceCourse | None
     message: str
@@ -37,12 +37,13 @@ class RacePlan:
 def plan_race(
     result: StudyResult, global_batch_size: int, samples: int | None = None, *, forced: bool = False
 ) -> RacePlan:
-    """Return the configurations to race at a batch, from the evidence without a race there, so repeated calls agree.
+    """Return the configurations to race at a batch, chosen without evidence from a race there, so that repeated calls
+    agree.
 
-    ``samples`` is what the race may process, in the model of the full scale: the study's ``budget.race``, or a quarter
-    of the cost of its sweep, if None. There is no race if that is too little for two trainings, or, unless it is
-    ``forced`` or has begun, if its possible saving is less than its price. Raises :class:`EvidenceError` if no trial of
-    the study reached its target.
+    ``samples`` is how many samples the race may process with the full-scale model; if None, the study's
+    ``budget.race``, or a quarter of the cost of its sweep. There is no race if that is too few for two trainings, or,
+    unless the race is ``forced`` or has begun, if it can save less than it costs. Raises :class:`EvidenceError` if no
+    trial of the study reached its target.
     """
     from hpo.tuning.generation.race import FINALISTS, RaceCourse, choose_candidates
 
@@ -139,12 +140,12 @@ def race(
     storage_retry_seconds: float = 300.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> StudyResult:
-    """Race settings of a study at a batch size, by default full scale; returns the study with its new trials and
+    """Race settings of a study at a batch size, by default full scale; return the study with its new trials and
     forecast.
 
-    The same call continues an interrupted race; a finished race is not run again. ``samples`` is its budget; default:
-    the study's own. Raises :class:`EvidenceError` if no trial reached the target or there is nothing to race, and
-    whatever :func:`hpo.run_study` raises.
+    The same call continues an interrupted race; a finished race is not run again. ``samples`` is the race's budget;
+    default: the study's own. Raises :class:`EvidenceError` if no trial reached the target or there is nothing to race,
+    and whatever :func:`hpo.run_study` raises.
     """
     from hpo.tuning.tuner import RayOptions, only_runner
 

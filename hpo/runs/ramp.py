@@ -1,4 +1,4 @@
-"""The saving of a batch that grows during a training over a constant one, by the law of the noise scale.
+"""How much a batch that grows during a training saves over a constant one, by the law of the noise scale.
 
 An update with B samples makes 1 / (1 + N / B) of the progress of an update without noise (McCandlish et al.,
 arXiv:1812.06162, equation 2.7). Over the progress p, in updates without noise, with noise scale N(p) and any batch
@@ -36,7 +36,7 @@ QUANTILES = (-1.645, -1.28, -0.84, -0.52, -0.25, 0.0, 0.25, 0.52, 0.84, 1.28, 1.
 
 @dataclass(frozen=True)
 class RampSaving:
-    """Shares with 90 % intervals, at equal target: updates saved, and extra samples needed."""
+    """The shares of updates saved and of extra samples needed to reach the same target, with 90 % intervals."""
 
     updates: Interval
     samples: Interval
@@ -80,9 +80,9 @@ def ramp_saving(
     epochs: float,
     train_samples: int,
 ) -> RampSaving:
-    """Return the saving by the batch control of ``settings`` starting from ``global_batch_size``.
+    """Return what the batch control of ``settings`` saves, starting from ``global_batch_size``.
 
-    ``courses`` come from :func:`noise_course`, any of which may be the training's; ``epochs`` is its length.
+    ``courses`` come from :func:`noise_course`; the training may follow any of them. ``epochs`` is its length.
     """
     spread = np.log(critical_batch.high / critical_batch.low) / (2 * QUANTILES[-1])
     found = [
@@ -108,7 +108,7 @@ def _walked(
     """Return the shares of updates saved and of extra samples, and the last batch."""
     true = noise * (critical / noise.mean())
     stays = (1 + true / global_batch_size).sum()
-    length = total_samples / (global_batch_size * stays)  # of a piece, in updates without noise
+    length = total_samples / (global_batch_size * stays)  # per piece, in noiseless updates
     for _ in range(ROUNDS):
         batches = _batches(noise, true, settings, global_batch_size, length, train_samples)
         length *= total_samples / (length * (batches + true).sum())

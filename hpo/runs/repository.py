@@ -57,7 +57,9 @@ DEFAULT_FOLDER = Path(".hpo")
 
 @contextmanager
 def open_store(storage: str, *, create: bool = True) -> Iterator[Store]:
-    """Open the store at a URL, created if missing unless ``create`` is false; raise its errors as the service's."""
+    """Open the store at a URL, and create a missing one unless ``create`` is false; its errors become errors of the
+    service.
+    """
     try:
         with Store.open(storage, create=create) as store:
             yield store
@@ -310,7 +312,7 @@ def keep_plan(
 
 
 def _is_written(plan: Plan, directory: Path) -> bool:
-    """Whether a folder holds the plan with its script, which may have been edited since."""
+    """Return whether a folder holds the plan with its script, which may have been edited since."""
     try:
         same = read_plan(directory).to_dict() == plan.to_dict()
     except PlanError:
@@ -408,7 +410,7 @@ def _plan_of(stored: records.StoredPlan, spec: StudySpec, reason: str) -> Plan:
 
 
 def _details(plan: Plan) -> str | None:
-    """Return the parts of a plan without a separate column, as JSON; None if there are none."""
+    """Return the parts of a plan that have no column of their own, as JSON; None if there are none."""
     details = {
         "accelerator_hours": plan.accelerator_hours and plan.accelerator_hours.to_dict(),
         "energy_kwh": plan.energy_kwh and plan.energy_kwh.to_dict(),

@@ -48,7 +48,7 @@ from trainers.job import HOW_SOON, NEVER, Constraint, Question
 RULES_OF_THUMB = (PlanKind.LINEAR_SCALING, PlanKind.SQRT_SCALING, PlanKind.NO_SCALING)
 
 SHARE_OF_SWEEP = 0.25
-"""Default share of the sweep's cost, in samples of the full scale's model, that a race may process."""
+"""Default budget of a race, in samples of the full-scale model, as a share of the sweep's cost."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class ConstraintCount:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         each = self.constraint
         return {
             "name": each.name,
@@ -107,7 +107,7 @@ def _counted(constraint: Constraint, trials: Sequence[Trial]) -> ConstraintCount
 class StudyForecast:
     """A forecast together with what a plan needs: the study, and every setting, including those that do not change.
 
-    ``posterior`` and ``source``, the laws and the study that it was made from, serve for other batch sizes.
+    ``posterior`` and ``source``, the laws and the study that it was made from, allow forecasts at other batch sizes.
     """
 
     spec: StudySpec
@@ -134,12 +134,12 @@ class StudyForecast:
 
     @property
     def trust(self) -> str:
-        """high, medium or low."""
+        """The level of trust: high, medium or low."""
         return self.numbers.trust
 
     @property
     def reason(self) -> str:
-        """The reason for the trust level."""
+        """The reason for the level of trust."""
         return self.numbers.reason
 
     @property
@@ -153,7 +153,9 @@ class StudyForecast:
         return self.numbers.sensitivity
 
     def to_dict(self) -> dict[str, Any]:
-        """The forecast as plain values: the contract of ``hpo extrapolate``, with sizes, laws and complete settings."""
+        """Return the forecast as plain values: the output of ``hpo extrapolate``, with sizes, laws and complete
+        settings.
+        """
         return {
             **self.numbers.to_dict(),
             **({"sizes": named_sizes(full_point(self.spec))} if self.spec.sizes else {}),
@@ -171,7 +173,8 @@ class StudyForecast:
 class PlannedRun:
     """A plan and the outcomes of its launches so far.
 
-    ``sample_images`` holds those of the trained models, by the id of the outcome; see ``trainers.loop.sample_images``.
+    ``sample_images`` holds images made by the trained models, by the id of the outcome; see
+    ``trainers.loop.sample_images``.
     """
 
     plan: Plan
@@ -180,7 +183,7 @@ class PlannedRun:
 
     @property
     def reached(self) -> tuple[float, ...]:
-        """Epochs to target of the launches that reached it."""
+        """The epochs to target of the launches that reached it."""
         return tuple(
             outcome.epochs_to_target
             for outcome in self.outcomes
@@ -189,32 +192,32 @@ class PlannedRun:
 
     @property
     def question(self) -> Question:
-        """The question that it answers."""
+        """The question that the plan answers."""
         return self.plan.job.question
 
     @property
     def needs(self) -> tuple[float, ...]:
-        """The results of the launches that answered the question: epochs, or the metric's gap."""
+        """The results of the launches that answered the question: epochs, or the metric's shortfall."""
         found = [self.question.need(outcome) for outcome in self.outcomes]
         return tuple(need for need in found if need is not None)
 
     @property
     def observed_best(self) -> float | None:
-        """Mean of the best metric after a fixed budget; None unless every launch so far trained to its end."""
+        """The mean of the best metric after a fixed budget; None unless every launch so far trained to its end."""
         if not self.question.fixed or not self.outcomes or len(self.needs) < len(self.outcomes):
             return None
         return statistics.fmean(self.question.told(need) for need in self.needs)
 
     @property
     def observed_epochs(self) -> float | None:
-        """Mean epochs to target; None unless every launch so far reached it."""
+        """The mean epochs to target; None unless every launch so far reached it."""
         if not self.outcomes or len(self.reached) < len(self.outcomes):
             return None
         return math.fsum(self.reached) / len(self.reached)
 
     @property
     def inside(self) -> bool | None:
-        """Whether the launches confirmed the forecast, by the rule of the calibration; None if unknown."""
+        """Whether the launches confirmed the forecast, by the calibration's rule; None if unknown."""
         if self.question.fixed:
             best, seen = self.plan.best, self.observed_best
             if best is None or seen is None:
@@ -228,13 +231,13 @@ class PlannedRun:
         )
 
     def references(self, outcome: Outcome) -> dict[str, float]:
-        """The target's metric of the references that an outcome's model must beat, by name; empty if the workload has
-        none.
+        """Return the target metric of each reference that an outcome's model must beat, by name; empty if the workload
+        has no references.
         """
         return dict(self.sample_images.get(outcome.id, {}).get("references", {}))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {
             "plan": self.plan.to_dict(),
             "observed_epochs_to_target": self.observed_epochs,
@@ -261,11 +264,11 @@ class PlannedRun:
 class StudyResult:
     """A study as the database holds it.
 
-    ``train_samples`` is the size of the training set, 0 until a trial was evaluated. ``noise_scales`` holds the
-    gradient noise scale in samples that trials measured, by trial id; ``noise_courses`` its courses in trainings
-    (:func:`hpo.runs.ramp.noise_course`). ``past`` holds the forecast and outcome of every launched plan in the storage,
-    of this study or others. ``cost`` is the cost of a sample of the workload, None if not measured; ``throughputs``
-    are all measurements in the storage, of any workload and machine.
+    ``train_samples`` is the size of the training set, 0 until a trial has been evaluated. ``noise_scales`` holds the
+    gradient noise scale, in samples, that each trial measured, by trial id; ``noise_courses`` holds its course during
+    trainings (:func:`hpo.runs.ramp.noise_course`). ``past`` holds the forecast and outcome of every launched plan in
+    the storage, of this study or others. ``cost`` is the cost of a sample of the workload, None if not measured;
+    ``throughputs`` are all measurements in the storage, of any workload and machine.
     """
 
     spec: StudySpec
@@ -298,7 +301,7 @@ class StudyResult:
 
     @property
     def imported(self) -> tuple[Trial, ...]:
-        """The trials that were run elsewhere and imported; they do not count in the budget of trials."""
+        """The trials that were run elsewhere and imported; they do not count towards the budget of trials."""
         return tuple(trial for trial in self.trials if trial.purpose == TrialPurpose.IMPORTED)
 
     @property
@@ -322,8 +325,8 @@ class StudyResult:
 
     @property
     def race_samples(self) -> int:
-        """The samples that a race may process, in the full scale's model: as the study says, else a quarter of the cost
-        of its sweep.
+        """The number of samples that a race may process with the full-scale model: as the study says, else a quarter of
+        the cost of its sweep.
         """
         if self.spec.budget.race is not None:
             return self.spec.budget.race
@@ -331,7 +334,7 @@ class StudyResult:
 
     @property
     def swept_samples(self) -> float:
-        """The samples of the full scale's model that cost as much as the sweep."""
+        """The number of samples of the full-scale model that cost as much as the sweep."""
         return math.fsum(
             costly_samples(self.spec, trial.samples, trial.settings) for trial in self.swept
         )
@@ -343,7 +346,7 @@ class StudyResult:
 
     @property
     def baselines(self) -> tuple[PlannedRun, ...]:
-        """The baselines of the plan: the same run by rules of thumb, the newest of each."""
+        """The baselines of the plan: the same run with settings by rules of thumb, the newest for each rule."""
         found = [self._newest(kind) for kind in RULES_OF_THUMB]
         return tuple(run for run in found if run is not None)
 
@@ -361,9 +364,10 @@ class StudyResult:
         )
 
     def evidence(self, without: Collection[int] = ()) -> tuple[Trial, ...]:
-        """All trainings that are evidence: the trials, and the outcomes of launched plans in the form of trials.
+        """Return all trainings that count as evidence: the trials, and the outcomes of launched plans in the form of
+        trials.
 
-        Outcomes at the batch sizes ``without`` are left out: a forecast is compared with those, and must not use them.
+        Outcomes at the batch sizes ``without`` are left out: a forecast is compared with them, so it must not use them.
         """
         return (
             *self.trials,
@@ -385,7 +389,9 @@ class StudyResult:
         return found[-1] if found else None
 
     def to_dict(self) -> dict[str, Any]:
-        """One document of plain values: study, trials by state, rungs, laws, forecast, plan, outcome, baselines."""
+        """Return one document of plain values: study, trials by state, rungs, laws, forecast, plan, outcome,
+        baselines.
+        """
         return {
             "study": {
                 "name": self.study.name,
@@ -407,8 +413,8 @@ class StudyResult:
         }
 
     def by_sizes(self) -> dict[Point, list[Trial]]:
-        """The trials of each combination of sizes, those of the ladder first; all trials if only the batch size
-        grows.
+        """Return the trials of each combination of sizes, the ladder's combinations first; all trials together if only
+        the batch size varies.
         """
         found: dict[Point, list[Trial]] = {point: [] for point in points(self.spec)}
         for trial in self.trials:
@@ -474,12 +480,12 @@ def target_values(study: Study) -> dict[str, Any]:
     }
 
 
-def race_candidates_of_study(
+def rung_candidates(
     trials: Sequence[Trial], global_batch_size: int, question: Question = HOW_SOON
 ) -> list[SweptConfiguration]:
     """Return the settings of a rung that answered the ``question`` with all of their seeds, best first.
 
-    They reached the target, or trained to the end of a fixed budget.
+    Trainings answer it by reaching the target, or by training to the end of a fixed budget.
     """
     return [_candidate(*each) for each in _ranked(trials, global_batch_size, question)]
 
@@ -493,7 +499,7 @@ def _candidate(need: float, runs: Sequence[Trial]) -> SweptConfiguration:
 def _ranked(
     trials: Sequence[Trial], global_batch_size: int, question: Question
 ) -> list[tuple[float, list[Trial]]]:
-    """Return mean need and runs of each configuration that answered the question with every seed, best first.
+    """Return the mean need and the runs of each configuration that answered the question with every seed, best first.
 
     A run that was stopped before any could have reached the target does not count.
     """
@@ -533,7 +539,9 @@ def best_of_rungs(
 def best_settings(
     trials: Sequence[Trial], question: Question = HOW_SOON
 ) -> SweptConfiguration | None:
-    """Return the best settings of the largest rung with an answer, preferring several seeds over a lucky one."""
+    """Return the best settings of the largest rung with an answer, preferring those with several seeds over a lucky
+    training.
+    """
     for batch in sorted({trial.global_batch_size for trial in trials}, reverse=True):
         found = _ranked(trials, batch, question)
         if found:
@@ -563,10 +571,11 @@ def epochs_trained(trials: Iterable[Trial]) -> float:
 def worker_throughput(
     trials: Sequence[Trial], train_samples: int, spec: StudySpec | None = None
 ) -> float | None:
-    """Return one worker's samples per second, including evaluation: the median over the largest timed batch size.
+    """Return one worker's samples per second, including evaluation: the median at the largest batch size that was
+    timed.
 
-    If the model of ``spec`` grows, it is that of the largest timed model, divided by the extra cost of a sample at full
-    scale (:func:`hpo.study.sizes.sample_cost_share`).
+    If the sizes of ``spec`` vary, the rate of the largest timed model is converted to full scale by the cost of a
+    sample (:func:`hpo.study.sizes.sample_cost_share`).
     """
     if spec is not None and spec.sizes:
         timed = [trial for trial in trials if trial.epochs and trial.seconds]

@@ -51,7 +51,7 @@ LEAST_SEEDS = 5
 """Minimum number of runs of each validated plan: the mean of fewer is too noisy."""
 
 EVENT_SECONDS = 5.0
-"""Minimum number of seconds between two events of a study's log that count its trials."""
+"""Minimum number of seconds between two entries in a study's log that count its trials."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class _Stopped(Exception):  # noqa: N818  (not an error)
 def run_held(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions) -> RunEnd:
     """Run a study to its end, or until it must stop, and release its lease.
 
-    An error of the study or its trainings marks it failed, with the reason, and is raised. Raises
+    An error in the study or its trainings marks the study as failed, with the reason, and is raised. Raises
     :class:`storage.errors.LeaseLost` if another process took the study over, and
     :class:`storage.errors.StoreUnavailable` if the database stays unavailable; both leave the study as it is.
     """
@@ -185,7 +185,7 @@ class _Run:
     def _race(self) -> StudyForecast | None:
         """Train a few settings at the full-scale batch itself if that is worth its price.
 
-        If nothing was raced, return the forecast made for that decision, which is then the study's.
+        If nothing was raced, return the forecast made for that decision, which then serves as the study's forecast.
         """
         from hpo.tuning.trainings import TrainingsEnding
 
@@ -228,8 +228,8 @@ class _Run:
         )
 
     def _measure_cost(self) -> None:
-        """Measure the cost of a sample for plans; it runs in this process, so only after a trial has shown that the
-        workload trains.
+        """Measure the cost of a sample, for plans; this runs in this process, and so only after a trial has shown that
+        the workload trains.
         """
         trials = self._retry(lambda: self._store.trials(self._held.study.id))
         if any(trial.state.finished and trial.state is not TrialState.FAILED for trial in trials):
@@ -263,7 +263,7 @@ class _Run:
         return study
 
     def must_stop(self) -> bool:
-        """Whether the run must stop; callable from any thread."""
+        """Return whether the run must stop; callable from any thread."""
         return self._held.stopping or bool(self._excess) or self._options.stop()
 
     @property
@@ -450,16 +450,16 @@ def run_study(
     price_seconds: float = 0.0,
     retry_failed: bool = False,
 ) -> StudyResult:
-    """Sweep, extrapolate, plan and, if the study asks for it, validate; resumes a study of this name.
+    """Sweep, extrapolate, plan and, if the study asks for it, validate; resume an existing study of this name.
 
     A call that is interrupted returns a result that is not ``complete``; the same call later resumes from the database.
     A lease ensures that no worker runs the study at the same time. An unavailable database is retried for up to
-    ``storage_retry_seconds``. After ``stop_after`` seconds the run stops as if it were interrupted, such as before the
-    end of a slot. A study without trials is timed for at most ``price_seconds`` first, to tell ``progress`` its price;
-    0 skips this. Failed trials are trained again if the program or its command in ``spec`` has changed, and in any case
-    with ``retry_failed``. Raises :class:`SpecError` for a study that cannot be run, :class:`TuningError` if Ray fails,
-    another process runs the study or failures are why no trial reached the target, and :class:`LaunchError` if a
-    validation run fails.
+    ``storage_retry_seconds``. After ``stop_after`` seconds the run stops as if it had been interrupted, for example
+    before the end of a slot. A study without trials is timed for at most ``price_seconds`` first, to tell ``progress``
+    its price; 0 skips this. Failed trials are trained again if the program or its command in ``spec`` has changed, and
+    in any case with ``retry_failed``. Raises :class:`SpecError` for a study that cannot be run, :class:`TuningError` if
+    Ray fails, if another process runs the study, or if no trial reached the target because of failures, and
+    :class:`LaunchError` if a validation run fails.
     """
     from hpo.tuning.tuner import RayOptions, only_runner
 

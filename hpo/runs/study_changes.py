@@ -1,4 +1,4 @@
-"""Deletes or renames a study at rest, or queues its failed trials again."""
+"""Deletes or renames a study that is not running, or queues its failed trials again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from storage.store import Store
 
 @dataclass(frozen=True)
 class DeletedStudy:
-    """The result of deleting a study; ``kept`` are folders of its plans that were not deleted."""
+    """The result of deleting a study; ``kept`` holds the folders of its plans that were not deleted."""
 
     name: str
     trials: int
@@ -32,7 +32,7 @@ class DeletedStudy:
     kept: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return asdict(self)
 
 
@@ -77,7 +77,7 @@ def delete_study(name: str, storage: str, *, folder: Path | str | None = None) -
 
 
 def rename_study(name: str, new: str, storage: str) -> Study:
-    """Rename a study of a storage, in its stored file too; its earlier name becomes free.
+    """Rename a study in a storage, and in its stored file; its old name becomes free.
 
     Raises :class:`StudyNotFoundError`, :class:`SpecError` for an invalid name, and :class:`TuningError` if the name is
     taken or the study is running.
@@ -89,12 +89,14 @@ def rename_study(name: str, new: str, storage: str) -> Study:
 
 
 def renamed_text(study: Study, new: str) -> str:
-    """Return a stored study's file with another name; :class:`SpecError` for an invalid name."""
+    """Return a stored study's file with another name; raise :class:`SpecError` for an invalid name."""
     return stored_spec(study).renamed(new).text
 
 
 def starts_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether the second of two study files, as plain values, starts another program or the same one differently."""
+    """Return whether the second of two study files, as plain values, starts another program, or the same one
+    differently.
+    """
     return _start(before) != _start(after)
 
 
@@ -110,7 +112,7 @@ def _start(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _resting(storage: str, name: str) -> Iterator[tuple[Store, Study]]:
-    """Open a study at rest; one whose process has ended on this machine is no longer running."""
+    """Open a study that is not running; a study whose process has ended on this machine counts as such."""
     with open_store(storage, create=False) as store:
         study = store.study(name)
         if study.lease_worker is not None and is_gone(study.lease_worker):
@@ -128,7 +130,7 @@ def _resting(storage: str, name: str) -> Iterator[tuple[Store, Study]]:
 
 
 def _trained(store: Store, study: Study) -> bool:
-    """Whether a client holds a trial of an ask-and-tell study."""
+    """Return whether a client holds a trial of an ask-and-tell study."""
     now = datetime.now(UTC)
     return any(held.expires_at > now for held in store.leased_trials(study.id))
 

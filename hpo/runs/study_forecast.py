@@ -1,4 +1,4 @@
-"""From a study's trials to the forecast for one batch size."""
+"""Makes the forecast for one batch size from a study's trials."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from search_spaces.settings import TrainingSettings
 from storage.records import TrialPurpose
 
 KEPT_FITS = 8
-"""Number of fits cached per process, a few megabytes each, for several forecasts and a plan."""
+"""Number of fits cached per process, a few megabytes each: enough for several forecasts and a plan."""
 
 RACE_TRAININGS = 5
 """Approximate number of trainings in a race."""
 
 SEARCH_TRAININGS = 5
-"""Trainings of a search at the target batch itself until it ends: 4.4 in the median of 120 searches
+"""Trainings that a search at the target batch itself takes until it ends: 4.4 in the median over 120 searches
 (benchmarks/search_economy).
 """
 
@@ -58,7 +58,7 @@ def forecast(
     *,
     budgets: Sequence[float] = (),
 ) -> StudyForecast:
-    """Settings and epochs to target at a batch size, from all trials of a study.
+    """Forecast the settings and the epochs to target at a batch size, from all trials of a study.
 
     The forecast gives the chance of reaching the target within each of ``budgets``, in epochs. Outcomes of earlier
     plans of this study are evidence like its trials, and the accuracy of earlier forecasts, of this study or others,
@@ -131,7 +131,7 @@ def kept_constraints(result: StudyResult) -> KeptConstraints | None:
 
 
 def forecast_without_race(result: StudyResult, global_batch_size: int) -> StudyForecast:
-    """Return the forecast from all trainings except those of a race at that batch."""
+    """Return the forecast from all trainings except those of a race at that batch size."""
     others = tuple(
         trial
         for trial in result.trials
@@ -141,7 +141,7 @@ def forecast_without_race(result: StudyResult, global_batch_size: int) -> StudyF
 
 
 def _ramp(result: StudyResult, numbers: Forecast, settings: TrainingSettings) -> RampSaving | None:
-    """Return the saving by a growing batch; None if the batch is constant or no training measured its noise scale."""
+    """Return what a growing batch saves; None if the batch is constant or no training measured its noise scale."""
     critical = numbers.critical_batch
     if settings.batch_control == "constant" or not result.noise_courses or not result.train_samples:
         return None
@@ -158,7 +158,7 @@ def _ramp(result: StudyResult, numbers: Forecast, settings: TrainingSettings) ->
 
 
 def _advice(result: StudyResult, numbers: Forecast) -> str:
-    """Return the change that would raise a low trust most; "" if trust is not low or there was a race."""
+    """Return the change that would raise low trust the most; "" if trust is not low or there was a race."""
     batch = numbers.global_batch_size
     here = [trial for trial in result.trials if trial not in result.imported]
     if (
@@ -181,7 +181,7 @@ def _advice(result: StudyResult, numbers: Forecast) -> str:
 def direct_search(result: StudyResult, made: StudyForecast) -> str:
     """Return a note if a search at the forecast's batch itself would be cheaper than the sweep, else ""."""
     batch, epochs = made.global_batch_size, made.epochs_to_target.median
-    if result.spec.sizes:  # in epochs of the full scale's model
+    if result.spec.sizes:  # in epochs of the full-scale model
         spent = result.swept_samples / result.train_samples if result.train_samples else 0.0
     else:
         spent = epochs_trained(result.swept)
@@ -209,7 +209,7 @@ def _duration(seconds: float) -> str:
 
 
 def past_forecasts(result: StudyResult, global_batch_size: int | None) -> list[PastForecast]:
-    """Return the outcomes of all forecasts of the storage, except those of this study at this batch size.
+    """Return the outcomes of all forecasts in the storage, except those of this study at this batch size.
 
     The observed value is the mean of a plan's runs if all reached the target, or all but those that crashed.
     """
@@ -231,7 +231,7 @@ def past_forecasts(result: StudyResult, global_batch_size: int | None) -> list[P
 
 
 def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -> Posterior:
-    """The laws fitted to a study's trials and outcomes, for bands and forecasts at many batch sizes.
+    """Return the laws fitted to a study's trials and outcomes, for bands and forecasts at many batch sizes.
 
     Outcomes at ``batches``, the study's full-scale batch if not given, are left out, because a forecast is compared
     with them. The process caches its last few fits, so the same evidence is not fitted twice.
@@ -269,7 +269,9 @@ def evidence_of(result: StudyResult, batches: Collection[int] | None = None) -> 
 
 
 def forecast_at(made: StudyForecast, global_batch_size: int) -> StudyForecast:
-    """Return the forecast of the same study at another batch size; :class:`PlanError` if its evidence is missing."""
+    """Return the forecast of the same study at another batch size; raise :class:`PlanError` if its evidence is
+    missing.
+    """
     if made.source is None:
         raise PlanError(
             f"this forecast is valid only for global batch size {made.global_batch_size}, but got "
@@ -280,7 +282,7 @@ def forecast_at(made: StudyForecast, global_batch_size: int) -> StudyForecast:
 
 
 def with_forecast(result: StudyResult, posterior: Posterior | None = None) -> StudyResult:
-    """Return the result with the forecast for its full-scale batch, if the study names one and its trials allow it."""
+    """Return the result with the forecast for its full-scale batch, if the study has one and its trials allow it."""
     question = result.spec.question
     if result.spec.full_scale is None or best_settings(result.trials, question) is None:
         return result

@@ -1,9 +1,9 @@
-"""Limits on a study's use of a worker's machine, memory and disk, watched while it runs.
+"""Limits on the memory and disk that a study may use on a worker's machine, watched while it runs.
 
 Memory has two bounds. The kernel's (``RLIMIT_DATA``, setrlimit(2)) applies to each process: an allocation beyond it
-raises a MemoryError, and the trial fails. The sum over all processes of the worker is watched here, as the kernel can
-bound it only with cgroups, which require privileges: if it is exceeded, the largest process is killed and the study
-ends. Disk use is that of the study's folders.
+raises a MemoryError, and the trial fails. The sum over all processes of the worker is watched here, because the kernel
+can bound it only with cgroups, which require privileges: if the sum exceeds its limit, the largest process is killed
+and the study ends. Disk use is measured in the study's folders.
 
 Processes are found by an environment variable and by their parents, in any session. Processes that a Ray cluster runs
 on other machines are not seen; without /proc, none are.
@@ -64,7 +64,7 @@ def bound_processes(limits: StudyLimits) -> None:
 
 
 class LimitWatch(PeriodicThread):
-    """Watches the limits from a thread; a context manager. ``excess`` says what was exceeded, "" for nothing."""
+    """Watches the limits from a thread; a context manager. ``excess`` says which limit was exceeded, "" for none."""
 
     def __init__(self, limits: StudyLimits, folders: Sequence[Path]) -> None:
         super().__init__("limits", LOOK_SECONDS)

@@ -1,4 +1,4 @@
-"""From a forecast to a plan for a machine."""
+"""Makes a plan for a machine from a forecast."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def make_plan(
     workers: int | None = None,
     **options: Unpack[PlanOptions],
 ) -> Plan:
-    """The best launchable plan for a forecast; options that are None are chosen. ``options`` are those of
+    """Return the best launchable plan for a forecast; options left at None are chosen. ``options`` are the fields of
     :class:`PlanRequest`.
 
     Raises :class:`PlanError` for an unknown option, with the nearest known one, for an unknown machine or cost, and for
@@ -71,7 +71,7 @@ def make_plan(
 def choose_plan(
     made: StudyForecast, asked: PlanRequest, notes: Sequence[str] = ()
 ) -> tuple[StudyForecast, Plan]:
-    """Return the forecast at the batch of the best plan, and the plan, which includes the ``notes``."""
+    """Return the forecast at the batch size of the best plan, and that plan, which includes the ``notes``."""
     machine, nodes, workers = asked.machine or "local", asked.nodes, asked.workers
     target = machine if isinstance(machine, Machine) else load_machine(machine)
     if (
@@ -143,12 +143,12 @@ def trade_offs(
     workers: int | None = None,
     **options: Unpack[PlanOptions],
 ) -> tuple[TradeOff, ...]:
-    """The Pareto front of time, accelerator hours and epochs (or metric) for a study's run on a machine.
+    """Return the Pareto front of time, accelerator hours and epochs (or metric) for a study's run on a machine.
 
-    Over batch sizes that its evidence supports, placements, and settings: the recommended ones at each batch, and half
-    and twice their learning rate. The machine is that of the study's ``full_scale`` if None, else this one; ``options``
-    are those of :class:`PlanRequest`, whose batch size, deadline and slot are ignored here. At most
-    :data:`hpo.planning.placement.tradeoffs.SHOWN` members, the fastest first.
+    The front covers the batch sizes that the evidence supports, placements, and settings: the recommended ones at each
+    batch, also with half and twice their learning rate. If None, the machine is that of the study's ``full_scale``, or
+    else this one; ``options`` are the fields of :class:`PlanRequest`, whose batch size, deadline and slot are ignored
+    here. It has at most :data:`hpo.planning.placement.tradeoffs.SHOWN` members, the fastest first.
 
     Raises :class:`PlanError` for an unknown option or machine, if the speed of the workload there is unknown, and for a
     forecast that was read without its laws.
@@ -182,8 +182,9 @@ RATE_FACTORS = (0.5, 2.0)
 
 
 def is_weighed(machine: str) -> bool:
-    """Whether the trade-offs on a machine are shown by default: not on this one, where the smallest batch is best in
-    all objectives, as its rate is assumed to be the same at every batch size."""
+    """Return whether the trade-offs on a machine are shown by default: not on this one, where the smallest batch is
+    best in all objectives, as its rate is assumed to be the same at every batch size.
+    """
     return machine != "local"
 
 
@@ -217,7 +218,7 @@ def _trade_offs(
 def _figures(
     made: StudyForecast, target: Machine, asked: PlanRequest
 ) -> tuple[Rates | None, AcceleratorMemory | None]:
-    """Return the workload's speed on the machine and how much of it fits in memory; None if unknown."""
+    """Return the workload's speed on the machine and how much fits in memory; None if unknown."""
     figures = cost_of(made.source.cost if made.source else None, asked.cost)
     memory = (
         None
@@ -252,8 +253,8 @@ def _with_found_micro_batch(
 ) -> TrainingJob:
     """Reduce the job's micro batch to the one that a program's trials found to fit in memory.
 
-    It is that of the largest rung with such a finding: what fits in one worker's memory does not depend on the global
-    batch.
+    It is taken from the largest rung with such a finding: what fits in one worker's memory does not depend on the
+    global batch.
     """
     program = result.spec.program if result else None
     if result is None or program is None or program.out_of_memory is None:
@@ -278,10 +279,12 @@ def plan_study(
     workers: int | None = None,
     **options: Unpack[PlanOptions],
 ) -> tuple[StudyForecast, Plan]:
-    """The best plan for a study and its forecast; what is None comes from the study's full scale, or is chosen.
+    """Return the best plan for a study and its forecast; options left at None come from the study's full scale, or are
+    chosen.
 
-    ``options`` are those of :class:`PlanRequest`. The default batch is the study's full-scale batch, unless that is too
-    small for the nodes. Raises :class:`PlanError` as :func:`make_plan`, and :class:`EvidenceError` without a forecast.
+    ``options`` are the fields of :class:`PlanRequest`. The default batch is the study's full-scale batch, unless that
+    is too small for the nodes. Raises :class:`PlanError` like :func:`make_plan`, and :class:`EvidenceError` without a
+    forecast.
     """
     return plan_as_asked(
         result, PlanRequest.of(machine=machine, nodes=nodes, workers=workers, **options)
@@ -338,9 +341,10 @@ def _constraints(asked: PlanRequest, global_batch_size: int) -> PlanConstraints:
 
 
 def law_of(made: StudyForecast) -> EpochsLaw:
-    """Return the epochs over all batch sizes, or only at the forecast's if the fitted laws are missing.
+    """Return the law of the epochs over all batch sizes, or only at the forecast's batch size if the fitted laws are
+    missing.
 
-    A fixed budget is the same at all batch sizes that the evidence covers.
+    With a fixed budget, the epochs are the same at all batch sizes that the evidence covers.
     """
     if made.numbers.best is not None:
         batches = made.posterior.evidence.batches if made.posterior else [made.global_batch_size]
@@ -360,7 +364,7 @@ def law_of(made: StudyForecast) -> EpochsLaw:
 
 def _timed(plan: Plan, made: StudyForecast, selection: PlanSelection) -> Plan:
     """Add the cost to the plan. If only the ends of the rate's interval are known, as for the cores of this machine,
-    they are combined with those of the epochs; else the time has the quantiles of its joint distribution.
+    they are combined with the ends of the epochs' interval; else the time has the quantiles of the joint distribution.
     """
     candidate, seconds = selection.best, selection.best.seconds
     if plan.machine == "local" and plan.epochs:
@@ -388,7 +392,9 @@ def _rates(
     figures: WorkloadCost | None,
     cost: str | WorkloadCost | None,
 ) -> Rates | None:
-    """Return measurements on the machine with this workload, else the time model; for this machine the sweep's own."""
+    """Return the rates measured on the machine with this workload, else the time model; for this machine, the sweep's
+    own rates.
+    """
     if machine.name == "local":
         if not made.samples_per_second:
             return None
@@ -406,7 +412,8 @@ def _rates(
 
 
 def _is_of(row: Throughput, spec: StudySpec, cost: str | WorkloadCost | None) -> bool:
-    """Whether a throughput is of the cost's workload, or else the study's, excluding outcomes of other studies.
+    """Return whether a throughput was measured with the workload of ``cost``, or else the study's; outcomes of other
+    studies do not count.
 
     Studies of one workload may train models of different sizes.
     """
@@ -418,7 +425,9 @@ def _is_of(row: Throughput, spec: StudySpec, cost: str | WorkloadCost | None) ->
 
 
 def _overhead(spec: StudySpec, machine: Machine) -> float:
-    """Return the seconds of a slot before the first update, as the launch scripts assume; 0 on this machine."""
+    """Return the seconds that pass in a slot before the first update, as the launch scripts assume; 0 on this
+    machine.
+    """
     if machine.name == "local":
         return 0.0
     stages = machine.node_storage is not None and "path" in spec.data
@@ -426,9 +435,10 @@ def _overhead(spec: StudySpec, machine: Machine) -> float:
 
 
 def baseline_plans(result: StudyResult, plan: Plan) -> list[Plan]:
-    """Return the run of ``plan`` by rules of thumb: the best settings of the largest rung below it, scaled by each.
+    """Return the run of ``plan`` by rules of thumb: with the best settings of the largest rung below it, scaled by each
+    rule.
 
-    A rule that gives the settings of ``plan`` is left out; the list is empty if nothing smaller was trained.
+    A rule that gives the same settings as ``plan`` is left out; the list is empty if nothing smaller was trained.
     """
     smaller = [trial for trial in result.swept if trial.global_batch_size < plan.global_batch_size]
     best = best_settings(smaller, result.spec.question)

@@ -1,4 +1,4 @@
-"""The verdict of a study's launches: the forecast's settings against those by rules of thumb.
+"""The verdict of a study's launches: the forecast's settings against those of rules of thumb.
 
 Runs are compared by the logarithm of their epochs, or of their shortfall after a fixed budget, as settings change both
 by factors. If two means are within two standard errors of their difference, there is no verdict.
@@ -22,8 +22,8 @@ STANDARD_ERRORS = 2.0
 class MeanEpochs:
     """The geometric mean of the epochs to target of one plan's runs, with its relative standard error.
 
-    ``error`` is None for a single run. Of the ``runs``, ``lost`` did not reach the target and count in neither. If the
-    ``question`` is one of a fixed budget, ``epochs`` is the shortfall after it.
+    ``error`` is None for a single run. Of the ``runs``, ``lost`` did not reach the target and count towards neither. If
+    the ``question`` has a fixed budget, ``epochs`` is the shortfall at its end.
     """
 
     epochs: float

@@ -1,1 +1,1 @@
-"""The web service: `hpo serve`, its queue's workers and its client; ``app.create_app`` puts the server together."""
+"""The web service: `hpo serve` and the workers of its queue; ``app.create_app`` assembles the server."""

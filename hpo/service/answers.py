@@ -1,6 +1,7 @@
 """Response models of the API, which its OpenAPI document describes and the client's types mirror.
 
-Times are ISO 8601 in UTC; unmeasured values are null; epochs are samples over the size of the training set.
+Times are ISO 8601 in UTC; unmeasured values are null; epochs are training samples divided by the
+size of the training set.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ Described = TypeVar("Described", bound="Answer")
 
 
 class Answer(BaseModel):
-    """A document that the server answers with."""
+    """Base class of the JSON documents in the server's responses."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class FaultAnswer(Answer):
-    """One broken rule of a study file or a request."""
+    """One fault in a study file or a request."""
 
     message: str
     line: int | None = Field(description="Line of the study file, from 1.")
@@ -34,7 +35,7 @@ class FaultAnswer(Answer):
 
 
 class ErrorBody(Answer):
-    """The error, and the way out."""
+    """An error, and how to resolve it."""
 
     kind: str = Field(examples=["not_found"])
     message: str = Field(examples=["there is no study 'digit'; did you mean 'digits'?"])
@@ -43,13 +44,13 @@ class ErrorBody(Answer):
 
 
 class ErrorAnswer(Answer):
-    """Every error has this shape."""
+    """The body of every error response."""
 
     error: ErrorBody
 
 
 class TargetAnswer(Answer):
-    """The metric and the threshold that a training must reach; null if the study asks for the best within a budget."""
+    """Metric and threshold that a training must reach; null if the study asks for the best metric within a budget."""
 
     metric: str = Field(examples=["top1"])
     threshold: float | None = Field(examples=[0.96])
@@ -71,7 +72,7 @@ class StudyAnswer(Answer):
     cancel_requested: bool
     worker: str | None = Field(description="Worker that is running it.")
     lease_expires_at: datetime | None
-    attempts: int = Field(description="How often a worker has started it.")
+    attempts: int = Field(description="How many times a worker has started it.")
     for_agents: bool = Field(
         description="Whether its trials are trained by clients that ask for them, so that no "
         "worker runs it."
@@ -87,7 +88,7 @@ class StudyAnswer(Answer):
     best_epochs_to_target: float | None = Field(
         description="Fewest epochs in which a trial reached the target."
     )
-    samples: int = Field(description="Training samples that its trials used.")
+    samples: int = Field(description="Training samples that its trials have used.")
 
 
 class StudiesAnswer(Answer):
@@ -100,7 +101,7 @@ class StudiesAnswer(Answer):
 
 
 class UsageAnswer(Answer):
-    """The usage of a study."""
+    """What the trials of a study have used in total."""
 
     samples: int
     accelerator_seconds: float
@@ -108,21 +109,21 @@ class UsageAnswer(Answer):
 
 
 class SizesRungAnswer(Answer):
-    """The trials of one batch size and one combination of sizes."""
+    """The trials at one batch size and one combination of sizes."""
 
     sizes: dict[str, int] = Field(
-        description="Of the model and the training.", examples=[{"width": 64, "samples": 8192}]
+        description="Model and training sizes.", examples=[{"width": 64, "samples": 8192}]
     )
     trials: dict[str, int]
 
 
 class RungAnswer(Answer):
-    """The trials of one batch size."""
+    """The trials at one batch size."""
 
     global_batch_size: int
-    trials: dict[str, int] = Field(description="Of all sizes, by state.")
+    trials: dict[str, int] = Field(description="Number of trials of all sizes, by state.")
     by_sizes: list[SizesRungAnswer] = Field(
-        description="The same for each combination of width, depth and samples, the cheapest "
+        description="The trials of each combination of width, depth and samples, the cheapest "
         "first; empty if only the batch size grows."
     )
 
@@ -130,7 +131,7 @@ class RungAnswer(Answer):
 class StudyDetail(StudyAnswer):
     """A study with its file and its rungs."""
 
-    spec: str = Field(description="The study file, as it was given.")
+    spec: str = Field(description="The study file as it was submitted.")
     ladder: list[int]
     sizes: dict[str, list[int]] = Field(
         description="What grows besides the batch size: width, depth, samples; empty if only "
@@ -170,7 +171,7 @@ class TrialAnswer(Answer):
     seed: int
     purpose: str
     settings: dict[str, Any] = Field(
-        description="Every setting by its name, in the unit of docs/reference/settings.md."
+        description="All settings by name, in the units of docs/reference/settings.md."
     )
     reason: str
     measures: dict[str, float] | None = Field(
@@ -181,7 +182,7 @@ class TrialAnswer(Answer):
 
 
 class AskAnswer(Answer):
-    """The answer to a request for a trial: a job to train, a time to ask again, or that no trial is left."""
+    """The answer to a request for a trial: a job to train, a time to ask again, or a note that no trial is left."""
 
     trial: TrialAnswer | None
     job: dict[str, Any] | None = Field(
@@ -216,7 +217,7 @@ class TrialsAnswer(Answer):
 
 
 class CurveAnswer(Answer):
-    """The convergence of one trial, in columns of one length."""
+    """The convergence of one trial, as columns of equal length."""
 
     trial: int
     points: int = Field(
@@ -226,7 +227,7 @@ class CurveAnswer(Answer):
 
 
 class CurvesAnswer(Answer):
-    """The convergence of some trials."""
+    """The convergence of several trials."""
 
     curves: list[CurveAnswer]
 
@@ -257,7 +258,7 @@ _OF_THE_RECORD = tuple(
 def trial_values(
     trial: Trial, sizes: Mapping[str, int], *, with_settings: bool = True
 ) -> dict[str, Any]:
-    """Return a trial of these sizes as :class:`TrialAnswer` describes it, without validating it again."""
+    """Return the fields of :class:`TrialAnswer` for a trial of these sizes, without validating them again."""
     values = {name: getattr(trial, name) for name in _OF_THE_RECORD}
     values["sizes"] = dict(sizes)
     if with_settings:
@@ -268,7 +269,7 @@ def trial_values(
 def study_values(
     study: Study, trials: Mapping[Any, int], best: float | None, samples: int
 ) -> dict[str, Any]:
-    """Return a study as :class:`StudyAnswer` describes it."""
+    """Return the fields of :class:`StudyAnswer` for a study."""
     return {
         "name": study.name,
         "state": study.state,

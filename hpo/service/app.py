@@ -1,4 +1,4 @@
-"""create_app: build the web service from a configuration, as an ASGI application."""
+"""create_app: builds the web service, an ASGI application, from a configuration."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TAGS = [
     },
     {
         "name": "plans",
-        "description": "Forecasts on a machine: launch scripts and outcomes.",
+        "description": "Plans for a machine, with launch scripts and outcomes.",
     },
     {"name": "events", "description": "Live and past events."},
     {"name": "tokens", "description": "Access tokens and their scopes."},
@@ -123,7 +123,7 @@ def create_app(
 
 
 async def _settle(context: ServerContext) -> None:
-    """Cancel the studies marked for cancellation whose workers stopped responding, as no other worker may be left.
+    """Cancel studies marked for cancellation whose workers stopped responding: there may be no other worker to do it.
 
     Also make sure that the disk has room to delete studies.
     """
@@ -134,10 +134,10 @@ async def _settle(context: ServerContext) -> None:
         for study in store.settle_studies():
             store.add_event(study.id, str(study.state), study.message)
 
-    limiter = CapacityLimiter(1)  # a busy server must not keep it waiting for a thread
+    limiter = CapacityLimiter(1)  # so that it never waits for a thread of a busy server
     while True:
         await asyncio.sleep(SETTLE_SECONDS)
-        with suppress(StoreError):  # an unavailable database comes back
+        with suppress(StoreError):  # if the database is unavailable, try again later
             await run_sync(settle, limiter=limiter)
 
 

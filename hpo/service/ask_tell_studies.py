@@ -11,11 +11,11 @@ from storage.records import Study
 from storage.store import Store
 
 MOST_STUDIES = 100
-"""Number of AskTellStudy objects kept; one that was dropped is rebuilt from the database."""
+"""Number of AskTellStudy objects in memory; a dropped one is rebuilt from the database when it is needed."""
 
 
 class AskTellStudies:
-    """Thread-safe cache of ask-and-tell studies by id. A study whose file has changed gets a new one."""
+    """Thread-safe cache of ask-and-tell studies by id. It rebuilds a study whose file has changed."""
 
     def __init__(self, open_store: Callable[[], Store]) -> None:
         self._open_store = open_store

@@ -24,7 +24,7 @@ SCOPES = ("read", "submit", "admin")
 """Each scope includes those before it."""
 PREFIX, SESSION_PREFIX = "lb_", "ls_"
 REMEMBERED_SECONDS = 1.0
-"""How long a looked-up token stays cached; a revocation in another process takes effect after that."""
+"""How long a looked-up token stays cached; a revocation in another process takes effect within this time."""
 BUSY_SECONDS, MOST_TOGETHER = 2.0, 500
 """Tokens used within the last BUSY_SECONDS are looked up along with another one, at most MOST_TOGETHER per query."""
 TOUCH_SECONDS = 60.0
@@ -43,11 +43,11 @@ class TokenHolder:
     expires_at: datetime | None = None
 
     def allows(self, scope: str) -> bool:
-        """Whether the token has the scope, or one above it."""
+        """Return whether the token has the scope, or one that includes it."""
         return any(each in self.scopes for each in SCOPES[SCOPES.index(scope) :])
 
     def owns(self, study: Study) -> bool:
-        """Whether the token may change the study: it belongs to the study's owner or to an admin."""
+        """Return whether the token may change the study: its holder owns the study or is an admin."""
         return self.allows("admin") or (bool(self.owner) and study.owner == self.owner)
 
 
@@ -64,7 +64,10 @@ def digest_of(secret: str) -> str:
 def create_token(
     store: Store, *, owner: str, scope: str, name: str = "", lifetime: timedelta | None = None
 ) -> tuple[str, Token]:
-    """Create a token; return it with its secret, which cannot be read again. RefusedError for a bad scope or owner."""
+    """Create a token; return it with its secret, which cannot be read again.
+
+    Raises RefusedError for an invalid scope, owner or name.
+    """
     if scope not in SCOPES:
         raise RefusedError(422, f"scope must be one of {', '.join(SCOPES)}, but got {scope!r}")
     if not _OWNER.fullmatch(owner) or not owner.isprintable() or owner != owner.strip():
@@ -92,7 +95,7 @@ def create_token(
 
 
 def check_token(token: Token | None, digest: str, now: datetime) -> TokenHolder:
-    """Return the holder of a stored token; RefusedError (401) if it is missing, revoked or expired."""
+    """Return the holder of a stored token; raise RefusedError (401) if it is missing, revoked or expired."""
     if token is None or not hmac.compare_digest(token.digest, digest):
         raise RefusedError(401, "this token is unknown", way_out="`hpo token create` makes one")
     if token.revoked_at is not None:
@@ -109,7 +112,7 @@ def check_token(token: Token | None, digest: str, now: datetime) -> TokenHolder:
 
 
 def start_session(store: Store, who: TokenHolder, lifetime: timedelta) -> tuple[str, timedelta]:
-    """Start a browser session, which acts for the login's token and ends with it; return its secret and lifetime."""
+    """Start a browser session, which acts for the token of the login and ends with it; return secret and lifetime."""
     secret, now = SESSION_PREFIX + secrets.token_urlsafe(32), datetime.now(UTC)
     ends = min(now + lifetime, who.expires_at or now + lifetime)
     store.add_session(digest_of(secret), who.token_id, ends)
@@ -127,9 +130,9 @@ class _Known:
 
 
 class TokenCache:
-    """Looks tokens up and caches them for a second, so that a busy client costs no query per request.
+    """Looks up tokens and caches them for a second, so that a busy client does not cost a query per request.
 
-    Recently used secrets are looked up together: one query a second, however many clients are busy.
+    Recently used secrets are looked up together, in one query per second, however many clients are busy.
     """
 
     def __init__(self) -> None:
@@ -149,7 +152,7 @@ class TokenCache:
         return found.principal
 
     def look_up(self, store: Store, secret: str, *, session: bool = False) -> TokenHolder:
-        """Return the holder of the secret of a token or session; RefusedError (401) if there is none."""
+        """Return the holder of the secret of a token or session; raise RefusedError (401) if there is none."""
         digest, began, now = digest_of(secret), time.monotonic(), datetime.now(UTC)
         if session:
             token = store.token_by_session(digest) if _SESSION.fullmatch(secret) else None
@@ -177,7 +180,7 @@ class TokenCache:
         return principal
 
     def _busy(self, now: float) -> dict[str, float]:
-        """Return when each recently used token that is soon due for another look-up was last used, by digest."""
+        """Return the recently used tokens that are soon due for another look-up: time of last use by digest."""
         with self._lock:
             known = list(self._known.items())
         asked = {

@@ -31,7 +31,7 @@ NICE = 5
 
 @dataclass(frozen=True)
 class CheckedStudy:
-    """A checked study file as the server needs it: its text and its content."""
+    """A checked study file, with what the server needs: its text and its content."""
 
     text: str
     name: str
@@ -46,9 +46,9 @@ class CheckedStudy:
     def of(
         cls, text: str, config: ServerConfig, metrics: Mapping[str, Mapping[str, bool] | None]
     ) -> CheckedStudy:
-        """Read the study of a text from the network in this process; :class:`SpecError` lists every fault.
+        """Read a study from text received over the network, in this process; raise :class:`SpecError` with every fault.
 
-        KeyError names the workload if its ``metrics`` are not given.
+        Raises KeyError with the name of the workload if its ``metrics`` are not given.
         """
         spec = read_submission(text, config, metrics.__getitem__)
         return cls(
@@ -64,7 +64,7 @@ class CheckedStudy:
 
 
 class CheckerPool:
-    """A pool of processes, each checking one text at a time; use it from at most as many threads."""
+    """A pool of processes, each checking one text at a time; call it from no more threads than it has processes."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._config = config
@@ -75,13 +75,13 @@ class CheckerPool:
         self._metrics: dict[str, Mapping[str, bool] | None] = {}
 
     def check(self, text: str) -> CheckedStudy:
-        """Return the study of a text from the network.
+        """Return the study in a text received over the network.
 
-        :class:`SpecError` lists every fault; RefusedError (422) if the check takes too long.
+        Raises :class:`SpecError` with every fault, or RefusedError (422) if the check takes too long.
         """
         answer = self._answer(text)
         if "unknown" in answer:
-            # the workload itself is asked for its metrics, which may take longer than a check
+            # getting the metrics from the workload itself may take longer than a check
             self._metrics[answer["unknown"]] = workload_metrics(answer["unknown"])
             answer = self._answer(text)
         if "study" in answer:
@@ -101,14 +101,14 @@ class CheckerPool:
             process = None
             raise RefusedError(
                 422,
-                f"a study file must be checked within {seconds:g} s, but this one takes longer",
+                f"checking a study file may take at most {seconds:g} s, but this one takes longer",
                 way_out="send a smaller file",
             ) from None
         except (OSError, ValueError) as error:
             process = None
             LOG.warning("the check of a submission failed: %s", error)
             raise RefusedError(
-                503, "the check of submissions does not answer", way_out="try again", retry_after=2
+                503, "the check of submissions failed", way_out="try again", retry_after=2
             ) from None
         finally:
             self._free.put(process)
@@ -116,7 +116,7 @@ class CheckerPool:
                 self.close()
 
     def close(self) -> None:
-        """End the idle processes; the others end when they have answered."""
+        """End the idle processes; the others end after their answer."""
         self._closed, taken = True, []
         with suppress(queue.Empty):
             while True:
@@ -150,7 +150,7 @@ class _Process:
         return self._process.poll() is None
 
     def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Return the answer for a text; on TimeoutError the process is ended."""
+        """Return the answer for a text; end the process and raise TimeoutError if it takes too long."""
         try:
             answer: dict[str, Any] = json.loads(self._exchange(json.dumps(question), seconds))
         except BaseException:
@@ -186,7 +186,7 @@ class _Process:
         if not answer:
             if over.is_set():
                 raise TimeoutError
-            raise OSError("the process of the check ended")
+            raise OSError("the checking process ended")
         return answer
 
 

@@ -1,6 +1,6 @@
 """Threads for work that may take seconds: fits, forecasts, plans, figures with laws, checks of submissions.
 
-A request that waits for such work holds neither a thread that answers reads nor a part of its owner's share of them.
+A request that waits for such work occupies neither a thread that answers reads nor a slot of its owner's share.
 Each owner has one computation at a time; further ones wait in that owner's queue, while another owner's starts at once.
 """
 
@@ -24,9 +24,10 @@ Found = TypeVar("Found")
 
 
 class ComputationPool:
-    """A small pool of threads of one server for computations of one kind.
+    """A server's small pool of threads for computations of one kind.
 
-    ``kind`` names them in a refusal; a computation that has a slot waits at most ``wait_seconds`` for a thread.
+    ``kind`` names the computations in error messages. A computation that has a slot waits at most ``wait_seconds`` for
+    a thread.
     """
 
     def __init__(
@@ -38,9 +39,9 @@ class ComputationPool:
         self._limiter: CapacityLimiter | None = None
 
     async def run(self, who: TokenHolder, slot: RequestSlot, work: Callable[[], Found]) -> Found:
-        """Return the result of ``work`` for a request that gives up its slot meanwhile.
+        """Return the result of ``work`` for a request, which gives up its slot meanwhile.
 
-        RefusedError (429) if too many of the owner's wait, (503) if no thread becomes free in time.
+        Raises RefusedError: 429 if too many of the owner's computations are waiting, 503 if no thread is free in time.
         """
         self._limiter = self._limiter or CapacityLimiter(self._threads)  # bound to the running loop
         try:
@@ -62,7 +63,7 @@ class ComputationPool:
         except TimeoutError:
             raise RefusedError(
                 503,
-                f"the server is busy with the {self._kind} of others",
+                f"the server is busy with the {self._kind} of other users",
                 way_out="try again",
                 retry_after=5,
             ) from None

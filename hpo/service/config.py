@@ -1,8 +1,8 @@
-"""ServerConfig: what a server may do, from a YAML file, the environment and the command line.
+"""ServerConfig: the configuration of a server, from a YAML file, the environment and the command line.
 
-Later sources override earlier ones: defaults, file, environment, command line. Variables are ``HPO_SERVE_`` and the
-name of a top-level key in capitals (``HPO_SERVE_PORT=80``; lists are separated by commas); the storage is
-``HPO_STORAGE``, as for every command.
+Later sources override earlier ones: defaults, file, environment, command line. An environment variable is named
+``HPO_SERVE_`` followed by a top-level key in capitals (``HPO_SERVE_PORT=80``; items of a list are separated by
+commas); the storage is set by ``HPO_STORAGE``, as for every command.
 """
 
 from __future__ import annotations
@@ -197,14 +197,14 @@ class ServerConfig(_ConfigSection):
 
     @property
     def scheme(self) -> str:
-        """https if there is a certificate, else http."""
+        """URL scheme: https if there is a certificate, else http."""
         return "https" if self.tls_certificate else "http"
 
 
 def load_config(
     path: str | Path | None = None, environment: Mapping[str, str] | None = None, **given: Any
 ) -> ServerConfig:
-    """Read the configuration from a YAML file; the environment and the ``given`` values that are not None override it.
+    """Read the configuration from a YAML file; the environment overrides it, as do ``given`` values that are not None.
 
     Raises :class:`SpecError` with every fault and its line.
     """

@@ -1,9 +1,9 @@
 """Limits that uvicorn leaves to a proxy: on request heads, on clients that do not read, and on connections.
 
 The head of a request is limited in size and in time, counted from the connection or from the first byte of a later
-request. A client must read some of its response within a timeout, which is short when many connections of one address
-read nothing, as each holds a slot of its owner. The number of pipelined requests and the number of open connections
-per address are limited. :mod:`hpo.service.middleware` limits bodies.
+request. A client must read some of its response within a timeout. The timeout is shorter when many connections of one
+address read nothing, because each of them holds a slot of its owner. The number of pipelined requests and the number
+of open connections per address are limited. :mod:`hpo.service.middleware` limits bodies.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def guarded_protocol(
         _refused = False
         _late: asyncio.TimerHandle | None = None
         _stuck: asyncio.TimerHandle | None = None
-        # of a response that the client does not read: bytes left, and since when nothing was read
+        # state of a response that the client does not read: bytes left, and since when nothing was read
         _left = 0
         _since = 0.0
-        # of the message being received: its number on this connection, its bytes after the first read
+        # state of the message being received: its number on this connection, its bytes after the first read
         _message = _received = _head = 0
         _in_head = _ended = False
 

@@ -33,7 +33,7 @@ from storage.store import Store
 
 COOKIE = "hpo_session"
 SLASH = "\ue000"
-"""Replaces an encoded slash within a path segment, such as in the name of a study; no name holds this character."""
+"""Replaces an encoded slash within a path segment, such as in a study's name; no name contains this character."""
 BIGGEST_ID = 2**63 - 1
 COUNT_SECONDS, MOST_COUNTED = 60.0, 10_000
 MOST_WAITING = 200
@@ -54,9 +54,9 @@ cookie = APIKeyCookie(
 
 
 class ServerContext:
-    """The configuration and the state of one server. The store is opened on first use, and retried until it opens.
+    """The configuration and the state of one server. The store opens on first use.
 
-    So a server may start before its database.
+    Opening it is retried until it succeeds, so a server may start before its database.
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -90,7 +90,7 @@ class ServerContext:
         return self._suspects
 
     def open_store(self) -> Store:
-        """Return the store; StoreUnavailable if it cannot be opened, which is tried once a second."""
+        """Return the store; raise StoreUnavailable if it cannot be opened. It is tried again at most once a second."""
         if self._store is not None:
             return self._store
         with self._lock:
@@ -121,7 +121,7 @@ class ServerContext:
         self._stored[owner] = stored + more, self._stored[owner][1]
 
     def _stored_bytes(self, owner: str) -> int:
-        """Return the bytes that an owner's studies take; counted once a minute, as that reads their point counts."""
+        """Return the bytes that an owner's studies take; recounted at most once a minute, as it reads point counts."""
         counted = self._stored.get(owner)
         if counted is None or time.monotonic() - counted[1] > COUNT_SECONDS:
             if len(self._stored) > MOST_COUNTED:
@@ -151,17 +151,17 @@ class ServerContext:
             self._store = None
 
     async def checked(self, who: TokenHolder, slot: RequestSlot, text: str) -> CheckedStudy:
-        """Return the study of a text from the network; SpecError lists its faults, RefusedError on a timeout."""
+        """Return the study in a text from the network; raise SpecError with its faults, RefusedError on a timeout."""
         return await self._checks.run(who, slot, lambda: self._checker.check(text))
 
     def check_readable(self, who: TokenHolder, study: Study) -> Study:
-        """Return the study; RefusedError (404) if reading is private and the study is someone else's."""
+        """Return the study; raise RefusedError (404) if reading is private and the study is someone else's."""
         if self.config.shared_reading or who.owns(study):
             return study
         raise not_found(study.name)
 
     def check_changeable(self, who: TokenHolder, study: Study) -> Study:
-        """Return the study; RefusedError if it is someone else's."""
+        """Return the study; raise RefusedError if it is someone else's."""
         if who.owns(self.check_readable(who, study)):
             return study
         raise RefusedError(
@@ -224,7 +224,7 @@ async def _study_name(
 
 
 def requires_scope(scope: str) -> Callable[..., Coroutine[Any, Any, TokenHolder]]:
-    """Return a dependency that gives the principal of a token with the scope; RefusedError 401, 403 or 429 if not."""
+    """Return a dependency that returns the holder of a token with the scope, or raises RefusedError 401, 403 or 429."""
 
     async def principal(
         request: Request,
@@ -301,7 +301,7 @@ async def look_up(request: Request, secret: str, *, session: bool = False) -> To
 
 
 async def authenticate_early(request: Request) -> None:
-    """Authenticate the caller before the body is read; RefusedError 401, 403 or 429."""
+    """Authenticate the caller before the body is read; raise RefusedError 401, 403 or 429 on failure."""
     kind, _, secret = request.headers.get("authorization", "").partition(" ")
     bearing = secret if kind.lower() == "bearer" and secret else None
     await _authenticate(request, bearing, request.cookies.get(COOKIE))
@@ -342,7 +342,7 @@ def check_own_page(request: Request) -> None:
 Reader = Annotated[TokenHolder, Depends(requires_scope("read"))]
 Submitter = Annotated[TokenHolder, Depends(requires_scope("submit"))]
 READS, ADMINS = Depends(requires_scope("read")), Depends(requires_scope("admin"))
-"""For routes that need the scope but not the caller."""
+"""Dependencies of routes that need the scope but not the caller."""
 StudyName = Annotated[str, Depends(_study_name)]
 Shared = Annotated[ServerContext, Depends(_shared)]
 OwnSlot = Annotated[RequestSlot, Depends(_own_slot)]

@@ -1,4 +1,4 @@
-"""Error responses of the server: one status, one JSON shape.
+"""Error responses of the server: an HTTP status and a JSON document, always of the same shape.
 
 ``{"error": {"kind": "...", "message": "...", "way_out": "...", "faults": [{"message", "line", "key"}]}}``; the last two
 are omitted if empty.
@@ -77,7 +77,7 @@ def told_error(error: Exception) -> Response:
     return error_reply(
         503,
         "the server cannot do this at the moment: its database or its disk does not respond",
-        way_out="try again in some seconds; the server's log says what happened",
+        way_out="try again in a few seconds; the server's log says what happened",
         headers={"Retry-After": str(RETRY_SECONDS)},
     )
 

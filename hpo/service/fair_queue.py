@@ -2,13 +2,13 @@
 
 A few threads answer all requests. One owner who sends expensive requests over many connections could occupy all of
 them, even within the limits of :mod:`hpo.service.rate_limit`. So each owner has a share of the threads. Requests beyond
-it wait in that owner's queue, first come, first served: processor sharing between owners
-(Kleinrock, 1967, doi:10.1145/321386.321388), in whole requests.
+it wait in that owner's queue, first come, first served. This is processor sharing between owners
+(Kleinrock, 1967, doi:10.1145/321386.321388), with whole requests as the unit.
 
-With *n* owners who have requests in progress, each may have ``threads // (n + 1)`` of them, at least one: a part of the
-threads stays free for the next owner, who is served at once.
+With *n* owners who have requests in progress, each may have ``threads // (n + 1)`` of them, but at least one. So some
+threads stay free for the next owner, who is served at once.
 
-A request that waits for something other than a thread, such as a fit, gives its slot to the next one of its owner
+A request that waits for something other than a thread, such as a fit, gives its slot to its owner's next request
 meanwhile (:meth:`RequestSlot.aside`).
 """
 
@@ -30,8 +30,8 @@ class _Owner:
 class FairQueue:
     """A fair queue of requests, for one event loop: each owner has an equal share of the threads.
 
-    ``threads`` is the most requests in progress at a time, ``most`` the most of one owner even if no other owner sends
-    any, ``queue`` the most of one owner that may wait.
+    ``threads`` is the maximum number of requests in progress at a time, ``most`` the maximum for one owner even if no
+    other owner sends any, ``queue`` the maximum number of one owner's requests that may wait.
     """
 
     def __init__(self, threads: int, most: int, queue: int) -> None:
@@ -45,7 +45,7 @@ class FairQueue:
 
     @asynccontextmanager
     async def slot(self, owner: Hashable) -> AsyncIterator[RequestSlot]:
-        """Hold a slot for a request once the owner's share allows it; asyncio.QueueFull if too many wait."""
+        """Hold a slot for a request once the owner's share allows it; raise asyncio.QueueFull if too many wait."""
         waiter = self._owners.get(owner)
         if waiter is not None and len(waiter.waiting) >= self._queue:
             raise asyncio.QueueFull
@@ -57,7 +57,7 @@ class FairQueue:
             slot.end()
 
     async def begin(self, owner: Hashable, *, first: bool = False) -> None:
-        """Count a request as in progress once the share allows; ``first`` puts it ahead of the owner's waiting ones."""
+        """Count a request as in progress once the share allows it; ``first`` puts it ahead of those that wait."""
         waiter = self._owners.setdefault(owner, _Owner())
         if waiter.in_progress < self.share and (first or not waiter.waiting):
             waiter.in_progress += 1
@@ -74,7 +74,7 @@ class FairQueue:
             raise
 
     def end(self, owner: Hashable) -> None:
-        """Count a request as ended, and start the requests that now may, taking owners in turn."""
+        """Count a request as ended, and start the requests that may now run, one owner after the other."""
         ended = self._owners[owner]
         ended.in_progress -= 1
         if not ended.in_progress and not ended.waiting:

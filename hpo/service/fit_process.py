@@ -1,7 +1,7 @@
 """Fits and forecasts in separate processes, as they hold the interpreter lock and would block the server.
 
-A few persistent processes take one computation after the other: a reader who asks for many waits, and slows nobody
-else. They end with the server.
+A few persistent processes each run one computation after the other, so that a reader who asks for many has to wait
+without slowing anyone else down. They end with the server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Found = TypeVar("Found")
 
 
 class _Pool:
-    """The processes; started on first use, and restarted when one was killed."""
+    """The processes; they start on first use, and start again if one was killed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,7 +40,7 @@ class _Pool:
         self._ready: Future[int] | None = None
 
     def run(self, work: Callable[..., Found], *arguments: Any) -> Found:
-        """Return the result of ``work``; if its process dies, this process does the work."""
+        """Return the result of ``work``; if its process dies, do the work in this process."""
         try:
             return self._started().submit(work, *arguments).result()
         except (BrokenProcessPool, RuntimeError) as error:
@@ -50,7 +50,7 @@ class _Pool:
 
     @property
     def warm(self) -> bool:
-        """Whether the processes have started; starts them if not."""
+        """Return whether the processes have started; start them if not."""
         self._started()
         return self._ready is not None and self._ready.done() and not self._ready.cancelled()
 
@@ -101,7 +101,7 @@ def forecast(
 
 
 def designs(result: StudyResult, made: StudyForecast) -> Designs:
-    """Return what :func:`hpo.runs.designs.designs` finds, with the same EvidenceError; runs where a forecast would."""
+    """Return the result of :func:`hpo.runs.designs.designs`, or raise its EvidenceError; run where a forecast would."""
     plain = dataclasses.replace(made, source=None)
     return (
         _pool.run(_designs, result, plain) if _pool.warm else study_designs.designs(result, plain)

@@ -1,8 +1,8 @@
 """A cache of forecasts: laws are fitted once for the trials that a study has, then cached.
 
-A fit takes seconds of processor time, so everyone who asks for the same study meanwhile shares its result. The answer
-with the laws on a study's page is stored in the database too: after a restart of the server it needs neither a fit nor
-a forecast.
+A fit takes seconds of processor time, so everyone who asks for the same study meanwhile shares its result. The
+response with the laws on a study's page is also stored in the database, so that after a restart the server needs
+neither a fit nor a forecast for it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from hpo.runs.api import Posterior
 
 FORM = 2
-"""Version of the stored answers; raise it with every change of their content."""
+"""Version of the stored answers; increase it whenever their content changes."""
 LARGEST = 2_000_000
-"""Longest answer that is stored, in characters."""
+"""Maximum length of a stored answer, in characters."""
 MOST_STUDIES = 16
 MOST_FORECASTS = 256  # per state of a study
 
@@ -42,7 +42,7 @@ MOST_FORECASTS = 256  # per state of a study
 class FittedStudy:
     """A study, the laws fitted to it, and the forecasts that were made from them.
 
-    For a batch size that was launched, the laws are fitted without those launches: a forecast is compared with them.
+    For a batch size that was launched, the laws are fitted without its launches, with which the forecast is compared.
     """
 
     result: StudyResult
@@ -61,7 +61,7 @@ class ForecastCache:
     def remembered(
         self, store: Store, study: Study, batches: Sequence[int], budgets: Sequence[float]
     ) -> list[StudyForecast] | None:
-        """Return the forecasts if all of them are cached, else None; cheap."""
+        """Return the forecasts if all of them are cached, else None; never fits laws."""
         with self._lock:
             fitted = self._fitted.get(_state(store, study))
         found = [fitted.made.get((batch, *budgets)) for batch in batches] if fitted else []
@@ -70,7 +70,7 @@ class ForecastCache:
     def make(
         self, store: Store, study: Study, batches: Sequence[int], budgets: Sequence[float] = ()
     ) -> list[StudyForecast]:
-        """Return the forecasts at these batch sizes; EvidenceError if the trials allow none. May take seconds."""
+        """Return the forecasts at these batch sizes; raise EvidenceError if the trials allow none. May take seconds."""
         fitted = self.fitted(store, study)
         forecasts = []
         for batch in batches:
@@ -84,7 +84,7 @@ class ForecastCache:
         return forecasts
 
     def designs(self, store: Store, study: Study) -> Designs:
-        """Return what the study's trainings buy at its full-scale batch; may raise EvidenceError and take seconds."""
+        """Return the study's possible designs for its full-scale batch; may raise EvidenceError and take seconds."""
         batch = study_facts(study.spec).full_scale_batch
         assert batch is not None
         (made,) = self.make(store, study, [batch])
@@ -99,7 +99,7 @@ class ForecastCache:
     ) -> bytes | None:
         """Return the JSON answer stored in the database for the study as it is now, or the result of ``make``.
 
-        Results are stored; ``what`` names the answer among those of a study. If storing fails, the next reader
+        Results are stored; ``what`` distinguishes the answers of one study. If storing fails, the next reader
         computes it again.
         """
         text = f"{FORM} {version('largebatch')} {what} {_state(store, study)}"
@@ -130,7 +130,7 @@ class ForecastCache:
         return made
 
     def laws(self, store: Store, study: Study) -> tuple[StudyResult, Posterior]:
-        """Return a study and its laws fitted without its full-scale launches; may raise EvidenceError, take seconds."""
+        """Return a study and its laws without its full-scale launches; may raise EvidenceError and take seconds."""
         fitted = self.fitted(store, study)
         batch = study_facts(study.spec).full_scale_batch or 0
         return fitted.result, _posterior(store, fitted, batch)

@@ -1,8 +1,8 @@
 """Live: events of the database for every open stream, from one reader per server.
 
 While anyone listens, a task reads the database every ``POLL_SECONDS``: new events by their number, and the progress of
-each study with listeners. So workers on all machines are seen, and a hundred open pages cost as much as one. A listener
-that is too slow is dropped; it reconnects with the number of the last event that it saw and misses nothing.
+each study with listeners. So events of workers on all machines are seen, and a hundred open pages cost as much as one.
+A listener that is too slow is dropped; it reconnects with the number of the last event that it saw and misses nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUEUE = 2_000
 
 @dataclass(frozen=True)
 class EventMessage:
-    """One server-sent event; ``owner`` is that of its study, None if it concerns no study."""
+    """One server-sent event; ``owner`` is the owner of its study, None if it concerns no study."""
 
     kind: str
     data: bytes
@@ -96,7 +96,7 @@ class EventReader:
         return self._open.total()
 
     def streams_of(self, token_id: int) -> int:
-        """Return the number of such streams that a token has."""
+        """Return the number of a token's streams that are open, or granted and about to open."""
         return self._open[token_id]
 
     def opened(self, token_id: int) -> None:
@@ -111,7 +111,7 @@ class EventReader:
 
     @contextlib.asynccontextmanager
     async def listen(self, study: Study | None, token_id: int) -> AsyncIterator[EventListener]:
-        """Join before reading the events stored so far, so that none is missed; may raise StoreUnavailable."""
+        """Add a listener, before it reads the stored events, so that none is missed; may raise StoreUnavailable."""
         self._loop = asyncio.get_running_loop()
         async with self._joining:
             if not self._listeners:  # no listener before: the reader starts at the newest event
@@ -129,7 +129,7 @@ class EventReader:
             self._listeners.discard(listener)
 
     def standing(self, study: Study | None) -> list[EventMessage]:
-        """Return the present state of the study, or of every running study: the first messages of a new stream."""
+        """Return the current state of the study, or of every running study: the first messages of a new stream."""
         store = self._open_store()
         names = running_studies(store).values() if study is None else [study.name]
         found = (read_progress(store, name, None) for name in names)
@@ -154,7 +154,7 @@ class EventReader:
             listener.put(None)
 
     async def _read(self) -> None:
-        # a separate limiter: a busy server must not keep the reader waiting for a thread
+        # a separate limiter, so that the reader never waits for a thread of a busy server
         self._limiter = self._limiter or CapacityLimiter(1)
         failed = False
         while self._listeners and not self.closed:

@@ -1,6 +1,6 @@
 """The server's log on stderr: one line for each event, as text or as JSON.
 
-Whatever a client sent is escaped, so that a line is one event. No token, query or body is ever logged.
+Anything that a client sent is escaped, so that each line is one event. No token, query or body is ever logged.
 """
 
 from __future__ import annotations

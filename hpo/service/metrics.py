@@ -59,7 +59,7 @@ class ServerMetrics:
         )
 
     def text(self, store: Store) -> bytes:
-        """Return the page in Prometheus' text format; StoreUnavailable if the database does not answer."""
+        """Return the page in Prometheus' text format; raise StoreUnavailable if the database does not answer."""
         totals = self._counted(store)
         for state in StudyState:
             self._studies.labels(str(state)).set(totals.studies.get(state, 0))
@@ -76,7 +76,7 @@ class ServerMetrics:
         return generate_latest(self.registry)
 
     def _counted(self, store: Store) -> Totals:
-        """Return the totals, recounted at most every ten seconds: millions of points take a while."""
+        """Return the totals, recounted at most every ten seconds, as counting millions of points takes a while."""
         with self._lock:
             if self._totals is None or time.monotonic() - self._totals[0] > COUNTED_SECONDS:
                 self._totals = time.monotonic(), store.totals()

@@ -78,7 +78,7 @@ class RequestMiddleware:
     async def _answer(self, scope: Scope, receive: Receive, passing: _Passing) -> None:
         """Answer the request once its owner has a free slot.
 
-        A stream releases its slot when it begins, and so does an answer to an unauthenticated caller: others at
+        A stream releases its slot when it begins. A response to an unauthenticated caller does too, so that others at
         the same address need not wait until it is read.
         """
         who = scope["state"].get("principal")
@@ -111,7 +111,7 @@ class RequestMiddleware:
             )
 
     def _host(self, headers: Headers) -> Response | None:
-        """Return the refusal of a request for a host name that is not this server's, else None."""
+        """Return an error response if the request is for a host name that is not this server's, else None."""
         allowed, names = self.context.hosts, headers.getlist("host")
         host = ", ".join(names)  # more than one is refused: RFC 9112, section 3.2
         if allowed is None or (len(names) == 1 and host_name(host) in allowed):
@@ -125,9 +125,9 @@ class RequestMiddleware:
         )
 
     async def _who(self, scope: Scope, headers: Headers, receive: Receive) -> Response | None:
-        """Authenticate the caller before the body is read; return the refusal of an unknown caller, else None.
+        """Authenticate the caller before the body is read; return an error response if that fails, else None.
 
-        Pages handle this themselves, and a login has its token in the body.
+        Pages authenticate callers themselves, and a login has its token in the body.
         """
         of_api = scope["path"].startswith(_API)
         if scope["path"] in _OPEN or not (of_api or _has_body(scope, headers)):
@@ -143,7 +143,7 @@ class RequestMiddleware:
     async def _body(
         self, scope: Scope, headers: Headers, receive: Receive
     ) -> tuple[Response | None, bytes | None]:
-        """Return the whole body, or the response that refuses it."""
+        """Return the whole body, or the error response that rejects it."""
         limits, length = self.context.config.limits, headers.get("content-length", "")
         most = min(limits.body_bytes, _OPEN.get(scope["path"], limits.body_bytes))
         too_large = _refuse(413, f"a request body must have at most {most:,} bytes")
@@ -252,7 +252,7 @@ def _refuse(status: int, message: str) -> Response:
 
 
 async def _read(receive: Receive, most: int) -> bytes | None:
-    """Return the body; None if it has more than ``most`` bytes, at which reading stops."""
+    """Return the body; stop reading and return None if it has more than ``most`` bytes."""
     body = bytearray()
     while True:
         message = await receive()
@@ -264,7 +264,7 @@ async def _read(receive: Receive, most: int) -> bytes | None:
 
 
 def _path(scope: Scope, before: str) -> str:
-    """Return the path without the prefix ``before``, its encoded slashes kept distinct from the separators.
+    """Return the path without the prefix ``before``, with encoded slashes kept distinct from separators.
 
     A proxy may forward the whole path or strip the prefix.
     """

@@ -1,6 +1,6 @@
 """Progress of a study: its state, its trials by state, and the points of running trials.
 
-It takes four small statements, whatever the size of the study: only running trials are read one by one.
+Reading it takes four small SQL statements, whatever the size of the study: only running trials are read one by one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StudyPosition:
 
     @property
     def at_rest(self) -> bool:
-        """Whether nothing more happens unless somebody resumes the study."""
+        """Whether nothing more will happen unless somebody resumes the study."""
         return self.state in AT_REST
 
 
@@ -52,7 +52,7 @@ class StudyProgress:
     changed: tuple[Mapping[str, Any], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; ``points`` counts the convergence points of each running trial, by its number."""
+        """Return plain values; ``points`` counts the convergence points of each running trial, by trial number."""
         position = self.position
         return {
             "study": position.name,
@@ -102,7 +102,7 @@ def read_progress(store: Store, name: str, before: StudyPosition | None) -> Stud
 
 
 def _trials(store: Store, study_id: int) -> tuple[dict[str, int], dict[int, Trial]]:
-    """Return the trials per state and the running trials by id, at one moment: both are reread if they disagree."""
+    """Return the trials per state and the running trials by id, at one moment: read both again if they disagree."""
     for _ in range(3):
         running = {trial.id: trial for trial in store.trials(study_id, states=[TrialState.RUNNING])}
         states: Counter[str] = Counter()

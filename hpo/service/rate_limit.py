@@ -9,7 +9,7 @@ MOST_CALLERS = 10_000
 
 
 class RateLimit:
-    """Allows ``rate`` calls per second on average, ``burst`` of them at once; see :meth:`wait`."""
+    """Allows ``rate`` calls per second on average and bursts of ``burst`` calls; see :meth:`wait`."""
 
     def __init__(
         self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic

@@ -29,7 +29,7 @@ h2 {{ margin-top: 2rem; text-transform: capitalize; }}
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """The whole page for an OpenAPI document."""
+    """Return the whole page for an OpenAPI document."""
     info = document["info"]
     parts = [
         _HEAD.format(
@@ -117,7 +117,7 @@ def _example(document: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 
 
 def _value(document: Mapping[str, Any], schema: Mapping[str, Any], depth: int) -> Any:
-    """Return an example for the schema: its own if it has one, else the names of types."""
+    """Return an example for the schema: the schema's own if it has one, else the names of the types."""
     schema = _resolved(document, schema)
     if schema.get("examples"):
         return schema["examples"][0]

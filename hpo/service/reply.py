@@ -13,5 +13,5 @@ from trainers.json_text import json_bytes
 def json_reply(
     value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """A JSON response."""
+    """Return a JSON response."""
     return Response(json_bytes(value), status, headers=headers, media_type="application/json")

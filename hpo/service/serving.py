@@ -51,7 +51,7 @@ def serve_until_stopped(
     extra_routers: Sequence[APIRouter] = (),
     tell: Callable[[str], None] = print,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C. ``tell`` is called with the lines for the user.
+    """Serve until SIGTERM or Ctrl-C. ``tell`` is called with each line of text for the user.
 
     With ``link`` the printed address contains a token of the user who starts the server, as Jupyter's does. Raises
     :class:`ServeError` if the port is taken.
@@ -63,7 +63,7 @@ def serve_until_stopped(
     host = f"[{config.host}]" if ":" in config.host else config.host
     address = f"{config.scheme}://{'127.0.0.1' if config.host in ('0.0.0.0', '::') else host}:{port}{config.path}"
     app = create_app(config, extra_routers)
-    # by the environment: any user of the machine can read command lines, and a database URL contains its password
+    # in the environment, because any user of the machine can read command lines and a database URL has its password
     storage = {"HPO_STORAGE": config.storage}
     child = WorkerProcess(worker_command(config), storage) if worker else None
     try:
@@ -99,7 +99,7 @@ def serve_until_stopped(
         if child is not None:
             child.start()
         gc.collect()
-        gc.freeze()  # imported objects stay, and need not be scanned in every collection
+        gc.freeze()  # imported objects live until the end, and need not be scanned in every collection
         _Server(_uvicorn(config, app), app.state.context.live.close).run(sockets=[sock])
     finally:
         if child is not None:
@@ -108,7 +108,7 @@ def serve_until_stopped(
 
 
 def listening_socket(config: ServerConfig) -> socket.socket:
-    """Return the socket of the server; ServeError if it cannot bind to its address."""
+    """Return the socket of the server; raise ServeError if it cannot bind to its address."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -130,7 +130,7 @@ def secret_file(folder: Path) -> Path:
 
 
 def login_secret(store: Store, folder: Path) -> str:
-    """Return the secret of the login link: the previous one if still valid, so open pages stay logged in; else new."""
+    """Return the login link's secret: the old one while valid, so that open pages stay logged in, else a new one."""
     file = secret_file(folder)
     try:
         secret = file.read_text(encoding="utf-8").strip()
@@ -153,7 +153,7 @@ def login_secret(store: Store, folder: Path) -> str:
 
 
 def user_name() -> str:
-    """The user that runs this process."""
+    """Return the name of the user who runs this process."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):

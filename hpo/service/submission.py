@@ -1,4 +1,4 @@
-"""Rules for submitted studies: workloads that the server allows, data in its folders, machines it knows.
+"""Rules for submitted studies: workloads that the server allows, data in its folders, built-in machines.
 
 ``hpo.study.spec`` parses the text; it bounds its size, depth and aliases, and imports nothing. The checks here need the
 server's configuration. A worker checks the data again when it runs the study (:func:`faults_of_data`), as links may
@@ -34,7 +34,7 @@ METRICS_SECONDS = 60.0
 MOST_PATHS = 100
 LONGEST_NAME = 200
 LONGEST_PATH = 4096
-"""Longest path in characters: Linux opens none that is longer, and resolving its links could take minutes."""
+"""Maximum length of a path in characters: Linux opens no longer ones, and resolving their links may take minutes."""
 
 
 def read_submission(
@@ -42,9 +42,9 @@ def read_submission(
     config: ServerConfig,
     metrics_of: Callable[[str], Mapping[str, bool] | None] | None = None,
 ) -> StudySpec:
-    """Read the study of a text from the network; :class:`SpecError` lists every fault.
+    """Read a study from text received over the network; raise :class:`SpecError` with every fault.
 
-    ``metrics_of`` gives the metrics of an allowed workload, as :func:`workload_metrics` does.
+    ``metrics_of`` returns the metrics of an allowed workload, as :func:`workload_metrics` does.
     """
     spec = parse_study(text)
     wrong = itertools.islice(_faults(spec, config), MOST_FAULTS + 1)
@@ -117,7 +117,7 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
 def _faults_of_size(
     spec: StudySpec, limits: ServiceLimits
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield a fault for each number above the limits of a study, before anything is run for it."""
+    """Yield a fault for each number above the limits of a study, before anything runs for it."""
     budget, data = spec.budget, spec.data
     evaluations = math.ceil(budget.epochs_per_trial * budget.evaluations_per_epoch)
     asked: list[tuple[tuple[str | int, ...], float, float, str]] = [
@@ -151,7 +151,7 @@ def _faults_of_size(
 
 
 def _described(spec: StudySpec) -> WorkloadDescription | None:
-    """Return the description of the study's workload; None for a class given by import path or a faulty plug-in."""
+    """Return the description of the study's workload; None if that is an imported class or a faulty plug-in."""
     with contextlib.suppress(PluginError):
         return WORKLOADS.get(spec.workload)
     return None
@@ -190,7 +190,7 @@ def faults_of_data(
 
 
 def fault_of_machine(name: str) -> str | None:
-    """Return the fault of a machine's name from the network: it must be a shipped machine, not a file."""
+    """Return the fault of a machine's name from the network, which must be that of a built-in machine, not a file."""
     names = machine_names()
     if name in names:
         return None
@@ -201,7 +201,7 @@ def fault_of_machine(name: str) -> str | None:
 
 
 def machine_names() -> list[str]:
-    """The machines that plans can be made for, ``local`` first."""
+    """Return the machines that plans can be made for, ``local`` first."""
     from hpo.planning import machines
 
     shipped: Any = getattr(machines, "machine_names", list)
@@ -209,7 +209,7 @@ def machine_names() -> list[str]:
 
 
 def known_machine(name: str) -> Any:
-    """Return a machine by its shipped name; :class:`PlanError` for any other name."""
+    """Return the built-in machine of this name; raise :class:`PlanError` for any other name."""
     fault = fault_of_machine(name)
     if fault:
         raise PlanError(fault)
@@ -279,8 +279,8 @@ def _outside(text: str, roots: Sequence[Path]) -> str | None:
         if not path.is_absolute():
             return f"got {shown_value(text)}"
         resolved = path.resolve()
-    except (OSError, ValueError, RuntimeError) as error:  # NUL bytes, loops of links
-        return f"{shown_value(text)} is not possible: {error}"
+    except (OSError, ValueError, RuntimeError) as error:  # NUL bytes, circular links
+        return f"{shown_value(text)} is not a usable path: {error}"
     return (
         None if any(resolved.is_relative_to(root) for root in roots) else f"got {shown_value(text)}"
     )

@@ -19,7 +19,7 @@ GRACE_SECONDS = 30.0
 
 
 class WorkerProcess:
-    """Keeps one worker running until :meth:`stop`. If it dies at once, restarts are delayed longer and longer."""
+    """Keeps one worker running until :meth:`stop`. If it keeps dying at once, the delay before restarts grows."""
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
         self.command, self._variables = tuple(command), dict(variables or {})
@@ -39,7 +39,7 @@ class WorkerProcess:
         self._thread.start()
 
     def stop(self, seconds: float = GRACE_SECONDS) -> None:
-        """Ask the worker to stop, which puts its study back into the queue; kill it after ``seconds``."""
+        """Ask the worker to put its study back into the queue and stop; kill it after ``seconds``."""
         self._stopping.set()
         process = self._process
         if process is not None and process.poll() is None:
@@ -84,7 +84,7 @@ class WorkerProcess:
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
     try:
         if number == signal.SIGKILL:
-            os.killpg(process.pid, number)  # including the trials that it left behind
+            os.killpg(process.pid, number)  # including trials that it left running
         else:
             process.send_signal(number)
     except ProcessLookupError:

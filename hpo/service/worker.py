@@ -1,9 +1,9 @@
 """A worker: takes studies from the queue of a database and runs them, one after the other.
 
 Any number of workers share a queue, on any machine that reaches the database. A worker holds its study by a lease
-that a thread renews. If it dies, the lease expires and another worker takes the study over from the database: finished
-trials stay, and running trials restart, from their checkpoint if the workers share a folder. A worker that only lost
-its lease (the machine slept, the clock jumped) learns this when the database refuses its next write, and gives up
+that a thread renews. If it dies, the lease expires and another worker takes over the study from the database: finished
+trials are kept, and running trials restart, from their checkpoints if the workers share a folder. A worker that only
+lost its lease (the machine slept, the clock jumped) learns this when the database refuses its next write, and gives up
 without harm.
 """
 
@@ -52,13 +52,13 @@ LOG_SECONDS = 10.0
 """Seconds between two log lines that count trials."""
 
 TRACKER_GRACE_SECONDS = 5.0
-"""Seconds for which a tracker may go on writing after its study; the next study waits for it."""
+"""Seconds for which a tracker may keep writing after its study has ended; the next study waits for it."""
 
 EMPTY_LOOKS = 3
-"""A draining worker ends after finding nothing this many times: others may have locked a row for a moment."""
+"""A draining worker ends after finding no study this many times, as others may have locked a row for a moment."""
 
 LONGEST_DRAIN_PAUSE = 0.25
-"""Maximum number of seconds between two such attempts."""
+"""Maximum number of seconds between two attempts of a draining worker to find a study."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class WorkerOptions:
     """Options of a worker.
 
     ``name`` is unique to the process; ``host:pid`` if empty. ``cores`` limits the cores of this machine that Ray uses,
-    all if None; ``ray_address`` is a cluster to use instead. ``per_owner`` is the most studies of one user that run at
-    a time, over all workers with this option. A study whose workers died ``max_attempts`` times fails. ``once`` ends
-    after one study, ``drain`` when the queue is empty. If ``data_folders`` are given, a study with data elsewhere
-    fails: links may have changed since the server checked. A study may use ``memory_bytes`` of memory, 90 % of the
-    machine's if None, and ``disk_bytes`` of the folder, 100 GB if None. ``trackers`` are those that studies may name;
-    others are mentioned in the study's events, and nothing is written to them.
+    all if None; ``ray_address`` is a cluster to use instead. ``per_owner`` is the maximum number of one user's studies
+    that run at a time, over all workers with this option. A study whose workers died ``max_attempts`` times fails.
+    ``once`` stops the worker after one study, ``drain`` when the queue is empty. If ``data_folders`` are given, a study
+    with data elsewhere fails: links may have changed since the server checked. A study may use ``memory_bytes`` of
+    memory, 90 % of the machine's if None, and ``disk_bytes`` of disk space in the folder, 100 GB if None. ``trackers``
+    are those that studies may name; others are mentioned in the study's events, and nothing is written to them.
     """
 
     storage: str
@@ -147,7 +147,7 @@ class StudyWorker:
         return lease
 
     def _work(self, store: Store, lease: Lease) -> None:
-        """Run one study; the worker continues whatever its outcome."""
+        """Run one study; the worker continues after any outcome."""
         name = lease.study.name
         with HeldLease(
             store,
@@ -190,7 +190,7 @@ class StudyWorker:
             spec = stored_spec(study)
         except HpoError as error:
             return self._fail(held, str(error))
-        data = workload_data(spec) if spec.search_path else spec.data  # the path that gets opened
+        data = workload_data(spec) if spec.search_path else spec.data  # the path to be opened
         faults = list(faults_of_data(data, options.data_folders)) if options.data_folders else []
         if faults:
             return self._fail(held, "; ".join(message for _, message in faults))
@@ -235,7 +235,7 @@ class StudyWorker:
 
 
 class _Log(Progress):
-    """Writes the messages of a run to the worker's log, and every few seconds how many trials have ended."""
+    """Writes the messages of a run to the worker's log and, every few seconds, the number of trials that have ended."""
 
     def __init__(self, study: str) -> None:
         self._study, self._counted_at = study, time.monotonic()
@@ -258,7 +258,7 @@ class _Log(Progress):
 
 
 class _Presence(PeriodicThread):
-    """Shows the worker in the table of workers, from a separate thread."""
+    """Keeps the worker's row in the table of workers up to date, from a separate thread."""
 
     def __init__(self, store: Store, name: str, cores: int | None) -> None:
         super().__init__("sign of life", BEAT_SECONDS, at_once=True)
@@ -285,7 +285,7 @@ class _Presence(PeriodicThread):
 
 
 def _accelerators() -> int:
-    """Count the accelerators that a process may use here, without loading a library for it."""
+    """Count the accelerators that a process may use here, without loading a library to do so."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([each for each in visible.split(",") if each.strip() not in ("", "-1")])

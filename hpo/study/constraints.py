@@ -1,7 +1,8 @@
-"""The section ``constraints``: bounds that a training must meet besides its target, for its settings to be usable.
+"""The section ``constraints``: bounds that a training must meet, besides its target, for its settings to be usable.
 
-``constraints: {memory_gb: {at_most: 16}, top5: {at_least: 0.9}}``: the peak memory and the seconds per sample of any
-training that reports them, and every metric of the workload except the target's, at the last evaluation.
+An example is ``constraints: {memory_gb: {at_most: 16}, top5: {at_least: 0.9}}``. Constraints may bound the peak memory
+and the seconds per sample of any training that reports them, and the value at the last evaluation of every metric of
+the workload except the target metric.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ OF_ANY = (MEMORY, PACE)
 
 
 def parse_constraints(values: Any) -> tuple[Constraint, ...]:
-    """Parse a study file's mapping of constraints; :class:`SpecFaultsError` names every fault with its location."""
+    """Parse a study file's mapping of constraints; raise :class:`SpecFaultsError` with every fault and its location."""
     if isinstance(values, tuple) and all(isinstance(each, Constraint) for each in values):
         return values
     if not isinstance(values, Mapping):
@@ -46,7 +47,7 @@ def parse_constraints(values: Any) -> tuple[Constraint, ...]:
 
 
 def to_plain(constraints: Sequence[Constraint]) -> dict[str, dict[str, float]]:
-    """Return constraints as in a study file."""
+    """Return constraints as they are written in a study file."""
     return {each.name: {BOUNDS[not each.at_most]: each.bound} for each in constraints}
 
 
@@ -59,9 +60,9 @@ def faults_of_constraints(
     asynchronous: bool,
     sizes: bool = False,
 ) -> Iterator[tuple[Location, str]]:
-    """Faults that are visible in the study file: constraints that its trainings cannot measure.
+    """Yield the faults that the study file alone reveals: constraints that its trainings cannot measure.
 
-    ``metric`` is the target's; ``sizes`` says whether the ladder grows in more than the batch.
+    ``metric`` is the target metric; ``sizes`` says whether more than the batch size varies over the ladder.
     """
     if sizes and constraints:
         yield (
@@ -91,8 +92,8 @@ def faults_of_constraints(
 def faults_of_metrics(
     constraints: Sequence[Constraint], workload: str, metrics: Mapping[str, bool], *, memory: bool
 ) -> Iterator[tuple[Location, str]]:
-    """Faults against the workload: metrics that it does not measure, or bounds in the wrong direction; ``memory`` says
-    whether it reports its memory.
+    """Yield the faults that depend on the workload: metrics that it does not measure, or bounds in the wrong direction;
+    ``memory`` says whether it reports its memory use.
     """
     for each in constraints:
         place = ("constraints", each.name)
@@ -121,7 +122,7 @@ def faults_of_metrics(
 
 
 def _fault(name: Any, bound: Any) -> str:
-    """The fault of one constraint, to be appended to its name."""
+    """Return the fault of one constraint, to be appended to its name."""
     if not isinstance(name, str) or not 0 < len(name) <= 100:
         return " must be a name of 1 to 100 characters"
     if not isinstance(bound, Mapping):

@@ -1,4 +1,6 @@
-"""Translates pydantic's errors to the terms of a study file: each rule with the value and the nearest name."""
+"""Translates pydantic's errors into the terms of a study file: the broken rule, the value and the nearest valid
+name.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ Location = tuple[str | int, ...]
 
 
 class SpecFaultsError(ValueError):
-    """Several faults of one model; each with its location below the model."""
+    """Several faults in one model, each with its location within the model."""
 
     def __init__(self, faults: Sequence[tuple[Location, str]]) -> None:
         super().__init__("\n".join(message for _, message in faults))
@@ -31,13 +33,13 @@ def dotted_location(location: Location) -> str:
 
 
 def shown_value(value: Any) -> str:
-    """Format a value for a message, at most one line."""
+    """Format a value for a message, in at most one line."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def explain_fault(error: ValidationError, model: type[BaseModel]) -> Iterator[tuple[Location, str]]:
-    """Location and message of every fault that pydantic found in ``model``."""
+    """Yield the location and message of every fault that pydantic found in ``model``."""
     errors = error.errors(include_url=False)[: MOST_FAULTS + 1]
     meant = {
         (*fault["loc"][:-1], _nearest_key(model, fault["loc"]))
@@ -47,7 +49,7 @@ def explain_fault(error: ValidationError, model: type[BaseModel]) -> Iterator[tu
     for fault in errors:
         location = tuple(part for part in fault["loc"] if part != "[key]")
         if location[:1] == ("data",):
-            location = location[:2]  # below, pydantic mixes the types that it tried into the keys
+            location = location[:2]  # deeper keys mix in types that pydantic tried
         cause = fault.get("ctx", {}).get("error")
         if isinstance(cause, SpecFaultsError):
             yield from (((*location, *below), message) for below, message in cause.faults)

@@ -1,4 +1,4 @@
-"""From a study's specification to the jobs that a trainer runs."""
+"""Turns a study's specification into the jobs that a trainer runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from trainers.workloads.described import WORKLOADS
 
 
 def search_path(spec: StudySpec) -> str:
-    """The folder where a study's own modules and data are looked up: that of its file, or the current one."""
+    """Return the folder where a study's own modules and data are looked up: the folder of its file, or the current
+    one.
+    """
     return str(Path(spec.search_path or ".").absolute())
 
 
 def workload_data(spec: StudySpec) -> dict[str, Any]:
-    """The options with which the study's workload is opened: ``data``, its path made absolute, so that workers may
-    start anywhere.
+    """Return the options for opening the study's workload: ``data``, with its path made absolute so that workers can
+    start in any folder.
 
-    For a program these are the section ``program``, with the figures of its cost at the full scale.
+    For a program they are the section ``program``, with its cost evaluated at full scale.
     """
     if spec.program is not None:
         plain = spec.program.to_plain()
@@ -36,7 +38,9 @@ def workload_data(spec: StudySpec) -> dict[str, Any]:
 
 
 def sizes_of_model(spec: StudySpec, point: Point) -> dict[str, int]:
-    """The sizes that are options of the workload's data; custom classes and programs read them as settings."""
+    """Return the sizes that are options in the workload's ``data``; custom classes and programs read theirs as
+    settings.
+    """
     if spec.workload not in WORKLOADS:
         return {}
     described = WORKLOADS[spec.workload]
@@ -44,7 +48,7 @@ def sizes_of_model(spec: StudySpec, point: Point) -> dict[str, int]:
 
 
 def trial_folder(folder: Path, study_id: int, number: int) -> Path:
-    """The folder of a program's files of one trial, in the folder in which its study is run."""
+    """Return the folder for a program's files in one trial, inside the folder in which its study is run."""
     return folder / "trials" / str(study_id) / str(number)
 
 
@@ -55,9 +59,9 @@ def training_job(
     seed: int,
     epochs: float | None = None,
 ) -> TrainingJob:
-    """Return one training of the study: ``epochs`` is its budget, by default the study's budget per trial.
+    """Return the job of one training; ``epochs`` is its budget, by default the study's budget per trial.
 
-    Its sizes are those among the ``own`` settings, by default those of the full scale.
+    Its sizes are read from the ``own`` settings and default to full scale.
     """
     data = workload_data(spec)
     if spec.sizes:

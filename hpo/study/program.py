@@ -20,7 +20,7 @@ from trainers.workloads.program.command import (
 from trainers.workloads.program.options import ProgramOptions, ProgramReportOptions
 
 PROGRAM = "program"
-"""The workload that the section describes."""
+"""The workload that this section describes."""
 
 
 class Section(BaseModel):
@@ -39,7 +39,9 @@ class ReportSection(Section):
 
 
 class OutOfMemorySection(Section):
-    """How it reports an out-of-memory error; see :class:`trainers.workloads.program.options.OutOfMemoryOptions`."""
+    """How the program reports an out-of-memory error; see
+    :class:`trainers.workloads.program.options.OutOfMemoryOptions`.
+    """
 
     exit_code: int | None = None
     pattern: str | None = Field(None, min_length=1)
@@ -83,9 +85,9 @@ def faults_of_program(
     repeated: str,
     sizes: Collection[str] = (),
 ) -> list[tuple[Location, str]]:
-    """Faults of the section with the study's settings; ``repeated`` names the reason why seeds vary.
+    """Yield the faults of the section, given the study's settings; ``repeated`` says why seeds vary.
 
-    ``sizes`` are the directions besides the batch in which the ladder grows: settings that every training has.
+    ``sizes`` are the sizes besides the batch that vary over the ladder: every training has them as settings.
     """
     if program is None:
         if workload != PROGRAM:
@@ -126,6 +128,8 @@ def faults_of_program(
 
 
 def reads_seed(program: ProgramSection | None) -> bool:
-    """Whether a repetition gets its seed: always without a program, and for a program if its command reads the seed."""
+    """Return whether repetitions receive their own seed: always without a program; with one, if its command reads the
+    seed.
+    """
     options = program and program.options
     return not options or options.reads_trial or "seed" in command_placeholders(options.words)

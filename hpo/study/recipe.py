@@ -1,9 +1,9 @@
 """A study that starts from a published recipe: ``recipe: goyal2017``.
 
 The recipe's settings become fixed values of ``search``, except for those that the study's own ``search`` names.
-Settings that have no effect with the study's own are left out.
-Settings that move with the batch size (the learning rate, the warmup, and what the recipe's own rule or table
-moves) are never taken over: the study tunes them, so that a law can extrapolate them, or gives them a value.
+Settings that have no effect alongside the study's own are left out. Settings that change with the batch size (the
+learning rate, the warmup, and whatever the recipe's own rule or table changes) are never taken from the recipe: the
+study tunes them, so that a law can extrapolate them, or gives them a value.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from search_spaces.techniques import fault_of_use, is_own
 from trainers.workloads.described import WORKLOADS
 
 DURATIONS = ("decay_epochs", "decay_milestones", "batch_milestones", "rmsprop_center_epochs")
-"""Settings that are times after the warmup."""
+"""Settings that are points in time after the warmup."""
 
 
 LONGEST_NAME = 100
 
 
 def check_recipe(name: str) -> str:
-    """Return ``name`` if there is such a recipe; else raise ValueError with the nearest name."""
+    """Return ``name`` if a recipe has that name; else raise ValueError with the nearest name."""
     if len(name) > LONGEST_NAME:
         raise ValueError(f"must name a published recipe, but got {shown_value(name)}")
     try:
@@ -39,7 +39,7 @@ def check_recipe(name: str) -> str:
 
 
 def parse_search(search: Any, info: ValidationInfo) -> SearchSpace:
-    """Parse a ``search:`` section on top of the study's recipe; raise ValueError with all its faults."""
+    """Parse a ``search:`` section, starting from the study's recipe; raise ValueError with all faults."""
     name = info.data.get("recipe")
     if isinstance(search, SearchSpace):
         if name is None:
@@ -71,9 +71,9 @@ def _check_no_own_optimizer(space: SearchSpace) -> None:
 
 
 def _of_workload(info: ValidationInfo) -> tuple[Collection[str] | None, dict[str, Any]]:
-    """The custom settings that the study's workload may read (None: any), and the known ones that it fixes.
+    """Return the custom settings that the study's workload may read (None: any), and the known settings that it fixes.
 
-    A program handles the batch size of its normalization itself; it is not a unit of its batches.
+    A program handles its normalization batch size itself, so its batches need not be multiples of it.
     """
     workload, program = info.data.get("workload", ""), info.data.get("program")
     if program is not None:
@@ -83,7 +83,7 @@ def _of_workload(info: ValidationInfo) -> tuple[Collection[str] | None, dict[str
 
 
 def own_settings(values: Any) -> frozenset[str]:
-    """The settings in a study's own ``search``, without those of its recipe."""
+    """Return the settings in a study's own ``search``, without those of its recipe."""
     search = values.get("search") if isinstance(values, Mapping) else None
     if isinstance(search, SearchSpace):
         search = search.to_plain()
@@ -93,7 +93,7 @@ def own_settings(values: Any) -> frozenset[str]:
 def faults_of_durations(
     name: str | None, search: SearchSpace, own: Collection[str], epochs: float
 ) -> Iterator[tuple[Location, str]]:
-    """A fault for each duration of the recipe that exceeds ``epochs``, the budget of a trial."""
+    """Yield a fault for each duration in the recipe that exceeds ``epochs``, the budget of a trial."""
     if name is None:
         return
     published = recipe(name)

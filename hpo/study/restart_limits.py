@@ -1,4 +1,4 @@
-"""How often each thing is restarted before it counts as failed, and why the limits differ.
+"""How often things are restarted before they count as failed, and why the limits differ.
 
 =====================  =====  ==========================================================================================
 constant               limit  reason

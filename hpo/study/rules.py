@@ -48,7 +48,7 @@ def check_ladder(ladder: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def faults_of_budget(trials: int, ladder: Sequence[int]) -> Iterator[tuple[Location, str]]:
-    """A fault if there are fewer trainings than rungs."""
+    """Yield a fault if there are fewer trainings than rungs."""
     if trials < len(ladder):
         yield (
             ("budget", "trials"),
@@ -62,9 +62,10 @@ def faults_of_budget(trials: int, ladder: Sequence[int]) -> Iterator[tuple[Locat
 def faults_of_normalization(
     search: SearchSpace, ladder: Sequence[int], full_scale: int | None
 ) -> Iterator[tuple[Location, str]]:
-    """A fault if a batch cannot be split into groups of ``normalization_batch_size`` samples.
+    """Yield a fault if a batch cannot be split into groups of ``normalization_batch_size`` samples.
 
-    Every group shares batch-norm statistics, at every rung and at the ``full_scale`` global batch size.
+    The samples of a group share batch-norm statistics. The rule holds at every rung and at the ``full_scale`` global
+    batch size.
     """
     sizes, default = _normalization_batch_sizes(search)
     for size in sizes:
@@ -95,7 +96,7 @@ def faults_of_normalization(
 def faults_of_workers(
     search: SearchSpace, ladder: Sequence[int], workers: int
 ) -> Iterator[tuple[Location, str]]:
-    """A fault if a rung cannot be split over the workers of a trial, in whole normalization batches."""
+    """Yield a fault if a rung cannot be split over the workers of a trial in whole normalization batches."""
     sizes, _ = _normalization_batch_sizes(search)
     unit = workers * math.lcm(*sizes) if workers > 1 else 1
     rung = next((rung for rung in ladder if rung % unit), None)
@@ -111,7 +112,7 @@ def faults_of_workers(
 
 
 def _normalization_batch_sizes(search: SearchSpace) -> tuple[Iterable[int], bool]:
-    # all sizes that the search may try, and whether they are the default because the study sets none
+    # returns all sizes that the search may try, and whether they are the default because the study sets none
     name = "normalization_batch_size"
     if name in search.fixed:
         return [search.fixed[name]], False

@@ -10,15 +10,15 @@ from search_spaces.plugins import PluginError, Registry, instance_of
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerDescription:
-    """A sampler; ``about`` says in half a sentence how it picks settings, ``source`` where it was published.
+    """A sampler; ``about`` says briefly how it picks settings, ``source`` where it was published.
 
     ``rule`` is ``module:attribute``, imported when a sweep begins. Called with a seed, it returns an Optuna sampler
-    (``optuna.samplers.BaseSampler``); a ladder has one per rung. If it ``chooses_rung``, it is called
-    with the study and the number of its earlier trials instead, and returns a
-    :class:`hpo.tuning.generation.samplers.Sampler`, which picks the batch size too; its trials are stopped by their
-    learning curves, as no rung has enough of them to compare.
-    If it ``takes_constraints``, a trial reports how far it violates each constraint of the study
-    (``optuna.trial.Trial.set_constraint``); for others a violation counts as a target that was not reached.
+    (``optuna.samplers.BaseSampler``); every rung of a ladder gets its own. If the sampler ``chooses_rung``, ``rule`` is
+    called with the study and the number of its earlier trials instead, and returns a
+    :class:`hpo.tuning.generation.samplers.Sampler`, which also picks the batch size; its trials are stopped by their
+    learning curves, as no rung has enough trials to compare. If it ``takes_constraints``, a trial reports how far it
+    violates each constraint of the study (``optuna.trial.Trial.set_constraint``); for other samplers a violation counts
+    as missing the target.
     """
 
     rule: str
@@ -72,7 +72,7 @@ SAMPLERS: Registry[SamplerDescription] = Registry(
 
 
 def check_sampler(name: str) -> str:
-    """Return ``name`` if there is such a sampler; else raise ValueError."""
+    """Return ``name`` if a sampler has that name; else raise ValueError."""
     if name not in SAMPLERS:
         *names, last = SAMPLERS
         raise ValueError(

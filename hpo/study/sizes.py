@@ -1,8 +1,9 @@
-"""Sizes: the directions besides the batch in which the rungs of a study lie below its full scale.
+"""Sizes besides the batch size (model width and depth, training length) that are smaller on a study's rungs than at
+full scale.
 
-A ladder that is a mapping names them: ``ladder: {global_batch_size: [32, 64], width: [32, 64], samples: [99, 999]}``.
-Every combination is trained, and ``full_scale`` gives the size of each at full scale. ``width`` and ``depth`` are the
-model's, ``samples`` is the length of a training with a fixed budget. A trial has its sizes among its settings.
+A ladder that is a mapping lists them: ``ladder: {global_batch_size: [32, 64], width: [32, 64], samples: [99, 999]}``.
+Every combination is trained, and ``full_scale`` gives each size at full scale. ``width`` and ``depth`` describe the
+model; ``samples`` is the length of a training with a fixed budget. A trial stores its sizes among its settings.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from trainers.workloads.described import WORKLOADS
 from trainers.workloads.program.formula import parse_cost
 
 Point: TypeAlias = tuple[tuple[str, int], ...]
-"""One combination of sizes, by name; empty if only the batch of a study grows."""
+"""One combination of sizes, by name; empty if only the batch size varies over the ladder."""
 
 WIDTH, DEPTH, SAMPLES = "width", "depth", "samples"
 DIRECTIONS = (WIDTH, DEPTH, SAMPLES)
@@ -41,7 +42,7 @@ class GrowingStudy(Protocol):
 
     @property
     def sizes(self) -> Mapping[str, tuple[int, ...]]:
-        """The sizes of the ladder, by direction."""
+        """The sizes of the ladder, by name."""
 
     @property
     def ladder(self) -> tuple[int, ...]:
@@ -49,7 +50,7 @@ class GrowingStudy(Protocol):
 
     @property
     def full_scale(self) -> Any:
-        """The sizes of the full scale; None if there is none."""
+        """The full-scale sizes; None if the study has no full scale."""
 
     @property
     def budget(self) -> Any:
@@ -93,7 +94,7 @@ class FittingStudy(GrowingStudy, Protocol):
 
 
 def split_ladder(values: Any) -> Any:
-    """Return the values of a study with its ladder as a plain list and the sizes in a separate key."""
+    """Return the values of a study with its ladder as a plain list and the sizes under a separate key."""
     if not isinstance(values, Mapping):
         return values
     if "sizes" in values:
@@ -148,7 +149,7 @@ def _faults_of_names(ladder: Mapping[Any, Any]) -> Iterator[tuple[Location, str]
 
 
 def points(spec: GrowingStudy) -> list[Point]:
-    """The combinations that are trained, cheapest first; a single empty one if only the batch grows."""
+    """Return the combinations that are trained, cheapest first; a single empty one if only the batch size varies."""
     names = [_kept_as(name) for name in spec.sizes]
     found = [
         tuple(zip(names, each, strict=True)) for each in itertools.product(*spec.sizes.values())
@@ -157,7 +158,7 @@ def points(spec: GrowingStudy) -> list[Point]:
 
 
 def full_point(spec: GrowingStudy) -> Point:
-    """The sizes of the full scale."""
+    """Return the full-scale sizes."""
     full = spec.full_scale
     if full is None:
         return ()
@@ -172,32 +173,35 @@ def at_full_scale(spec: GrowingStudy, settings: TrainingSettings) -> TrainingSet
 
 
 def point_of(spec: GrowingStudy, settings: Mapping[str, Any]) -> Point:
-    """The sizes of a trial, by its stored settings; by default (such as for a plan's run) those of the full scale."""
+    """Return a trial's sizes from its stored settings; sizes missing there, as in a plan's run, default to full
+    scale.
+    """
     return point_in(full_point(spec), settings)
 
 
 def point_in(full: Point, settings: Mapping[str, Any]) -> Point:
-    """The sizes in stored settings; ``full`` holds the sizes of the full scale, which are the defaults."""
+    """Return the sizes in stored settings; ``full`` holds the full-scale sizes, which are the defaults."""
     return tuple((name, int(settings.get(name, size))) for name, size in full)
 
 
 def carried_over(spec: GrowingStudy) -> tuple[str, ...]:
-    """The directions over which the study's parametrization transfers the learning rate."""
+    """Return the sizes over which the study's parametrization transfers the learning rate."""
     data: Mapping[str, Any] = getattr(spec, "data", {})
     return PARAMETRIZATIONS.get(str(data.get("parametrization")), ())
 
 
 def share_weight(spec: GrowingStudy, point: Point) -> float:
-    """The weight by which trainings are distributed over sizes: one over the square root of their cost, the optimum at
-    equal scatter (multilevel Monte Carlo, Giles 2008, equation 3.1).
+    """Return the weight with which a size gets its share of the trainings: one over the square root of their cost,
+    which is optimal if the scatter is the same at all sizes (multilevel Monte Carlo, Giles 2008, equation 3.1).
     """
     return 1 / math.sqrt(relative_cost(point, spec))
 
 
 def relative_cost(point: Point, spec: GrowingStudy | None = None) -> float:
-    """The relative cost of a training: proportional to the square of the width, the depth and the samples.
+    """Return the relative cost of a training: the square of the width, times the depth, times the samples.
 
-    For the program of ``spec`` it is the formula of its ``cost``, times the samples if that is the cost of one sample.
+    For a program it is the formula that ``spec`` gives under ``cost``, times the samples if that is the cost of one
+    sample.
     """
     sizes = dict(point)
     program = getattr(spec, "program", None)
@@ -209,8 +213,8 @@ def relative_cost(point: Point, spec: GrowingStudy | None = None) -> float:
 
 
 def cost_share(spec: GrowingStudy, point: Point) -> float:
-    """The ratio of the cost of a training of these sizes to that at full scale: by the operations of its workload if
-    they are known (:mod:`trainers.workloads.described`).
+    """Return the cost of a training of these sizes as a share of its cost at full scale, from the workload's operation
+    counts if they are known (:mod:`trainers.workloads.described`).
     """
     workload = str(getattr(spec, "workload", ""))
     counted = WORKLOADS[workload].sample_flops if workload in WORKLOADS else None
@@ -222,26 +226,26 @@ def cost_share(spec: GrowingStudy, point: Point) -> float:
 
 
 def sample_cost_share(spec: GrowingStudy, point: Point) -> float:
-    """The ratio of the cost of a sample in a model of these sizes to that at full scale."""
+    """Return the cost of a sample in a model of these sizes as a share of its cost at full scale."""
     return cost_share(spec, point) / length_share(spec, point)
 
 
 def length_share(spec: GrowingStudy, point: Point) -> float:
-    """The ratio of the samples of a training of these sizes to those at full scale."""
+    """Return the number of samples in a training of these sizes as a share of the number at full scale."""
     return float(dict(point).get(LENGTH, 1) / dict(full_point(spec)).get(LENGTH, 1))
 
 
 def costly_samples(spec: GrowingStudy, samples: float | None, settings: Mapping[str, Any]) -> float:
-    """The samples of the full-scale model that cost as much as ``samples`` of a trial with these settings."""
+    """Return how many samples of the full-scale model cost as much as ``samples`` of a trial with these settings."""
     if not spec.sizes or not samples:
         return float(samples or 0)
     return samples * sample_cost_share(spec, point_of(spec, settings))
 
 
 def point_budgets(spec: GrowingStudy) -> dict[Point, dict[int, RungBudget]]:
-    """The trainings of each rung.
+    """Return the number of trainings at each rung, by sizes and batch size.
 
-    Cheap sizes get more of them, by :func:`share_weight`. Every rung gets at least one.
+    Cheaper sizes get more of them, in proportion to :func:`share_weight`. Every rung gets at least one.
     """
     found = points(spec)
     weights = [share_weight(spec, point) for point in found]
@@ -256,22 +260,22 @@ def point_budgets(spec: GrowingStudy) -> dict[Point, dict[int, RungBudget]]:
 
 
 def rung_name(global_batch_size: int, point: Point) -> str:
-    """The rung in words: ``64`` or ``64, width 32``."""
+    """Return the rung in words: ``64`` or ``64, width 32``."""
     return ", ".join(filter(None, (str(global_batch_size), sizes_in_words(point))))
 
 
 def sizes_in_words(point: Point) -> str:
-    """The sizes in words: ``width 64, samples 4000``."""
+    """Return the sizes in words: ``width 64, samples 4000``."""
     return ", ".join(f"{name} {size}" for name, size in named_sizes(point).items())
 
 
 def named_sizes(point: Point) -> dict[str, int]:
-    """The sizes by their names in a ladder."""
+    """Return the sizes by their names in a ladder."""
     return {SAMPLES if name == LENGTH else name: size for name, size in point}
 
 
 def faults_of_sizes(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
-    """Faults of settings that cannot be combined with sizes besides the batch."""
+    """Yield a fault for everything that cannot be combined with sizes besides the batch size."""
     full = spec.full_scale
     given = [] if full is None else [name for name in DIRECTIONS if getattr(full, name) is not None]
     for name in given:
@@ -366,7 +370,7 @@ def _faults_of_workload(spec: FittingStudy, name: str) -> Iterator[tuple[Locatio
 
 
 def _faults_of_cost(spec: FittingStudy) -> Iterator[tuple[Location, str]]:
-    """A program that grows must give the cost of a training."""
+    """Yield a fault if a program whose sizes vary does not give its cost for every size."""
     program, place = spec.program, ("program", "cost")
     if program is None:
         return

@@ -52,18 +52,18 @@ else:
     Json = JsonValue
 BatchSize = Annotated[
     int, Field(gt=0, le=2**31 - 1)
-]  # samples per update; the largest of a PostgreSQL integer column
+]  # samples per update; at most the maximum of a PostgreSQL integer column
 Count = Annotated[int, Field(gt=0, le=10**9)]
 MOST_RUNGS = 100
 MOST_EVALUATIONS = 10_000
 MOST_SEEDS = 10_000
 AUTO = "auto"
 SEARCH, LADDER_SAMPLER = "forecast", "tpe"
-"""The default samplers of a study: if it may be searched at full scale, and otherwise."""
+"""The default samplers: for studies that can be searched at full scale, and for all others."""
 LEAST_SEARCH = 10
-"""Trainings that a search at full scale needs, including looks: with fewer the ladder is more informative."""
+"""Trainings that a search at full scale needs, short looks included; with fewer, the ladder is more informative."""
 MOST_TRIALS, USUAL_EPOCHS = 100, 90.0
-"""For a search that ends by itself: the most trainings, and the default epochs of each."""
+"""For a search that ends by itself: the maximum number of trainings, and the default number of epochs of each."""
 
 
 class FullScale(Section):
@@ -87,9 +87,9 @@ class FullScale(Section):
 class StudyBudget(Section):
     """How much may be trained: ``trials`` trainings over the whole ladder, each of ``epochs_per_trial``.
 
-    ``race`` is how many samples may be processed at the full-scale batch, by the model of the full scale, before the
-    plan is made: if None, those that cost a quarter of the sweep; no race if 0. With ``trials: auto`` or
-    ``budget: auto`` the search ends by itself (``ends_by_itself``), at the latest after ``MOST_TRIALS``.
+    ``race`` is how many samples the full-scale model may process at the full-scale batch before the plan is made: if
+    None, as many as cost a quarter of the sweep; if 0, there is no race. With ``trials: auto`` or ``budget: auto`` the
+    search ends by itself (``ends_by_itself``), after ``MOST_TRIALS`` at the latest.
     """
 
     trials: Count
@@ -112,7 +112,9 @@ class StudyBudget(Section):
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether the study ends when no further training is worth its cost, rather than after a fixed number."""
+        """Whether the study ends when no further training is worth its cost, rather than after a fixed number of
+        trainings.
+        """
         return self._ends_by_itself
 
     @property
@@ -121,11 +123,11 @@ class StudyBudget(Section):
         return None if self.ends_by_itself else self.trials
 
     def counted(self, ended: int) -> str:
-        """How many trials have ended, of the total if that is known: ``12 of 48 trials``."""
+        """Return how many trials have ended, and of how many if that is known: ``12 of 48 trials``."""
         return f"{ended} trials" if self.ends_by_itself else f"{ended} of {self.trials} trials"
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the section as plain values, without missing ones."""
+        """Return the section as plain values, leaving out missing ones."""
         plain = self.model_dump(mode="json", exclude_none=True)
         return {**plain, "trials": AUTO} if self.ends_by_itself else plain
 
@@ -136,8 +138,8 @@ class ResourceSection(Section):
     GPUs may be shared, such as with ``gpus_per_worker: 0.25``. If ``gpus_per_worker`` is None, a worker gets one GPU if
     there are any; as many trials run at once as fit on the free cores and GPUs of the machines.
 
-    ``fused_trials`` is the number of trials trained at once as one model, in the process of the sweep: trials of one
-    rung that differ in rates, warmup, decay and momentum. For models that leave an accelerator idle
+    ``fused_trials`` is the number of trials trained at once as one model, in the sweep's own process: trials of one
+    rung that differ in rates, warmup, decay and momentum. It helps with models that leave an accelerator idle
     (``benchmarks/fused_trials.md``).
     """
 
@@ -158,12 +160,12 @@ class ResourceSection(Section):
 
     @property
     def workers(self) -> int:
-        """Processes of one trial."""
+        """The number of processes of one trial."""
         return self.nodes * self.workers_per_node
 
 
 class StudySpec(Section):
-    """One study, as described by its file; equal if the content is the same, whatever the text.
+    """One study, as described by its file; two are equal if their content is the same, whatever the text.
 
     ``ladder`` holds the batch sizes, ``sizes`` the other sizes of a ladder that is a mapping.
     """
@@ -252,7 +254,7 @@ class StudySpec(Section):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> StudySpec:
-        """The study of plain values, as in a study file; :class:`SpecError` lists all faults."""
+        """Return the study with these plain values, as in a study file; raise :class:`SpecError` with all faults."""
         return _validated(yaml_text.YamlDocument(dict(values)), None)
 
     @property
@@ -267,12 +269,14 @@ class StudySpec(Section):
 
     @property
     def search_path(self) -> Path | None:
-        """The absolute folder where the user's own modules and data lie: that of the study file; None without one."""
+        """The absolute path of the folder with the user's own modules and data: the study file's; None if there is no
+        file.
+        """
         return None if self._folder is None else Path(self._folder)
 
     @property
     def repeated(self) -> str:
-        """The rule that trains configurations again with other seeds; "" if there is none."""
+        """The entry of the study that trains configurations again with other seeds, in words; "" if there is none."""
         if self.seeds > 1:
             return f"seeds: {self.seeds} repeats the best settings with other seeds"
         if self.full_scale is not None and self.full_scale.validate_plan:
@@ -283,7 +287,8 @@ class StudySpec(Section):
     def race_batch(self) -> int | None:
         """The full-scale batch size at which settings may be raced after the sweep; None if nothing is raced.
 
-        Over several sizes it is raced with the model of the full scale, unless the sweep itself trains that there.
+        With several sizes, the race uses the full-scale model, unless the sweep already trains that model at this batch
+        size.
         """
         full = self.full_scale
         if full is None or self.budget.race == 0 or self.question.fixed:
@@ -293,8 +298,8 @@ class StudySpec(Section):
 
     @property
     def varied(self) -> list[str]:
-        """The names of what varies between trials besides batch size and seed: the sizes of a ladder that has several,
-        the tuned settings.
+        """The names of everything that varies between trials besides batch size and seed: the sizes of the ladder, if
+        it has any, and the tuned settings.
         """
         return [*(name for name, _ in full_point(self)), *self.search.names]
 
@@ -307,7 +312,7 @@ class StudySpec(Section):
         return Question(self.target.aim, epochs, longest, self.constraints)
 
     def to_dict(self) -> dict[str, Any]:
-        """The study as plain values that JSON holds; an absent value stays absent."""
+        """Return the study as JSON-compatible plain values; absent values stay absent."""
         plain = self.model_dump(mode="json", by_alias=True)
         plain["program"] = self.program and self.program.to_plain()
         plain["resources"] = self.resources.model_dump(mode="json", exclude_defaults=True)
@@ -335,11 +340,13 @@ class StudySpec(Section):
         return {name: plain[name] for name in order}
 
     def to_yaml(self) -> str:
-        """A study file that :func:`parse_study` reads back into an equal study."""
+        """Return the text of a study file that :func:`parse_study` reads back into an equal study."""
         return yaml_text.write(self.to_dict())
 
     def renamed(self, name: str) -> StudySpec:
-        """The same study under another name, keeping the comments of its text if possible; :class:`SpecError`."""
+        """Return the same study under another name, keeping the comments in its text if possible; raise
+        :class:`SpecError` for an invalid name.
+        """
         word = (
             name if re.fullmatch(r"[A-Za-z][\w-]*", name) else json.dumps(name, ensure_ascii=False)
         )
@@ -362,7 +369,7 @@ class StudySpec(Section):
         return parse_study(wanted.to_yaml(), folder=self._folder)
 
     def error(self, message: str, *location: str | int) -> SpecError:
-        """A :class:`SpecError` about the value at ``location`` (keys from the root), with its line."""
+        """Return a :class:`SpecError` about the value at ``location`` (keys from the root), with its line."""
         line = None if self._document is None else self._document.line(location)
         return SpecError(Fault(message, line, _dotted(location)), path=self._path)
 
@@ -374,11 +381,11 @@ class StudySpec(Section):
 
 
 def usual_sampler(study: StudySpec) -> str:
-    """The default sampler of a study: the search at full scale if it is possible, else TPE on the ladder.
+    """Return the default sampler of a study: the search at full scale if it is possible, else TPE on the ladder.
 
-    It is possible if it may choose the budget itself, or if trainings at the full-scale batch can find the best rate:
-    that batch may be trained here (a program must be able to accumulate gradients), ``learning_rate`` is scaled, all
-    scaled settings are numbers, and there are ``LEAST_SEARCH`` trainings or more.
+    It is possible if the search may choose the budget itself, or if trainings at the full-scale batch can find the best
+    rate: that batch may be trained here (a program must be able to accumulate gradients), ``learning_rate`` is scaled,
+    all scaled settings are numbers, and there are at least ``LEAST_SEARCH`` trainings.
     """
     if study.budget.ends_by_itself and not study.sizes:
         return SEARCH
@@ -395,7 +402,7 @@ def usual_sampler(study: StudySpec) -> str:
 
 
 def _faults_of_auto(study: StudySpec) -> Iterator[tuple[study_faults.Location, str]]:
-    """A fault if the budget is ``auto`` and the search does not end by itself."""
+    """Yield a fault if the budget is ``auto`` but the search does not end by itself."""
     if not study.budget.ends_by_itself or (study.question.fixed and not study.sizes):
         return
     if not SAMPLERS[study.sampler].chooses_rung and not study.sizes:
@@ -420,7 +427,9 @@ def _faults_of_auto(study: StudySpec) -> Iterator[tuple[study_faults.Location, s
 
 
 def _faults_of_fixed_budget(study: StudySpec) -> Iterator[tuple[study_faults.Location, str]]:
-    """A fault if a study with a fixed budget asks for something that only works with epochs to a target."""
+    """Yield a fault if a study with a fixed budget asks for something that only works with a target that ends
+    trainings.
+    """
     if not study.question.fixed:
         return
     way_out = "or give target: {metric: ..., at_least or at_most: ...}"
@@ -445,7 +454,7 @@ def _faults_of_fixed_budget(study: StudySpec) -> Iterator[tuple[study_faults.Loc
 
 
 def load_study(path: str | Path) -> StudySpec:
-    """The study in a YAML file; any fault in the file raises :class:`SpecError`."""
+    """Read the study in a YAML file; raise :class:`SpecError` for any fault in the file."""
     try:
         with Path(path).open("rb") as file:
             raw = file.read(yaml_text.MAX_BYTES + 1)
@@ -472,9 +481,9 @@ def load_study(path: str | Path) -> StudySpec:
 def parse_study(
     text: str, path: str | Path | None = None, *, folder: str | Path | None = None
 ) -> StudySpec:
-    """The study in a YAML text.
+    """Read the study in a YAML text.
 
-    ``path`` is the file named in errors. ``folder`` is where the study's own modules and data are; default: that of
+    ``path`` is the file to name in errors. ``folder`` holds the study's own modules and data; default: the folder of
     ``path``.
     """
     place = None if path is None else str(path)
@@ -491,8 +500,8 @@ def parse_study(
 def check_target(spec: StudySpec, metrics: Mapping[str, bool]) -> None:
     """Raise :class:`SpecError` unless the workload can reach the study's target.
 
-    ``metrics`` are the workload's metrics; True for one that is better when higher (accuracy), False for one
-    that is better when lower (loss).
+    ``metrics`` maps each of the workload's metrics to True if higher is better (accuracy) and to False if lower is
+    better (loss).
     """
     metric = spec.target.metric
     if metric not in metrics:
@@ -527,9 +536,9 @@ def check_target(spec: StudySpec, metrics: Mapping[str, bool]) -> None:
 
 
 def check_constraints(spec: StudySpec, metrics: Mapping[str, bool], *, memory: bool) -> None:
-    """Raise :class:`SpecError` unless the trainings of the workload report all figures that the study constrains.
+    """Raise :class:`SpecError` unless the workload's trainings report everything that the study constrains.
 
-    ``metrics`` are those of :func:`check_target`; ``memory`` says whether its trainings report their memory.
+    ``metrics`` is as in :func:`check_target`; ``memory`` says whether the trainings report their memory use.
     """
     found = faults_of_metrics(spec.constraints, spec.workload, metrics, memory=memory)
     for location, message in found:

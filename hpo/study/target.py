@@ -1,8 +1,8 @@
 """The section ``target``: the question that a study asks of its trainings.
 
 Either how soon they reach a threshold, or how good the metric gets within a fixed budget of training. The budget is
-given in epochs; in samples or tokens only if the study file itself says how many an epoch has, so that a study can
-be read without opening its data.
+given in epochs, or in samples or tokens if the study file itself says how many an epoch has, so that a study can be
+read without opening its data.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class BestWithin(Section):
 
 
 class StudyTarget(Section):
-    """The metric and the threshold that end a training, a lower or an upper bound.
+    """The metric, and the lower or upper bound on it that ends a training.
 
     With ``best_within`` there is no threshold: every training runs to the end of that budget, and the best metric
     within it counts. ``direction`` then says which direction of the metric is better, if its name does not.
@@ -80,7 +80,7 @@ class StudyTarget(Section):
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether the metric is better when higher: by its threshold, its direction, or else its name."""
+        """Whether higher values of the metric are better: from its threshold, its direction, or else its name."""
         if self.best_within is None:
             return self.at_least is not None
         return asked_for_best(self.metric, self.direction).higher_is_better
@@ -95,7 +95,7 @@ class StudyTarget(Section):
 
     @property
     def threshold(self) -> float:
-        """The value to reach, in the metric's own unit; unreachable if the best is asked for."""
+        """The value to reach, in the metric's own unit; unreachable if the study asks for the best."""
         return self.aim.threshold
 
     @property
@@ -104,23 +104,27 @@ class StudyTarget(Section):
         return self.best_within is None
 
     def reached(self, value: float) -> bool:
-        """Whether ``value`` of the metric reaches the target; NaN does not."""
+        """Return whether ``value`` of the metric reaches the target; NaN does not."""
         return self.aim.reached(value)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the section as plain values, without missing ones."""
+        """Return the section as plain values, leaving out missing ones."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
 def asked_for_best(metric: str, direction: str | None = None) -> Target:
-    """Return the target that asks for the best of a metric; by default its name says which direction is better."""
+    """Return the target that asks for the best value of a metric; by default its name says which direction is
+    better.
+    """
     words = set(re.split(r"[^a-z]+", metric.lower()))
     higher = direction == "maximize" if direction else not words & LOWER_IS_BETTER
     return Target.best(metric, higher_is_better=higher)
 
 
 def with_budget(values: Any) -> Any:
-    """Return the values of a study with the epochs of a trial from ``best_within``, the direction from its program."""
+    """Return a study's values with the epochs per trial taken from ``best_within`` and the direction from its
+    program.
+    """
     target = values.get("target") if isinstance(values, Mapping) else None
     within = target.get("best_within") if isinstance(target, Mapping) else None
     if not isinstance(within, Mapping) or not isinstance(target, Mapping):
@@ -145,7 +149,7 @@ def faults_of_target(
     batches: Sequence[int],
     epochs_per_trial: float,
 ) -> Iterator[tuple[Location, str]]:
-    """Faults of a fixed budget: its unit, the epochs of a trial, the batches of the study."""
+    """Yield the faults of a fixed budget: of its unit, the epochs per trial, and the study's batch sizes."""
     if target.best_within is None:
         return
     within = target.best_within.model_dump(exclude_none=True)
@@ -192,7 +196,7 @@ def _told_direction(program: Any, target: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _epochs(within: Mapping[str, Any], program: Any, data: Any) -> float | None:
-    """The budget in epochs; None if the study lacks the figures, or they are not numbers."""
+    """Return the budget in epochs; None if the study lacks the figures for that, or they are not numbers."""
     if _is_count(within.get("epochs")):
         return float(within["epochs"])
     samples = _samples_per_epoch(program, data)

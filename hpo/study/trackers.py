@@ -1,7 +1,7 @@
 """The registry of experiment trackers that a study may name, each described without importing it.
 
 ``trackers: [wandb]`` in a study file names one, ``trackers: [{mlflow: {uri: "http://mlflow.example"}}]`` one with
-settings. Trackers are not part of the question of a study: it may continue with others, or none.
+settings. Trackers are not part of a study's question: it may be continued with other trackers, or with none.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from search_spaces.names import did_you_mean
 from search_spaces.plugins import PluginError, Registry, instance_of
 
 LONGEST = 4096
-"""The most characters of a setting of a tracker."""
+"""Maximum number of characters in a tracker's setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerDescription:
-    """A tracker; ``about`` says in half a sentence what it is, ``source`` where its package is described.
+    """A tracker; ``about`` says briefly what it is, ``source`` where its package is documented.
 
     ``rule`` is ``module:attribute``, imported in the process that writes to the tracker. Called with the stored study
     (:class:`storage.records.Study`), its :class:`hpo.study.spec.StudySpec`, a folder that it may write to
-    (:class:`pathlib.Path`, the same each time) and the ``settings`` that the study gives as keyword arguments (texts),
-    it returns a :class:`hpo.runs.exports.tracking.Tracker`. ``places`` are the settings that say where it writes: on a
-    worker of a service its operator sets these in the environment.
+    (:class:`pathlib.Path`, the same each time) and the study's ``settings`` as keyword arguments (strings), it returns
+    a :class:`hpo.runs.exports.tracking.Tracker`. ``places`` are the settings that say where it writes: on a service's
+    worker, the operator sets these in the environment.
     """
 
     rule: str
@@ -52,7 +52,7 @@ TRACKERS: Registry[TrackerDescription] = Registry(
             source="docs.wandb.ai",
             settings={
                 "project": "the project; default: largebatch",
-                "entity": "the user or team; default: that of the key",
+                "entity": "the user or team; default: the owner of the key",
                 "mode": "online or offline; default: online",
             },
             places=("entity",),
@@ -62,8 +62,8 @@ TRACKERS: Registry[TrackerDescription] = Registry(
             about="MLflow",
             source="mlflow.org/docs",
             settings={
-                "uri": "a tracking server or a database; default: MLFLOW_TRACKING_URI, or a "
-                "database beside the study",
+                "uri": "a tracking server or a database; default: MLFLOW_TRACKING_URI, or "
+                "mlflow.db in .hpo/trackers",
                 "experiment": "the experiment; default: the study's name",
             },
             places=("uri",),
@@ -72,7 +72,7 @@ TRACKERS: Registry[TrackerDescription] = Registry(
             rule=f"{_EXPORTS}.tensorboard_log:open_tensorboard",
             about="event files for TensorBoard",
             source="tensorboard.dev",
-            settings={"folder": "the folder to write to; default: tensorboard beside the study"},
+            settings={"folder": "the folder to write to; default: tensorboard in .hpo/trackers"},
             places=("folder",),
         ),
         "aim": TrackerDescription(
@@ -80,8 +80,8 @@ TRACKERS: Registry[TrackerDescription] = Registry(
             about="Aim",
             source="aimstack.readthedocs.io",
             settings={
-                "repo": "its repository, a folder or aim://host:port; default: aim beside the "
-                "study",
+                "repo": "its repository, a folder or aim://host:port; default: aim in "
+                ".hpo/trackers",
                 "experiment": "the experiment; default: the study's name",
             },
             places=("repo",),
@@ -99,12 +99,12 @@ class TrackerChoice:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def to_plain(self) -> str | dict[str, dict[str, str]]:
-        """Return the tracker as in a study file."""
+        """Return the tracker as it is written in a study file."""
         return {self.name: dict(self.settings)} if self.settings else self.name
 
 
 def parse_trackers(values: Any) -> tuple[TrackerChoice, ...]:
-    """Parse the list of trackers in a study file; ValueError says what is wrong with it."""
+    """Parse the list of trackers in a study file; raise ValueError that says what is wrong with it."""
     if not isinstance(values, list | tuple):
         raise ValueError(
             f"must be a list, such as [{next(iter(TRACKERS))}], but got {shown_value(values)}"
@@ -131,9 +131,10 @@ def check_names(names: Sequence[str]) -> None:
 def allowed_here(
     chosen: Sequence[TrackerChoice], names: Sequence[str]
 ) -> tuple[list[TrackerChoice], list[str]]:
-    """Return the trackers of a study that a worker writes to, and for each of the others the reason why not.
+    """Return the trackers of a study that a worker may write to, and the reason against each of the others.
 
-    ``names`` are those that its operator allows; settings that say where to write are reserved for the operator.
+    ``names`` are the trackers that the worker's operator allows; settings that say where to write are reserved for the
+    operator.
     """
     found, refused = [], []
     for each in chosen:

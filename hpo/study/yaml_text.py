@@ -39,9 +39,9 @@ _WORDS: dict[str, bool | float | None] = {
 
 @dataclass
 class YamlDocument:
-    """A text as plain values (dict, list, text, numbers, booleans, None), with the line of each.
+    """A YAML text as plain values (dict, list, text, numbers, booleans, None), with the line of each.
 
-    ``lines`` has the line, from 1, of each location: the keys and indices that lead to a value.
+    ``lines`` maps each location (the keys and indices that lead to a value) to its line, counted from 1.
     """
 
     value: Any = None
@@ -49,7 +49,7 @@ class YamlDocument:
     faults: list[Fault] = field(default_factory=list)
 
     def line(self, location: Location) -> int | None:
-        """The line of a value, or of the nearest enclosing one; None at the root."""
+        """Return the line of a value, or of the nearest enclosing one; None at the root."""
         while location and location not in self.lines:
             location = location[:-1]
         return self.lines.get(location) if location else None
@@ -101,7 +101,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    """Write text with a Unicode line break, which YAML would fold to a space, with escapes."""
+    """Write text, with escapes if it contains a Unicode line break, which YAML would fold into a space."""
     style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 

@@ -29,14 +29,14 @@ from trainers.report import ConvergencePoint
 
 @dataclass(frozen=True)
 class SuggestedTrial:
-    """A trial to be added, with the sampler's ticket for it; None for a repetition."""
+    """A trial to be added, with the sampler's ticket for it; the ticket of a repetition is None."""
 
     new: NewTrial
     ticket: int | None
 
 
 class AskedSweep(Sweep):
-    """One study's sweep, updated with what others do in its database; not thread-safe."""
+    """One study's sweep, kept up to date with what other processes do in its database; not thread-safe."""
 
     def __init__(self, spec: StudySpec, study: Study, store: Store) -> None:
         super().__init__(
@@ -86,7 +86,7 @@ class AskedSweep(Sweep):
         self._ended(trial)
 
     def next(self) -> Trial | SuggestedTrial | SweepDone | None:
-        """Return a queued trial, or one to be added; None while that depends on running trials."""
+        """Return a queued trial, or one to be added; return None while that depends on running trials."""
         self.check()
         for trial in self.trials:
             if trial.state is TrialState.QUEUED:

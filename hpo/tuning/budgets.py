@@ -8,9 +8,9 @@ from storage.store import Store
 
 
 class BudgetUse:
-    """Compares the usage of a study in the database with its budget.
+    """Compares what a study has used, according to the database, with its budget.
 
-    The database is only queried if the study has such a budget.
+    The database is queried only if the study has such a budget.
     """
 
     def __init__(self, study: Study, store: Store, retry: StorageRetry) -> None:

@@ -1,4 +1,4 @@
-"""Callbacks of Ray Tune: they record its results and decide which trials stop."""
+"""Callbacks for Ray Tune: they record its results and decide which trials stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hpo.tuning.trainings import StudyTrainings
 from storage.records import TrialState
 
 GRACE_SECONDS = 1.5
-"""How long trials of an ending sweep may continue to the end of their epoch."""
+"""How long trials of an ending sweep may continue, to reach the end of their epoch."""
 
 
 class RayScheduler(FIFOScheduler):  # type: ignore[misc]
@@ -54,7 +54,7 @@ class RayResultCallback(tune.Callback):  # type: ignore[misc]
         self._actors: dict[str, Any] = {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Record the actor of a trial, which may have run another before."""
+        """Record the actor of a trial; it may have run another trial before."""
         self._actors[trial.trial_id] = getattr(trial.temporary_state, "ray_actor", None)
 
     def kill_actors(self) -> None:
@@ -83,7 +83,7 @@ class RayResultCallback(tune.Callback):  # type: ignore[misc]
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record that the trial's process died more often than it may be restarted; ignore it if the sweep is ending.
 
-        Tune also gives up a trial, even with restarts left, if the trial reused the process of an ended one and that
+        Tune also gives up on a trial, even with restarts left, if the trial reused the process of an ended one and that
         process was already dead, on a lost machine. Such a trial is started again.
         """
         if self._sweep.interrupted:
@@ -118,11 +118,11 @@ class SweepStopper(tune.Stopper):  # type: ignore[misc]
         return NoopStopper, ()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Return False: single trials are not stopped here."""
+        """Return False: individual trials are not stopped here."""
         return False
 
     def stop_all(self) -> bool:
-        """Whether the sweep must end now."""
+        """Return whether the sweep must end now."""
         interrupted = self._sweep.interrupted
         if interrupted and self._killing is None:
             self._killing = threading.Timer(GRACE_SECONDS, self._handler.kill_actors)

@@ -71,7 +71,7 @@ def _take(
 
 
 class FusedRuns:
-    """The trials of this process, by id; results are those of :class:`~hpo.tuning.trial_run.TrialRun`."""
+    """The trials of this process, by id; their results are like those of :class:`~hpo.tuning.trial_run.TrialRun`."""
 
     def __init__(self) -> None:
         self._workloads: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """Trains a sweep's trials one after the other in this process: for workloads that are simulated in milliseconds.
 
-A Ray actor takes a second to start and every evaluation a round trip; a simulated training takes less than either
-(``benchmarks/faults.md`` has the measurement). The sweep, the stopping rules and the record of a trial's end
-are those of :mod:`hpo.tuning.tuner`.
+A Ray actor takes a second to start, and every evaluation takes a round trip; a simulated training takes less time than
+either (``benchmarks/faults.md`` has the measurement). The sweep, the stopping rules and the record of a trial's end are
+those of :mod:`hpo.tuning.tuner`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Interrupts work of this process that does not itself check whether to stop: generated data, a simulation, a fit.
+"""Interrupts work in this process that does not itself check whether to stop: generating data, a simulation, a fit.
 
 A thread checks a few times a second whether to stop. If so, and after the work has had a moment to end by itself, it
 raises :class:`WorkInterrupted` in the working thread: in the main thread by a signal, which also ends a blocking system

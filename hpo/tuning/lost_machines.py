@@ -1,8 +1,8 @@
 """Waits until Ray has noticed a lost machine.
 
 Ray's head counts a machine as lost when it has missed some health checks, after about twenty seconds. A trial that is
-restarted before that may be placed on the same machine again and fail there at once: one loss would use up all restarts
-of a trial.
+restarted before that may be placed on the same machine again and fail there at once: one lost machine would use up all
+restarts of a trial.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 NOTICE_SECONDS = 60.0
-"""Default time for Ray to notice."""
+"""Default time given to Ray to notice a lost machine."""
 ANSWER_SECONDS = 2.0
 """How long a machine may take to accept a connection."""
 LOOK_SECONDS = 0.2
@@ -34,7 +34,7 @@ def wait_for_notice(
 
 
 def _answers(node: Mapping[str, Any]) -> bool:
-    """Whether the raylet, the Ray process that starts others on the machine, accepts a connection."""
+    """Return whether the raylet, the Ray process that starts others on the machine, accepts a connection."""
     try:
         address = node["NodeManagerAddress"], node["NodeManagerPort"]
         socket.create_connection(address, timeout=ANSWER_SECONDS).close()

@@ -82,7 +82,7 @@ class Race(StudyTrainings):
             self.course, [each for each in self.trials if each.id != trial.id], others
         )
         self._reserved[trial.id] = min(left, self.course.limit_epochs)
-        # the shape of curves at a batch that was never trained is unknown: none is dropped by its extrapolation
+        # the shape of curves at an untrained batch size is unknown: no training is dropped by its extrapolated curve
         return {
             "limit_epochs": self.course.limit_epochs,
             "stoppable": first,

@@ -69,11 +69,13 @@ class TrialResources:
 
     @property
     def threads(self) -> int:
-        """Threads of one process on the processor."""
+        """The number of CPU threads of one process."""
         return max(1, int(self.cpus_per_worker))
 
     def concurrent(self, machines: Sequence[Machine]) -> int:
-        """Return how many trials fit at once; raise :class:`TuningError` if none does, as it would wait forever."""
+        """Return how many trials fit at once; raise :class:`TuningError` if none fits, as the sweep would wait
+        forever.
+        """
         room = [
             min(
                 math.floor(machine.get(kind, 0.0) / count + 1e-9)
@@ -98,7 +100,7 @@ class TrialResources:
         return fit
 
     def to_tune(self) -> PlacementGroupFactory:
-        """The resources as a request to Tune; the trainable of a group needs nothing for itself."""
+        """Return the resources as a request to Tune; the trainable of a group needs nothing for itself."""
         from ray.tune import PlacementGroupFactory
 
         if not self.grouped:

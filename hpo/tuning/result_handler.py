@@ -1,4 +1,4 @@
-"""Passes the results of a trial to its sweep, and its end with the actual reason."""
+"""Passes the results of a trial to its sweep, and reports its end with the actual reason."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from storage.errors import SchemaTooNew, StoreUnavailable
 T = TypeVar("T")
 
 RETRY_SECONDS = 300.0
-"""How long a sweep retries its database by default."""
+"""How long a sweep keeps retrying its database by default."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds between two attempts: doubled from the first to the longest."""
@@ -33,14 +33,14 @@ HOPELESS = (
 """Words in database errors that waiting does not fix."""
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of a file without space: on the disk, in a quota, within the limit of its process."""
+"""Errors of a write that finds no space: on the disk, within the quota, or within the process's limit on file sizes."""
 
 
 class StorageRetry:
-    """Retries a call for up to ``seconds`` while the database is away or the disk is full.
+    """Retries a call for up to ``seconds`` while the database is unavailable or the disk is full.
 
-    ``log`` gets a message when the database goes away and when it is back; once ``stopped`` returns true, the error is
-    raised at once.
+    ``log`` receives a message when the database becomes unavailable and when it is back; once ``stopped`` returns true,
+    the error is raised at once.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class StorageRetry:
     def __call__(
         self, call: Callable[[], T], committed: Callable[[], T | None] = lambda: None
     ) -> T:
-        """Return what ``call`` returns; raise its error if the database stays away or the disk stays full.
+        """Return what ``call`` returns; raise its error if the database stays unavailable or the disk stays full.
 
-        ``committed`` is called before each retry. If it returns a value, the write had succeeded, and that value is
-        the result.
+        ``committed`` is called before each retry. If it returns a value, the write has already succeeded, and that
+        value is the result.
         """
         try:
             return call()
@@ -104,7 +104,7 @@ class StorageRetry:
 
 
 def _passes(error: Exception) -> bool:
-    """Whether a retry may help."""
+    """Return whether a retry may help."""
     if isinstance(error, StoreUnavailable):
         hopeless = any(word in str(error).lower() for word in HOPELESS)
         return not (hopeless or isinstance(error, SchemaTooNew))

@@ -1,14 +1,14 @@
 """Early stopping of trainings: successive halving, or a learning curve that will not reach the target in time.
 
 Asynchronous successive halving (ASHA, arXiv:1810.05934) has one bracket for each rung of the ladder: learning curves at
-different batch sizes are not comparable, so a training is compared only with others at its own global batch size.
-Its milestones are where they are most informative: at the fewest epochs in which a training of the rung has reached the
-target so far, and at twice as many, so that none is stopped before it is slower than the fastest. If that is a small
-part of the budget, they are later: a training with too high a rate takes a while to show that it never reaches the
-target, and the forecast needs to know this.
-Repetitions are never stopped: they measure scatter, and scatter measured on survivors is too small.
-``config["stoppable"]`` says whether a trial may be stopped. The rules do not depend on Ray, which takes two seconds to
-import: sweeps of simulations and of fused trials do not need it (:mod:`hpo.tuning.callbacks` passes the rules to Tune).
+different batch sizes are not comparable, so a training is compared only with others at its own global batch size. Its
+milestones lie where a comparison is most informative: at the fewest epochs in which a training of the rung has reached
+the target so far, and at twice as many, so that no training is stopped before it is slower than the fastest. If those
+are a small part of the budget, the milestones are later: a training with too high a rate takes a while to show that it
+never reaches the target, and the forecast needs to know this. Repetitions are never stopped: they measure scatter, and
+scatter measured on survivors would be too small. ``config["stoppable"]`` says whether a trial may be stopped. The rules
+do not depend on Ray, which takes two seconds to import: sweeps of simulations and of fused trials do not need it
+(:mod:`hpo.tuning.callbacks` passes the rules to Tune).
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from typing import Any
 from hpo.tuning.generation.curves import is_hopeless
 
 MILESTONES = (1.0, 2.0)
-"""Multiples of the fewest epochs of the rung. Half of the trainings continue past each, which keeps enough of a rung's
-response to fit a law."""
+"""The milestones, as multiples of the fewest epochs of the rung. Half of the trainings continue past each, which keeps
+enough of a rung's response to fit a law.
+"""
 
 EARLIEST, UNKNOWN = (1 / 16, 1 / 8), (1 / 4, 1 / 2)
-"""The earliest milestones as shares of the budget of epochs, and the milestones while none of the rung has reached the
-target."""
+"""The earliest milestones as shares of the budget of epochs, and the milestones while no training of the rung has
+reached the target.
+"""
 
 
 FAR_BEHIND = 1.4
@@ -46,7 +48,9 @@ class RunningTrial:
 
 @dataclass
 class _Curve:
-    """The history of a training: its scores by epochs, higher is better, and the number of milestones judged."""
+    """The history of a training: its scores by epochs (higher is better), and the number of milestones at which it was
+    judged.
+    """
 
     points: list[tuple[float, float]] = field(default_factory=list)
     reached: bool = False
@@ -57,7 +61,7 @@ class _Curve:
         return self.points[-1][0] if self.points else 0.0
 
     def at(self, milestone: float) -> float | None:
-        """Its score at a milestone: inf if it had reached the target, None if it has not trained that far."""
+        """Return its score at a milestone: inf if it had reached the target, None if it has not trained that far."""
         if self.reached and self.epochs <= milestone:
             return math.inf
         before = [score for epochs, score in self.points if epochs <= milestone]
@@ -67,7 +71,7 @@ class _Curve:
 class LadderASHA:
     """An ASHA bracket for each global batch size.
 
-    ``stopped`` collects the ids of the trials that it ended, so that they are recorded as pruned.
+    ``stopped`` collects the ids of the trials that the rule stopped, so that they are recorded as pruned.
     """
 
     def __init__(
@@ -90,7 +94,7 @@ class LadderASHA:
         """Do nothing: a trial is registered with its first result."""
 
     def stops(self, trial: RunningTrial, result: Mapping[str, Any]) -> bool:
-        """Whether the training stops here: at a milestone where half of the rung did better."""
+        """Return whether the training stops here: at a milestone where half of the rung's trainings did better."""
         if not _is_stoppable(trial):
             return False
         rung = self._rungs[_rung(trial)]
@@ -124,7 +128,7 @@ class LadderASHA:
             self._add(rung, trial.trial_id, result)
 
     def reason(self, trial_id: str, epochs: float) -> str:
-        """Why a trial was stopped."""
+        """Return why a trial was stopped."""
         return f"half of the trainings at this batch size were better at epoch {epochs:.2f}"
 
     def _add(self, rung: dict[str, _Curve], trial_id: str, result: Mapping[str, Any]) -> _Curve:
@@ -137,7 +141,7 @@ class LadderASHA:
         return curve
 
     def _milestones(self, rung: Mapping[str, _Curve], budget: float) -> tuple[float, ...]:
-        """The milestones in epochs; shares of the budget if none has reached the target."""
+        """Return the milestones in epochs; shares of the budget if none has reached the target."""
         fewest = min((curve.epochs for curve in rung.values() if curve.reached), default=None)
         if fewest is None:
             return tuple(share * budget for share in UNKNOWN)
@@ -148,7 +152,7 @@ class LadderASHA:
 
 
 class CurveStopping:
-    """Stops a trial at its limit of epochs, or as soon as its learning curve predicts that it will exceed it.
+    """Stops a trial at its limit of epochs, or as soon as its learning curve predicts that it will exceed that limit.
 
     The limit is ``config["limit_epochs"]``, beyond which a trial adds little to the forecast, or the current ``most``
     if that is lower; ``config["limit_reason"]`` may say why. Curves are not judged if ``config["by_curve"]`` is false.
@@ -179,7 +183,7 @@ class CurveStopping:
         self._curves.pop(trial.trial_id, None)
 
     def stops(self, trial: RunningTrial, result: Mapping[str, Any]) -> bool:
-        """Whether the training stops here: at its limit, or because it is hopeless."""
+        """Return whether the training stops here: at its limit, or because it is hopeless."""
         if result.get("state") != "running":
             return False
         curve = self._curves.setdefault(trial.trial_id, [])
@@ -210,7 +214,7 @@ class CurveStopping:
         return None if limit is None else min(limit, self._most())
 
     def reason(self, trial_id: str, epochs: float) -> str:
-        """Why a trial was stopped."""
+        """Return why a trial was stopped."""
         return self._reasons[trial_id]
 
 

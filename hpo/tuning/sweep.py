@@ -1,6 +1,7 @@
-"""The trainings of a study's ladder, chosen one by one by strategy and samplers, until its budget is spent.
+"""The trainings of a study's ladder, chosen one by one by the strategy and the samplers, until its budget is spent.
 
-Like all :mod:`hpo.tuning.trainings`, a sweep resumes from the database; the samplers are told everything again.
+Like all :mod:`hpo.tuning.trainings`, a sweep resumes from the database; the samplers are told all finished trials
+again.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Sweep(StudyTrainings):
                 self._sampler(trial).began(trial)
 
     def rung(self, trial: Trial) -> str:
-        """The name of a trial's rung."""
+        """Return the name of a trial's rung."""
         return rung_name(trial.global_batch_size, self._point(trial))
 
     def _point(self, trial: Trial) -> Point:
@@ -103,7 +104,7 @@ class Sweep(StudyTrainings):
 
     @property
     def _only_sampler(self) -> Sampler:
-        """The sampler of a study whose sampler chooses the rung: its trainings have one size."""
+        """Return the sampler of a study whose sampler chooses the rung: its trainings all have the same size."""
         (sampler,) = self._samplers.values()
         return sampler
 

@@ -1,6 +1,6 @@
 """One trial inside a Ray actor: each Tune iteration trains to the next evaluation.
 
-A class trainable whose actor is reused: the next trial starts in a process that has the libraries loaded and,
+This is a class trainable whose actor is reused: the next trial starts in a process that has the libraries loaded and,
 if it trains the same workload, the data in memory.
 """
 
@@ -16,7 +16,7 @@ from hpo.tuning.workers import WorkerGroup
 
 
 class TrialTrainable(tune.Trainable):  # type: ignore[misc]
-    """A :class:`~hpo.tuning.trial_run.TrialRun` driven by Tune, or the workers of a trial with several."""
+    """A :class:`~hpo.tuning.trial_run.TrialRun` driven by Tune, or the workers of a trial that has several."""
 
     def setup(self, config: dict[str, Any]) -> None:
         """Accept a trial; it begins with the first step, because Tune may prepare two actors for it and keep one."""

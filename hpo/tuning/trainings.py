@@ -1,4 +1,4 @@
-"""The state of trainings in this process: ask, train, record, until there is nothing left to start.
+"""The state of trainings in this process: choose, train and record, until there is nothing left to start.
 
 The database is the only source of truth. A trial is written there before it starts, its convergence while it runs and
 its end when it ends; so trainings that are killed at any moment resume from the database: finished trials stay,
@@ -35,10 +35,10 @@ Progress = Callable[[list[Trial], Mapping[int, Mapping[str, Any]]], None]
 """Called after every event with all trials and the last convergence point of those in flight."""
 
 CHECKPOINT_SECONDS = 10.0
-"""Seconds of training between two checkpoints of a trial in flight: what is lost when its process dies."""
+"""Seconds of training between two checkpoints of a trial in flight: at most this much is lost when its process dies."""
 
 MOST_AGAIN = 2
-"""How often a training is restarted whose process was dead before it had begun."""
+"""How often a training is restarted if its process died before the training began."""
 
 GIVE_UP_AFTER = 4
 """The trainings stop after this many trials if all of them failed."""
@@ -59,11 +59,11 @@ class TrainingsEnding(StrEnum):
 
     COMPLETE = "complete"  # every planned training has ended
     SPENT = "spent"  # the study's samples or accelerator hours are spent
-    STOPPED = "stopped"  # they were asked to stop, and resume when the study is run again
+    STOPPED = "stopped"  # stopped on request; they resume when the study is run again
 
 
 class StudyTrainings:
-    """One study's trainings of one purpose in this process; creating it loads the state from the database.
+    """One study's trainings for one purpose in this process; creating it loads the state from the database.
 
     ``stop`` is called often, and ends the trainings once it returns true; ``retry`` waits for an unavailable database.
     """
@@ -116,11 +116,13 @@ class StudyTrainings:
         """Learn from the trials of earlier runs, before anything starts."""
 
     def _next_trial(self) -> Trial | SweepDone | None:
-        """Add and return the next trial, or Done if there is none; None while that depends on running trials."""
+        """Add and return the next trial, or :class:`SweepDone` if there is none; return None while that depends on
+        running trials.
+        """
         raise NotImplementedError
 
     def _nothing_left(self) -> bool:
-        """Whether no other training remains to be started, given that none runs."""
+        """Return whether no other training remains to be started, given that none is running."""
         raise NotImplementedError
 
     def _config(self, trial: Trial) -> dict[str, Any]:  # noqa: ARG002
@@ -128,7 +130,7 @@ class StudyTrainings:
         return {"limit_epochs": None, "stoppable": False}
 
     def _budget_epochs(self, trial: Trial) -> float | None:  # noqa: ARG002
-        """The most epochs that a trial may train; None means the study's budget per trial."""
+        """Return the most epochs that a trial may train; None means the study's budget per trial."""
         return None
 
     def _ended(self, trial: Trial) -> None:
@@ -145,7 +147,7 @@ class StudyTrainings:
         return [trial for trial in self._trials.values() if trial.state.finished]
 
     def points(self, trial: Trial) -> list[ConvergencePoint]:
-        """The stored convergence points of a trial."""
+        """Return the stored convergence points of a trial."""
         return self._retry(lambda: self._store.points(trial.id))
 
     def check(self) -> None:
@@ -267,7 +269,7 @@ class StudyTrainings:
             self.failure = error
 
     def _folder(self, trial: Trial) -> Path:
-        """The folder of a program's files, next to the checkpoints of the other trainings."""
+        """Return the folder of a program's files, next to the checkpoints of the other trainings."""
         return trial_folder(self._checkpoints.parents[1], self._study.id, trial.number)
 
     def _stored(self) -> list[Trial]:
@@ -289,7 +291,7 @@ class StudyTrainings:
         return trial
 
     def _make_room(self, trial: Trial) -> None:
-        """Remove old files from a new trial's place, left by a deleted study whose number this one got."""
+        """Remove old files from a new trial's place, left by a deleted study whose number this study has been given."""
         shutil.rmtree(self._folder(trial), ignore_errors=True)
         (self._checkpoints / f"{trial.number}.pt").unlink(missing_ok=True)
 

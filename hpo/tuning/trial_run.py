@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class WorkerPlace:
     """The place of a process among a trial's workers: ``rank`` of ``size``, on node ``node_rank`` of ``nodes``.
 
-    They rendezvous at the first one's ``master_address`` and ``master_port`` (0: any free port). A program is one
-    process per node here, and starts its ``workers_per_node`` itself.
+    The workers rendezvous at the first one's ``master_address`` and ``master_port`` (0: any free port). A program is
+    one process per node here, and starts its ``workers_per_node`` itself.
     """
 
     rank: int = 0
@@ -40,8 +40,8 @@ class WorkerPlace:
 class TrialRun:
     """Trains ``config["job"]``; a result holds ``points``, ``state`` and, at the end, ``outcome`` and ``done``.
 
-    ``points`` is the latest evaluation, after a resume with those before it. The workload of the previous trial is
-    kept, with its data in memory, if the next one trains the same.
+    ``points`` holds the latest evaluation and, after a resume, those before it. The workload of the previous trial is
+    kept, with its data in memory, if the next trial trains the same workload.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TrialRun:
     ) -> None:
         """``communicator`` connects the workers of the trial; None for a single process.
 
-        ``workloads`` are those that other trials of this process have loaded, by workload and data.
+        ``workloads`` holds the workloads that other trials of this process have loaded, by workload and data.
         """
         self._place, self._communicator, self._threads = (
             place or WorkerPlace(),
@@ -85,7 +85,7 @@ class TrialRun:
             self._training = None
 
     def stop(self) -> None:
-        """Same as :meth:`close`; there is nothing else to end."""
+        """Do the same as :meth:`close`; there is nothing else to end."""
         self.close()
 
     def advance(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class TrialRun:
         )
 
     def _take_up(self, training: AnyTraining) -> None:
-        """Resume from the checkpoint; delete one that belongs to another job, such as a trial of another database."""
+        """Resume from the checkpoint; delete one that belongs to another job, such as a trial from another database."""
         from trainers.errors import CheckpointError
         from trainers.loop import checkpoint
 

@@ -1,4 +1,4 @@
-"""The one writer of a sweep: buffers convergence points and writes them in bulk.
+"""The only writer of a sweep: it buffers convergence points and writes them in bulk.
 
 Points of running trials reach the database within WRITE_INTERVAL; the last points of a trial and its result
 are written in one transaction, so that a finished trial always has its curve. While the database is unavailable
@@ -68,8 +68,8 @@ class TrialWriter:
     ) -> Trial:
         """Write a trial's last points and its end in one transaction; return the trial as stored then.
 
-        ``outcome`` is the trainer's final report; a trial that something else ended (a pruned one, one
-        whose process died) has none, and its last point says how far it got.
+        ``outcome`` is the trainer's final report; a trial that ended otherwise (because it was pruned or its process
+        died) has none, and its last point says how far it got.
         """
         fault = self._faults.pop(trial.id, "")
         last, resolution = self._last.pop(trial.id, None), self._resolution.pop(trial.id, None)
@@ -79,7 +79,7 @@ class TrialWriter:
             result = result_of(state, outcome, last, resolution, reason)
             if fault := fault_of_reached(result.epochs_to_target, result.epochs):
                 raise InvalidRecord(fault)
-        except InvalidRecord as error:  # its report is not evidence; stored points stay
+        except InvalidRecord as error:  # its report is not evidence; the stored points stay
             told = f"its training reported an impossible figure: {error}"
             result = result_of(TrialState.FAILED, None, last, resolution, told)
         points = self._points.pop(trial.id, [])
@@ -102,7 +102,9 @@ def result_of(
     resolution: float | None,
     reason: str,
 ) -> TrialResult:
-    """Return how a trial ended: by its ``outcome``; without one its ``last`` point says how far it got."""
+    """Return how a trial ended: from its ``outcome``, or without one from its ``last`` point, which says how far it
+    got.
+    """
     if outcome is not None:
         came = {each.name: outcome[each.name] for each in TRIAL_FIELDS if each.name in outcome}
         came |= {"resolution_epochs": resolution, "reason": reason or outcome["reason"]}

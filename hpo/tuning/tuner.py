@@ -83,11 +83,11 @@ def run_sweep(
 ) -> SweepEnd:
     """Train the rest of the study's budget.
 
-    A sweep that stopped, by ``stop`` or Ctrl-C, has stored everything finished, and the same call resumes it.
-    ``folder`` is for the checkpoints of trials in flight; on a cluster it must be shared by its machines.
-    A sweep that ends by itself passes each reason to continue to ``say``, as a line.
-    Raises :class:`TuningError` if Ray cannot be started or fails as a whole, and the store's own errors if the
-    database is unavailable for longer than ``retry`` allows or the study's lease is lost.
+    A sweep that was stopped, by ``stop`` or Ctrl-C, has stored everything that finished, and the same call resumes it.
+    ``folder`` is for the checkpoints of trials in flight; on a cluster it must be a folder that all machines share. A
+    sweep that ends by itself passes each reason to continue to ``say``, as one line of text. Raises
+    :class:`TuningError` if Ray cannot be started or fails as a whole, and the store's own errors if the database is
+    unavailable for longer than ``retry`` allows or the study's lease is lost.
     """
     sweep = Sweep(
         spec,
@@ -152,7 +152,7 @@ def _run(
         try:
             _train(spec, trainings, rule, ray or RayOptions())
         except KeyboardInterrupt:
-            pass  # a second Ctrl-C: what is stored is stored
+            pass  # a second Ctrl-C: what has been stored is safe
         finally:
             trainings.close()
     end = SweepEnd(trainings.ending, trainings.spent)
@@ -354,7 +354,9 @@ def _own_signals() -> Iterator[None]:
 
 
 def _quiet_logs() -> None:
-    """Silence Tune's long messages about failed trials, which are recorded, and result files, which are not wanted."""
+    """Silence Tune's long messages about failed trials, which are recorded anyway, and about result files, which are
+    not wanted.
+    """
     for name in (
         "ray.tune.analysis.experiment_analysis",
         "ray.tune.execution.tune_controller",

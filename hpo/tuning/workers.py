@@ -1,7 +1,7 @@
 """The workers of one trial: processes in its placement group, on one node or several, that train it together.
 
-The trainable leads them: all of them train to the next evaluation, and the first one's result is the trial's. If a
-worker dies, the others hang in an all-reduce. The group is then restarted, and the trial resumes from its last
+The trainable leads them: all of them train to the next evaluation, and the result of the first is the trial's result.
+If a worker dies, the others hang in an all-reduce. The group is then restarted, and the trial resumes from its last
 checkpoint.
 """
 

@@ -7,7 +7,7 @@
     recipe("goyal2017").settings_at(8192).learning_rate     # 3.2
     [each.name for each in recipes()]
 
-Every figure has its provenance: read, calculated, or recalled and not checked.
+Every figure states its provenance: read, calculated, or recalled and not checked.
 """
 
 from search_spaces.recipes.loading import names, parse_recipe, recipe, recipes

@@ -1,6 +1,6 @@
-"""Loads recipes: one YAML file each in this folder, checked when it is read.
+"""Loads recipes: each is one YAML file in this folder, and is checked when it is read.
 
-A row of ``table`` may give durations in updates and the final rate as an absolute value, as published; durations are
+A row of ``table`` may give durations in updates and the final rate as an absolute value, as published. Durations are
 converted to epochs with ``train_samples``::
 
     warmup_steps                -> warmup_epochs
@@ -63,7 +63,7 @@ def recipes() -> tuple[Recipe, ...]:
 
 
 def parse_recipe(text: str, name: str) -> Recipe:
-    """Parse the recipe in a YAML text; :class:`RecipeError` says what is wrong with it."""
+    """Parse a recipe from YAML text; raise :class:`RecipeError`, which says what is wrong, for an invalid one."""
     try:
         return _recipe(yaml.load(text, Loader=_LOADER), name)
     except (yaml.YAMLError, SettingError, TypeError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""Recipe: one published large-batch training as data: settings, how they move with the batch, and results."""
+"""Recipe: one published large-batch training as data: its settings, how they change with the batch, and its results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BATCH_DEPENDENT = ("learning_rate", "warmup_epochs")
 
 
 class RecipeError(SettingError):
-    """A recipe that does not exist, or that lacks what was asked."""
+    """Error of a recipe that does not exist or that lacks what was asked for."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Result:
 class Scaling:
     """One setting as a function of the global batch size B: ``value * (B / at)^power``, at most ``most``.
 
-    ``above``: the setting is 0 for every B up to it.
+    The setting is 0 for every B up to ``above``.
     """
 
     value: float
@@ -72,7 +72,7 @@ class Scaling:
     above: int = 0
 
     def __call__(self, global_batch_size: int) -> float:
-        """The setting's value at a global batch size, in samples per update."""
+        """Return the setting's value at a global batch size (in samples per update)."""
         if global_batch_size <= self.above:
             return 0.0
         return min(self.most, self.value * math.pow(global_batch_size / self.at, self.power))
@@ -92,11 +92,11 @@ class Scaling:
 class Recipe:
     """One published training.
 
-    ``settings`` are those at ``global_batch_size``, by their names in :class:`TrainingSettings`. ``scaling``
-    has formulas for those that move with the batch, ``table`` gives them at published points. ``unknown``
-    are settings whose published values could not be found, with the reason; ``remembered`` are those that were
-    recalled (high, medium or low confidence) and not read. ``differs`` lists the differences of this project from
-    the published run.
+    ``settings`` holds the values at ``global_batch_size``, by name in :class:`TrainingSettings`. ``scaling`` has
+    formulas for the settings that change with the batch size, and ``table`` has their values at published batch
+    sizes. ``unknown`` has the settings whose published values could not be found, with the reason; ``remembered`` has
+    those that were recalled and not read, with the confidence (high, medium or low). ``differs`` lists how this
+    project differs from the published run.
     """
 
     name: str
@@ -121,7 +121,7 @@ class Recipe:
 
     @property
     def published_batches(self) -> tuple[int, ...]:
-        """The global batch sizes that were trained and published, increasing."""
+        """The global batch sizes of the published trainings, in increasing order."""
         told = {
             each.global_batch_size for each in self.results if each.global_batch_size is not None
         }
@@ -138,7 +138,7 @@ class Recipe:
 
     @property
     def moving(self) -> tuple[str, ...]:
-        """The settings that must be tuned again at another batch size, in the order of the settings."""
+        """The settings that must be tuned again at another batch size, in the order of :class:`TrainingSettings`."""
         names = {
             *self.scaling,
             *(name for row in self.table.values() for name in row),
@@ -149,11 +149,11 @@ class Recipe:
 
     @property
     def fixed(self) -> dict[str, Any]:
-        """The settings that hold at any batch size: all given ones that do not move."""
+        """The settings that hold at any batch size: all given settings that are not ``moving``."""
         return {name: value for name, value in self.settings.items() if name not in self.moving}
 
     def settings_at(self, global_batch_size: int, **given: Any) -> TrainingSettings:
-        """Return the settings as published for a global batch size; ``given`` ones override the published.
+        """Return the settings as published for a global batch size; ``given`` values override the published ones.
 
         Raises :class:`RecipeError` for a batch size that the recipe does not cover, or if an unknown
         setting is not given.
@@ -170,7 +170,7 @@ class Recipe:
         )
 
     def published(self, name: str) -> str:
-        """How a setting was published, in words: its value here, its formula, or why it is unknown."""
+        """Return in words how a setting was published: its value and formula, or why it is unknown."""
         if name in self.unknown:
             return f"not known to be published ({self.unknown[name]})"
         rule = f", by the rule {self.scaling[name]}" if name in self.scaling else ""

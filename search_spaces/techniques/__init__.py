@@ -1,8 +1,8 @@
 """Techniques: the optimizers and schedules that trainings may choose, and the settings that each reads.
 
-A setting that chooses one (``optimizer``, ``decay``, ``warmup_shape``, ``batch_control``) has a registry of
-descriptions, including those of plug-ins. Their extra settings are stored and shown next to the known ones, like those
-of a workload.
+Each setting that chooses a technique (``optimizer``, ``decay``, ``warmup_shape``, ``batch_control``) has a registry of
+descriptions, including those of plug-ins. The extra settings of techniques are stored and shown next to the known
+ones, like the custom settings of a workload.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TECHNIQUES: Mapping[str, Registry[Any]] = {
 """The registries of descriptions, by the setting that chooses among them."""
 
 ValuesOf = Callable[[str], Collection[Any]]
-"""Returns the values that a setting may take, given its name."""
+"""A function that returns the values that a setting may take, given its name."""
 
 _WARMUP = Use("warmup_epochs")
 _SERVED = Use("update_mode", ("asynchronous", "stale_synchronous"))
@@ -105,9 +105,9 @@ def own_setting_named(name: str) -> OwnSetting | None:
 
 
 def uses_of(name: str, values_of: ValuesOf | None = None) -> tuple[Use, ...]:
-    """Return how the setting ``name`` takes effect; any one of the uses suffices; if there are none, it always does.
+    """Return the conditions under which ``name`` has an effect: any one suffices, and with none it always has one.
 
-    Covers the techniques of this project, and of plug-ins that may be chosen (``values_of``).
+    They cover the techniques of this project, and those plug-ins that may be chosen (``values_of``).
     """
     uses: list[Use] = []
     possible = list(chosen(values_of)) if values_of else []
@@ -126,7 +126,7 @@ def uses_of(name: str, values_of: ValuesOf | None = None) -> tuple[Use, ...]:
 
 
 def fault_of_use(name: str, values_of: ValuesOf) -> str | None:
-    """Return why the setting ``name`` has no effect for any possible values of the others; None if it has an effect."""
+    """Return why ``name`` has no effect, whatever the possible values of the other settings; None if it has one."""
     uses = uses_of(name, values_of)
     hindrances = [[*use.hindrances(values_of)] for use in uses]
     if not all(hindrances) or not uses:

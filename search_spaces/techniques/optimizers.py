@@ -1,7 +1,8 @@
-"""The registry of optimizers: each is described here once, with everything known without training.
+"""The registry of optimizers: each is described here once, with everything that is known without training.
 
-Its update rule, also for several trainings at once, is in the module that ``rule`` names. Plans read its state size,
-laws how its best rate moves with the batch, search spaces its settings, ``hpo init`` and the reference its name.
+``rule`` names the module with its update rule, also for several trainings at once. Plans read its state size, laws read
+how its best rate changes with the batch size, search spaces read its settings, and ``hpo init`` and the reference read
+its name.
 """
 
 from __future__ import annotations
@@ -21,16 +22,19 @@ class OptimizerDescription(Technique):
     """An optimizer; ``rule`` names a subclass of :class:`trainers.optimizers.optimizer.GroupOptimizer`.
 
     Attributes:
-        title: the name of its class for other training loops, in ``trainers.optimizers``. state_bytes: bytes of state
-        per parameter, in fp32. rate_exponent: mean and standard deviation of the prior on ``a``, where the best
-        rate grows as ``batch^a`` before it levels off; None: nothing is published, and a forecast has a wide prior.
-        exponent_source: the source of that. rate_law: the law that extrapolates the best rate: ``descent``, momentum
-        SGD whose epochs follow from its rate; ``adam``, fitted to published runs of Adam; ``power``, the exponent.
-        layerwise: whether the length of a tensor's update is independent of its gradient's. takes: which parameters
-        its rule updates; the others use ``rest``, another optimizer's rule. update_size: what an update's size depends
-        on before layer-wise adaptation, which decides how rates move with the width of a model: the ``gradient``, or
-        only the rate in each of its ``entries``; None: neither, or unknown. normalizes_decay: whether weight decay is
-        part of the gradient that is normalized in each entry.
+        title: the name of its class in ``trainers.optimizers``, for other training loops.
+        state_bytes: bytes of optimizer state per parameter, in fp32.
+        rate_exponent: mean and standard deviation of the prior on ``a``, where the best rate grows as ``batch^a``
+            before it levels off; None if nothing is published, in which case a forecast uses a wide prior.
+        exponent_source: the source of ``rate_exponent``.
+        rate_law: the law that extrapolates the best rate: ``descent`` for momentum SGD, whose epochs follow from its
+            rate; ``adam``, fitted to published Adam runs; ``power``, a power law with that exponent.
+        layerwise: whether the norm of a tensor's update is independent of the norm of its gradient.
+        takes: which parameters its rule updates; the others use ``rest``, the rule of another optimizer.
+        update_size: what the size of an update depends on before layer-wise adaptation, which decides how rates
+            change with the width of a model: the ``gradient``, or only the rate in each of its ``entries``; None if
+            neither or unknown.
+        normalizes_decay: whether weight decay is part of the gradient that is normalized in each entry.
     """
 
     title: str
@@ -47,14 +51,14 @@ class OptimizerDescription(Technique):
 
 _LAYERWISE = (0.6, 0.15)
 _LAYERWISE_SOURCE = (
-    "a layer's update is proportional to the learning rate whatever the gradient, which LEGW "
-    "scales with the square root "
+    "a layer's update is proportional to the learning rate whatever the gradient; LEGW scales "
+    "the rate with the square root of the batch size "
     "(arXiv:1901.08256)"
 )
 _ADAM = (0.75, 0.2)
 _ADAM_SOURCE = "between 0.5 and 1 (arXiv:1812.06162)"
 _SWEEPS_SOURCE = (
-    "best rates of language models at two batches, 130 to 520 million parameters (arXiv:2509.02046; python -m "
+    "best rates of language models at two batch sizes, 130 to 520 million parameters (arXiv:2509.02046; python -m "
     "benchmarks.optimizer_priors)"
 )
 _MOMENTS = ("beta1", "beta2", "epsilon", "bias_correction")
@@ -77,7 +81,7 @@ def _needs_one_server(settings: Any) -> Iterator[str]:
 # settings of every optimizer that shrinks the weights by rate * weight_decay in each update
 _DECOUPLED = {
     "weight_decay_epochs": OwnSetting(
-        what="time scale 1 / (rate * weight_decay) of the decay, instead of weight_decay; "
+        what="time scale of the decay, 1 / (rate * weight_decay), given instead of weight_decay; "
         "null: use weight_decay",
         default=None,
         range=Range(0, low_open=True),
@@ -85,21 +89,21 @@ _DECOUPLED = {
     )
 }
 OF_LOOP = frozenset(_DECOUPLED)
-"""Settings of optimizers that the training loop reads, not their rules."""
+"""Settings of optimizers that the training loop reads instead of their rules."""
 
 _SCHEDULE_FREE = _DECOUPLED | {
     "schedule_free_beta": OwnSetting(
-        what="share of the average in the weights at which gradients are taken",
+        what="share of the averaged weights in the weights at which gradients are computed",
         default=0.9,
         range=Range(0, 1, low_open=True, high_open=True),
     ),
     "schedule_free_rate_power": OwnSetting(
-        what="power of the largest learning rate so far that weights an update in the average",
+        what="power of the largest learning rate so far that is an update's weight in the average",
         default=2.0,
         range=Range(0),
     ),
     "schedule_free_r": OwnSetting(
-        what="power of the update number that weights an update in the average",
+        what="power of the update number that multiplies an update's weight in the average",
         default=0.0,
         range=Range(0),
     ),
@@ -113,7 +117,8 @@ _OWN_NAME = re.compile(re.escape(OWN) + r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 class _Optimizers(Registry[OptimizerDescription]):
     """The described optimizers; ``own:NAME`` is an unknown one that a program provides.
 
-    It may read every setting that another reads, and its best rate follows a power that is only fitted to trainings.
+    It may read every setting that a described optimizer reads, and its best rate follows a power law that is fitted
+    to trainings alone.
     """
 
     def __getitem__(self, name: str) -> OptimizerDescription:
@@ -143,7 +148,7 @@ class _Optimizers(Registry[OptimizerDescription]):
 
 
 def is_own(name: object) -> bool:
-    """Whether a name is ``own:NAME``, an optimizer that only a program knows."""
+    """Return whether a name is ``own:NAME``, an optimizer that only a program knows."""
     return isinstance(name, str) and _OWN_NAME.fullmatch(name) is not None
 
 
@@ -153,7 +158,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
         "sgd": OptimizerDescription(
             title="SGD",
             rule="trainers.optimizers.sgd:SGDRule",
-            about="momentum SGD, the rate outside or inside the buffer",
+            about="momentum SGD, with the rate outside or inside the momentum buffer",
             source="arXiv:1706.02677, section 3",
             uses=("momentum", "momentum_form", "nesterov"),
             state_bytes=4,
@@ -267,7 +272,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
                 "preconditioner_interval",
                 "preconditioner_size_limit",
             ),
-            # its factors, whose size depends on the shapes, are counted as one more copy
+            # its factors, whose size depends on the shapes, count as one more copy of the parameters
             state_bytes=12,
         ),
         "soap": OptimizerDescription(
@@ -284,10 +289,10 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             ),
             settings=_DECOUPLED
             | {
-                "soap_beta1": _share("decay of SOAP's average of the gradient per update", 0.95),
-                "soap_beta2": _share("decay of SOAP's second moment and factors per update", 0.95),
+                "soap_beta1": _share("decay per update of SOAP's average of the gradient", 0.95),
+                "soap_beta2": _share("decay per update of SOAP's second moment and factors", 0.95),
             },
-            # factors and bases, whose size depends on the shapes, are counted as two more copies
+            # factors and bases, whose size depends on the shapes, count as two more copies of the parameters
             state_bytes=16,
             rate_exponent=(0.35, 0.3),
             exponent_source=_SWEEPS_SOURCE,
@@ -300,7 +305,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             uses=_MOMENTS,
             settings=_DECOUPLED
             | {
-                "muon_momentum": _share("decay of the momentum of a matrix per update", 0.95),
+                "muon_momentum": _share("decay per update of the momentum of a matrix", 0.95),
                 "muon_nesterov": OwnSetting(what="Nesterov momentum for matrices", default=True),
                 "muon_rate_scaling": OwnSetting(
                     what="scale a matrix's rate to match AdamW's update size (rms), or by its "
@@ -335,7 +340,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             source="arXiv:2302.06675",
             uses=("beta1",),
             settings=_DECOUPLED
-            | {"lion_beta2": _share("decay of Lion's momentum per update", 0.99)},
+            | {"lion_beta2": _share("decay per update of Lion's momentum", 0.99)},
             state_bytes=4,
             rate_exponent=(0.56, 0.31),
             exponent_source=_SWEEPS_SOURCE,
@@ -357,7 +362,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
         "schedule_free_sgd": OptimizerDescription(
             title="ScheduleFreeSGD",
             rule="trainers.optimizers.schedule_free:ScheduleFreeSGDRule",
-            about="SGD evaluated at its averaged weights, instead of a decay",
+            about="SGD evaluated at its averaged weights, which replaces a decay",
             source="arXiv:2405.15682",
             settings=_SCHEDULE_FREE,
             state_bytes=4,
@@ -367,7 +372,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
         "schedule_free_adamw": OptimizerDescription(
             title="ScheduleFreeAdamW",
             rule="trainers.optimizers.schedule_free:ScheduleFreeAdamWRule",
-            about="AdamW evaluated at its averaged weights, instead of a decay",
+            about="AdamW evaluated at its averaged weights, which replaces a decay",
             source="arXiv:2405.15682",
             uses=("beta2", "epsilon", "bias_correction"),
             settings=_SCHEDULE_FREE,
@@ -384,11 +389,11 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             settings=_DECOUPLED
             | {
                 "ademamix_alpha": OwnSetting(
-                    what="weight of the slow average beside the fast one",
+                    what="weight of the slow average relative to the fast one",
                     default=5.0,
                     range=Range(0),
                 ),
-                "ademamix_beta3": _share("decay of the slow average per update", 0.9999),
+                "ademamix_beta3": _share("decay per update of the slow average", 0.9999),
                 "ademamix_warmup_epochs": OwnSetting(
                     what="time over which the slow average is phased in",
                     default=0.0,
@@ -402,7 +407,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
     },
     instance_of(OptimizerDescription),
 )
-"""The optimizers by the values of the setting ``optimizer``."""
+"""The optimizers, by value of the setting ``optimizer``."""
 
 
 def described_optimizer(name: object) -> OptimizerDescription | None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 MODEL_SIZES = ("width", "depth")
-"""The sizes in which a model may grow: custom settings, and data options of the workloads that support them."""
+"""The sizes in which a model may grow; they are custom settings and data options of workloads that support them."""
 
 PARAMETRIZATIONS: Mapping[str, tuple[str, ...]] = {
     "standard": (),
     "mup": ("width",),
     "completep": ("width", "depth"),
 }
-"""Directions over which the best rate stays constant, by name; ``base_width``, ``base_depth`` are their base sizes."""
+"""The sizes over which each keeps the best rate constant; ``base_width`` and ``base_depth`` are the base sizes."""

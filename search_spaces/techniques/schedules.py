@@ -1,7 +1,7 @@
-"""The registry of schedules: how the rate falls, how it rises in the warmup, and how the batch changes.
+"""The registries of schedules: how the rate falls, how it rises in the warmup, and how the batch size changes.
 
-Their formulas are pure functions of progress, in the module that ``rule`` names. A plug-in's entry point has the
-setting before its name: ``decay.sawtooth``, ``warmup_shape.cubic``, ``batch_control.doubling``.
+The formulas are pure functions of progress, in the module that ``rule`` names. The entry point of a plug-in is named
+after the setting and the schedule: ``decay.sawtooth``, ``warmup_shape.cubic``, ``batch_control.doubling``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from search_spaces.techniques.technique import Technique
 class DecayDescription(Technique):
     """How the rate falls after the warmup.
 
-    ``rule`` names a function ``(by, settings, epochs, end) -> factor`` of the peak, where ``end`` is the end of the
-    decay in epochs, and ``by`` the arithmetic (:mod:`trainers.schedules.arithmetic`). ``ends`` says whether it reads
-    ``end``, which is ``decay_epochs`` or the training's budget.
+    ``rule`` names a function ``(by, settings, epochs, end) -> factor`` that returns a multiple of the peak, where
+    ``end`` is the end of the decay in epochs, and ``by`` the arithmetic (:mod:`trainers.schedules.arithmetic`).
+    ``ends`` says whether the function reads ``end``, which is ``decay_epochs`` or the training's budget.
     """
 
     ends: bool = False
@@ -29,12 +29,12 @@ class DecayDescription(Technique):
 
 @dataclass(frozen=True, kw_only=True)
 class WarmupDescription(Technique):
-    """How the rate rises: ``rule`` names a function ``(by, settings, t) -> factor`` of the peak, ``t`` from 0 to 1."""
+    """How the rate rises: ``rule`` names ``(by, settings, t) -> factor``, a multiple of the peak, for t from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchControlDescription(Technique):
-    """How the batch changes: ``rule`` names a :class:`trainers.schedules.batch_size.BatchControl`."""
+    """How the batch size changes: ``rule`` names a :class:`trainers.schedules.batch_size.BatchControl`."""
 
 
 def _milestones(settings: Any) -> Iterator[str]:
@@ -77,8 +77,8 @@ def _growth(settings: Any) -> Iterator[str]:
 
 _COOLDOWN = {
     "cooldown_share": OwnSetting(
-        what="last share of the training in which the learning rate falls to "
-        "end_learning_rate_factor; 0: none",
+        what="last share of the training, over which the learning rate falls to "
+        "end_learning_rate_factor; 0: no cooldown",
         default=0.2,
         range=Range(0, 1),
         unit="of the training",
@@ -96,46 +96,46 @@ DECAYS: Registry[DecayDescription] = Registry(
     "schedules",
     {
         "constant": DecayDescription(
-            rule=f"{_RATES}:constant", about="the peak throughout", source="arXiv:1706.02677"
+            rule=f"{_RATES}:constant", about="stays at the peak", source="arXiv:1706.02677"
         ),
         "step": DecayDescription(
             rule=f"{_RATES}:step",
-            about="times decay_factor at each milestone",
+            about="multiplies the rate by decay_factor at each milestone",
             source="arXiv:1706.02677, section 5.1",
             uses=("decay_milestones", "decay_factor"),
             faults=_milestones,
         ),
         "piecewise": DecayDescription(
             rule=f"{_RATES}:piecewise",
-            about="one of decay_values between two successive milestones",
+            about="takes one of decay_values between successive milestones",
             source="arXiv:1711.04325, slow start",
             uses=("decay_milestones", "decay_values"),
             faults=_piecewise,
         ),
         "polynomial": DecayDescription(
             rule=f"{_RATES}:polynomial",
-            about="a power of the remaining share, down to end_learning_rate_factor",
+            about="falls as a power of the remaining share, to end_learning_rate_factor",
             source="arXiv:1708.03888; MLPerf: power 2",
             uses=("decay_epochs", "decay_power", "end_learning_rate_factor"),
             ends=True,
         ),
         "cosine": DecayDescription(
             rule=f"{_RATES}:cosine",
-            about="half a cosine period, down to end_learning_rate_factor",
+            about="falls along half a cosine period, to end_learning_rate_factor",
             source="arXiv:1608.03983",
             uses=("decay_epochs", "end_learning_rate_factor"),
             ends=True,
         ),
         "linear": DecayDescription(
             rule=f"{_RATES}:linear",
-            about="linear down to end_learning_rate_factor, which is zero by default",
+            about="falls linearly to end_learning_rate_factor, which is zero by default",
             source="arXiv:2502.15938, linear to zero",
             uses=("decay_epochs", "end_learning_rate_factor"),
             ends=True,
         ),
         "wsd": DecayDescription(
             rule=f"{_RATES}:wsd",
-            about="the peak, and a cooldown over the last share of the training",
+            about="stays at the peak, then cools down over the last share of the training",
             source="arXiv:2404.06395; arXiv:2405.18392",
             uses=("decay_epochs", "end_learning_rate_factor"),
             settings=_COOLDOWN,
@@ -143,13 +143,13 @@ DECAYS: Registry[DecayDescription] = Registry(
         ),
         "inverse_sqrt": DecayDescription(
             rule=f"{_RATES}:inverse_sqrt",
-            about="inverse square root of time, and a cooldown",
+            about="falls with the inverse square root of time, then cools down",
             source="arXiv:2106.04560, section 3.5",
             uses=("decay_epochs", "end_learning_rate_factor"),
             settings={
                 "inverse_sqrt_epochs": OwnSetting(
-                    what="time scale: after this long past the warmup, the learning rate is "
-                    "the peak over the square root of 2",
+                    what="time scale: this long after the warmup, the learning rate is the "
+                    "peak divided by the square root of 2",
                     default=1.0,
                     range=Range(0, low_open=True),
                     unit="epochs",
@@ -160,7 +160,7 @@ DECAYS: Registry[DecayDescription] = Registry(
         ),
         "power": DecayDescription(
             rule=f"{_RATES}:power",
-            about="a power of time after a stable start, and a cooldown",
+            about="stays at the peak, falls as a power of time, then cools down",
             source="arXiv:2408.13359",
             uses=("decay_epochs", "end_learning_rate_factor"),
             settings={
@@ -171,7 +171,7 @@ DECAYS: Registry[DecayDescription] = Registry(
                     unit="epochs",
                 ),
                 "power_exponent": OwnSetting(
-                    what="power of time with which the learning rate falls",
+                    what="exponent of the power of time with which the learning rate falls",
                     default=0.51,
                     range=Range(0),
                 ),
@@ -183,71 +183,75 @@ DECAYS: Registry[DecayDescription] = Registry(
     instance_of(DecayDescription),
     "decay",
 )
-"""How the rate falls, by the values of the setting ``decay``."""
+"""How the rate falls, by value of the setting ``decay``."""
 
 WARMUP_SHAPES: Registry[WarmupDescription] = Registry(
     "schedules",
     {
         "gradual": WarmupDescription(
             rule=f"{_RATES}:gradual",
-            about="a constant amount more each update",
+            about="rises by a constant amount in each update",
             source="arXiv:1706.02677, section 2.2",
         ),
         "constant": WarmupDescription(
             rule=f"{_RATES}:constant_warmup",
-            about="the start value throughout",
+            about="stays at the start value",
             source="arXiv:1706.02677, section 2.2",
         ),
         "exponential": WarmupDescription(
             rule=f"{_RATES}:exponential",
-            about="a constant factor more each update",
+            about="rises by a constant factor in each update",
             source="arXiv:1706.02677, geometric instead of linear",
             faults=_exponential,
         ),
         "quadratic": WarmupDescription(
-            rule=f"{_RATES}:quadratic", about="with the square of time", source="NVCaffe's ramp-up"
+            rule=f"{_RATES}:quadratic",
+            about="rises with the square of time",
+            source="NVCaffe's ramp-up",
         ),
     },
     instance_of(WarmupDescription),
     "warmup_shape",
 )
-"""How the rate rises, by the values of the setting ``warmup_shape``."""
+"""How the rate rises, by value of the setting ``warmup_shape``."""
 
 BATCH_CONTROLS: Registry[BatchControlDescription] = Registry(
     "schedules",
     {
         "constant": BatchControlDescription(
-            rule=f"{_BATCHES}:ConstantBatch", about="one batch size", source="arXiv:1706.02677"
+            rule=f"{_BATCHES}:ConstantBatch",
+            about="keeps one batch size",
+            source="arXiv:1706.02677",
         ),
         "grow": BatchControlDescription(
             rule=f"{_BATCHES}:BatchGrowth",
-            about="growth instead of the step decay",
+            about="grows the batch where a step decay would lower the rate",
             source="arXiv:1711.00489",
             uses=("batch_limit_factor",),
             faults=_growth,
         ),
         "piecewise": BatchControlDescription(
             rule=f"{_BATCHES}:BatchPieces",
-            about="one of batch_factors from each milestone on",
+            about="takes one of batch_factors from each milestone on",
             source="arXiv:1811.05233",
             uses=("batch_milestones", "batch_factors", "batch_rate_rule"),
             faults=_batch_pieces,
         ),
         "doubling": BatchControlDescription(
             rule=f"{_BATCHES}:BatchDoubling",
-            about="doubles the batch at planned times, ever longer apart, as the noise scale grows",
+            about="doubles the batch at planned times, ever further apart, as the noise scale grows",
             source="arXiv:2505.23971, batch size warmup",
             uses=("batch_limit_factor", "batch_rate_rule"),
             settings={
                 "doubling_epochs": OwnSetting(
-                    what="when the batch doubles first",
+                    what="when the batch first doubles",
                     default=1.0,
                     range=Range(0, low_open=True),
                     unit="epochs",
                 ),
                 "doubling_spacing": OwnSetting(
-                    what="each further doubling comes at this multiple of the progress of the "
-                    "one before",
+                    what="each further doubling comes at this multiple of the time of the previous "
+                    "one",
                     default=2.0,
                     range=Range(1, low_open=True),
                 ),
@@ -260,8 +264,8 @@ BATCH_CONTROLS: Registry[BatchControlDescription] = Registry(
             uses=("batch_limit_factor", "batch_rate_rule"),
             settings={
                 "noise_scale_ratio": OwnSetting(
-                    what="doubles once the measured noise scale exceeds the doubled batch by "
-                    "this factor",
+                    what="the batch doubles once the measured noise scale exceeds the doubled batch "
+                    "by this factor",
                     default=1.0,
                     range=Range(0, low_open=True),
                 ),
@@ -271,4 +275,4 @@ BATCH_CONTROLS: Registry[BatchControlDescription] = Registry(
     instance_of(BatchControlDescription),
     "batch_control",
 )
-"""How the batch changes, by the values of the setting ``batch_control``."""
+"""How the batch size changes, by value of the setting ``batch_control``."""

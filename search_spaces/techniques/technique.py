@@ -10,12 +10,12 @@ from search_spaces.own_settings import OwnSetting, faults_of_own
 
 if TYPE_CHECKING:
     Faults = Callable[[Any], Iterator[str]]
-    """Yields the errors in complete settings that choose the technique: the rule, the value and the way out."""
+    """Yields the errors in complete settings that choose the technique: the rule, the value and how to fix it."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """A condition to take effect: ``setting`` has one of ``values`` (without any: is above 0), and ``also`` holds."""
+    """A condition of use: ``setting`` has one of ``values`` (or is above 0 if there are none), and ``also`` holds."""
 
     setting: str
     values: tuple[str, ...] = ()
@@ -44,10 +44,10 @@ class Use:
 class Technique:
     """A technique and the settings that it reads; the base of the descriptions of each kind.
 
-    ``rule`` is its implementation, ``module:attribute``, imported when something is trained. ``about`` says in half a
-    sentence what it does, ``source`` where it was published. ``uses`` names the known settings that it reads,
-    ``uses_if`` those that it only reads if another setting has certain values. ``settings`` are its extra settings, by
-    name. ``faults`` finds invalid combinations of values if the technique is chosen.
+    ``rule`` is its implementation, ``module:attribute``, which is imported when something is trained. ``about`` says in
+    a phrase what it does, and ``source`` where it was published. ``uses`` names the known settings that it reads, and
+    ``uses_if`` those that it reads only if another setting has certain values. ``settings`` holds its extra settings,
+    by name. ``faults`` finds invalid combinations of values if the technique is chosen.
     """
 
     rule: str

@@ -1,9 +1,9 @@
-"""A whole database as one portable file, which restores into SQLite and PostgreSQL alike.
+"""A whole database as one portable file, which can be restored into either SQLite or PostgreSQL.
 
 The file is a zip: ``manifest.json`` with the revision of the schema and the columns and row counts of every table, and
 one member per table in the text format of PostgreSQL's COPY (:mod:`storage.maintenance.copy_text`). The manifest is
-written last, and the file is renamed when it is complete, so an existing archive is complete. Reading and writing use
-blocks, so a table may be larger than the memory.
+written last, and the file is renamed when it is complete, so an existing archive is complete. Tables are read and
+written in blocks, so a table may be larger than the memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMAT = "largebatch archive"
 VERSION = 1
 _MANIFEST = "manifest.json"
 _BLOCK = 1 << 20
-# exceptions on reading a member of a damaged zip
+# exceptions that reading a member of a damaged zip may raise
 _UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -65,7 +65,7 @@ class ArchiveManifest:
 
     @property
     def rows(self) -> int:
-        """Number of rows of all tables."""
+        """The total number of rows in all tables."""
         return sum(table.rows for table in self.tables)
 
 
@@ -77,7 +77,7 @@ def write_archive(database: Database, path: Path) -> ArchiveManifest:
     partial = path.with_name(f"{path.name}.partial")
     try:
         partial.unlink(missing_ok=True)
-        partial.touch(mode=0o600)  # it holds all that the database does
+        partial.touch(mode=0o600)  # it holds everything that the database does
         with (
             database.read() as connection,
             zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=4) as out,
@@ -104,7 +104,7 @@ def write_archive(database: Database, path: Path) -> ArchiveManifest:
 
 
 def read_manifest(path: Path) -> ArchiveManifest:
-    """Return the content of an archive; :class:`InvalidRecord` for a file that is not an archive or is truncated."""
+    """Return the content of an archive; raise :class:`InvalidRecord` for a file that is not one or is truncated."""
     try:
         with zipfile.ZipFile(path) as file:
             plain = json.loads(file.read(_MANIFEST))
@@ -149,8 +149,8 @@ def _check_manifest(schema: object, tables: Sequence[ArchivedTable]) -> None:
 def load_archive(database: Database, path: Path, *, replace: bool = False) -> ArchiveManifest:
     """Fill a database from an archive, all or nothing, and upgrade it to the present schema.
 
-    Raises :class:`Conflict` if rows exist already, unless ``replace``; :class:`SchemaTooNew` for the archive of a
-    newer release, :class:`InvalidRecord` for a damaged one.
+    Raises :class:`Conflict` if rows exist already, unless ``replace``; :class:`SchemaTooNew` for an archive from a
+    newer release; and :class:`InvalidRecord` for a damaged one.
     """
     manifest = read_manifest(path)
     if manifest.schema > migrations.HEAD:
@@ -170,7 +170,7 @@ def load_archive(database: Database, path: Path, *, replace: bool = False) -> Ar
                 raise InvalidRecord(broken[0])
         except (*_UNREADABLE, OSError, KeyError, InvalidRecord) as error:
             raise InvalidRecord(
-                f"{path} is damaged: {error}; nothing was restored, take another backup"
+                f"{path} is damaged: {error}; nothing was restored; use another backup"
             ) from error
     return manifest
 

@@ -1,4 +1,4 @@
-"""The checks of ``hpo db check``: the file, references, schema, kinds of values, checksums, contradictory trials."""
+"""The checks of ``hpo db check``: the file, references, schema, value types, checksums and contradictory trials."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CheckFinding:
 def check_database(database: Database, folder: Path | None = None) -> list[CheckFinding]:
     """Check the whole database; ``folder`` holds the checkpoints of running trials, if it is on this machine.
 
-    It changes nothing. If the schema is not the present one, only the schema and the file are checked.
+    Nothing is changed. If the schema is not the present one, only the file, the references and the schema are checked.
     """
     with database.read() as connection:
         found = [_integrity(connection), _references(connection), *_schema(connection)]
@@ -65,7 +65,7 @@ def _integrity(connection: Connection) -> CheckFinding:
         if said != ["ok"]:
             return CheckFinding("integrity", "fail", "; ".join(said), _REPAIR)
         return CheckFinding("integrity", "ok", "every page and index of the file is intact")
-    for table in metadata.sorted_tables:  # reads every row; a damaged page raises
+    for table in metadata.sorted_tables:  # reads every row; a damaged page raises an error
         connection.exec_driver_sql(
             f"SELECT count(*) FROM (SELECT t.*::text FROM {table.name} t) whole"
         )
@@ -112,7 +112,7 @@ def _schema(connection: Connection) -> Iterator[CheckFinding]:
 
 
 def _kinds(connection: Connection) -> CheckFinding:
-    """Check whether every value has its column's type; PostgreSQL enforces it."""
+    """Check whether every value has its column's type, which PostgreSQL enforces by itself."""
     odd: list[str] = []
     if connection.dialect.name == "sqlite":
         for table in metadata.sorted_tables:
@@ -127,7 +127,7 @@ def _kinds(connection: Connection) -> CheckFinding:
         return CheckFinding(
             "kinds",
             "fail",
-            f"{len(odd)} rows hold values of a type that differs from their columns: "
+            f"{len(odd)} rows hold values whose type differs from that of their column: "
             f"{_some(odd, 10)}",
             _REPAIR,
         )
@@ -226,7 +226,7 @@ def _curves(connection: Connection) -> CheckFinding:
 
 
 def _repetitions(connection: Connection) -> CheckFinding:
-    """Find trainings of a study with equal settings, batch size and seed; now refused, but races once stored them."""
+    """Find repeated trainings (same settings, batch size and seed): refused now, but races used to store them."""
     one = (studies.c.name, trials.c.study_id, trials.c.global_batch_size, trials.c.seed)
     alike = (
         select(*one)

@@ -1,7 +1,8 @@
 r"""Rows in the text format of PostgreSQL's COPY, so that both databases read and write the same files.
 
-One line per row, fields separated by tabs, ``\N`` for NULL, backslash escapes in text, ``t`` and ``f``, times in UTC
-with ``+00``, every digit of a number (PostgreSQL's manual, "COPY", File Formats, Text Format).
+Each row is one line of fields separated by tabs, with ``\N`` for NULL, backslash escapes in text, booleans as ``t`` and
+``f``, times in UTC with ``+00``, and numbers with all their digits (PostgreSQL's manual, "COPY", File Formats, Text
+Format).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def write_rows(rows: Iterator[Sequence[Any]], kinds: Sequence[Kind]) -> Iterator
 def read_rows(
     lines: Iterator[bytes], kinds: Sequence[Kind], where: str
 ) -> Iterator[tuple[Any, ...]]:
-    """Convert lines to rows of raw SQLite values; :class:`InvalidRecord` names a malformed line, after ``where``."""
+    """Convert lines to rows of raw SQLite values; a malformed line raises :class:`InvalidRecord`, with ``where``."""
     readers = [_READERS[kind] for kind in kinds]
     for number, line in enumerate(lines, 1):
         try:

@@ -1,6 +1,6 @@
-"""Maintenance of a database: upgrade, check, vacuum, backup, restore, prune; each opens the URL and closes it.
+"""Maintenance of a database: upgrade, check, vacuum, backup, restore, prune; each opens and closes the database.
 
-Errors are those of :mod:`storage.errors`. Backups and pruning are safe while others use the database.
+The errors are those of :mod:`storage.errors`. Backups and pruning are safe while others use the database.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DatabaseBackup:
 
 
 def upgrade(url: str) -> tuple[str | None, str]:
-    """Create or upgrade the tables; return the schema before (None for none) and after."""
+    """Create or upgrade the tables; return the schema before (None if there was none) and after."""
     with open_without_upgrade(url) as database:
         with database.read() as connection:
             before = migrations.revision(connection)
@@ -51,7 +51,7 @@ def upgrade(url: str) -> tuple[str | None, str]:
 
 
 def is_ours(url: str) -> bool:
-    """Whether a database holds our tables; False if it does not exist. Other programs use the same table names."""
+    """Return whether a database exists and holds our tables; other programs may use the same table names."""
     try:
         with open_without_upgrade(url, create=False) as database, database.read() as connection:
             return migrations.revision(connection) is not None
@@ -68,8 +68,8 @@ def check(url: str, folder: Path | None = None) -> list[CheckFinding]:
 def vacuum(url: str) -> tuple[int, int]:
     """Free unused space and refresh the planner's statistics; return the database's bytes before and after.
 
-    SQLite's file becomes smaller; others cannot write meanwhile, and the disk needs room for a copy. PostgreSQL keeps
-    the space for new rows of its tables, and does not block others.
+    SQLite's file shrinks; others cannot write in the meantime, and the disk needs room for a copy. PostgreSQL keeps the
+    space for new rows of its tables, and does not block others.
     """
     with _existing(url) as database:
         before = _size(database)
@@ -91,8 +91,8 @@ def vacuum(url: str) -> tuple[int, int]:
 def backup(url: str, path: Path) -> DatabaseBackup:
     """Copy a consistent snapshot of the database, while others use it.
 
-    A file named ``.db`` or ``.sqlite`` is a copy by SQLite's online backup; any other name an archive that restores
-    into SQLite and PostgreSQL alike. Raises :class:`Conflict` if the file exists.
+    A file named ``.db`` or ``.sqlite`` is a copy made by SQLite's online backup; any other file is an archive, which
+    can be restored into either SQLite or PostgreSQL. Raises :class:`Conflict` if the file exists.
     """
     if path.exists():
         raise Conflict(
@@ -108,7 +108,7 @@ def backup(url: str, path: Path) -> DatabaseBackup:
 def restore(url: str, path: Path, *, replace: bool = False) -> DatabaseBackup:
     """Fill an empty database from a backup of either kind, and upgrade it to the present schema.
 
-    All or nothing; :class:`Conflict` if rows exist, unless ``replace``.
+    Either everything is restored or nothing. Raises :class:`Conflict` if rows exist, unless ``replace``.
     """
     with open_without_upgrade(url) as database:
         if _is_sqlite_file(path):
@@ -146,7 +146,7 @@ def _copy_sqlite(database: Database, path: Path) -> DatabaseBackup:
     partial = path.with_name(f"{path.name}.partial")
     try:
         partial.unlink(missing_ok=True)
-        partial.touch(mode=0o600)  # it holds all that the database does
+        partial.touch(mode=0o600)  # it holds everything that the database does
         with closing(sqlite3.connect(source)) as live, closing(sqlite3.connect(partial)) as copy:
             live.backup(copy, pages=_PAGES, sleep=0.001)
             copy.execute("PRAGMA journal_mode = DELETE")  # a single file, without -wal and -shm
@@ -164,7 +164,7 @@ def _copy_sqlite(database: Database, path: Path) -> DatabaseBackup:
 
 
 def _restore_sqlite(database: Database, path: Path, *, replace: bool) -> DatabaseBackup:
-    """Restore through a copy, as opening the backup would write to it, and an archive, so that one import suffices."""
+    """Restore from a copy, as opening the backup would write to it, and through an archive, to share its import."""
     with TemporaryDirectory() as folder:
         copied, archive = Path(folder, "copy.db"), Path(folder, "archive.zip")
         try:

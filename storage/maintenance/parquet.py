@@ -1,8 +1,8 @@
 """A study as Parquet files, for pandas, polars, DuckDB and Spark.
 
 ``trials.parquet`` has one row per trial and one column per setting; ``convergence.parquet`` has one row per point, by
-trial and step, in row groups of whole trials. Columns have their unit in the field's metadata (``unit``), the files
-the study's name, target and specification.
+trial and step, in row groups of whole trials. The metadata of a column's field has its unit (``unit``), and the
+metadata of each file has the study's name, target and specification.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class ParquetExport:
 def write_parquet(store: Store, name: str, directory: Path) -> ParquetExport:
     """Write a study's trials and points into ``directory``; files are renamed when they are complete.
 
-    Raises :class:`NotFound` without the study, :class:`StoreError` if pyarrow is missing or the folder is not
-    writable.
+    Raises :class:`NotFound` if the study does not exist, and :class:`StoreError` if pyarrow is missing or the folder is
+    not writable.
     """
     try:
         import pyarrow  # noqa: F401

@@ -1,4 +1,4 @@
-"""Checks for `hpo doctor` whether a database can be opened, and its schema, without reading its contents."""
+"""Checks for `hpo doctor`: whether a database can be opened and which schema it has, without reading its contents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_OFFSET_SECONDS = 5.0
 
 
 def probe_database(url: str) -> list[CheckFinding]:
-    """Check whether a database is readable and writable, has the present schema and the right time; changes nothing."""
+    """Check that a database is readable and writable and has the present schema and the right time; change nothing."""
     try:
         with open_without_upgrade(url) as database:
             file = database.file
@@ -65,7 +65,7 @@ def probe_database(url: str) -> list[CheckFinding]:
 
 
 def _clock(database: Database) -> CheckFinding:
-    """Check the offset between this machine's clock and the database's, by which leases expire."""
+    """Check the offset between this machine's clock and the database's clock, which decides when leases expire."""
     if database.file is not None:
         return CheckFinding(
             "clock",
@@ -83,7 +83,7 @@ def _clock(database: Database) -> CheckFinding:
             "clock",
             "warn",
             said,
-            "synchronize the clock with NTP; leases use the database's clock, logs this one",
+            "synchronize the clock with NTP; leases use the database's clock, and logs use this one",
         )
     return CheckFinding("clock", "ok", said)
 

@@ -1,4 +1,4 @@
-"""Retention: removes old unused curves, never a result.
+"""Retention: removes old, unused curves, but never a result.
 
 The last point of a removed curve stays. Trials, forecasts, plans and outcomes stay, so that forecasts and their
 calibration remain possible; only the course of the training and its gradient noise scale are lost.
@@ -23,7 +23,7 @@ _ENDED = (StudyState.FINISHED, StudyState.FAILED, StudyState.CANCELLED)
 
 @dataclass(frozen=True)
 class PrunedRows:
-    """The number of rows (``checkpoints``: files) removed, or to be removed; ``trials`` are those that lost a curve."""
+    """The numbers of rows (``checkpoints``: files) that were or would be removed; ``trials`` lost their curves."""
 
     points: int
     trials: int
@@ -39,14 +39,14 @@ def prune_database(
 ) -> PrunedRows:
     """Remove data older than ``before``, all or nothing; a dry run only counts it.
 
-    These are curves of ended studies not changed since then, events, workers not seen since then, and tokens invalid
-    since then.
+    It removes the curves of ended studies that have not changed since then, older events, workers not seen since then,
+    and tokens that have been invalid since then.
     """
     with database.read() if dry_run else database.write() as connection:
         curves = _curves(before, keep_best)
         affected = select(convergence.c.trial_id).distinct().where(curves)
         thinned = list(connection.execute(affected).scalars())
-        # a damaged trial keeps the checksum that shows it
+        # a damaged trial keeps the checksum that shows the damage
         sound = [
             each.id
             for each in ([] if dry_run else checksums.of_trials(connection, thinned))
@@ -96,7 +96,7 @@ _AGES: dict[str, tuple[str, ...]] = {
     "tokens": ("expires_at", "revoked_at"),
     "workers": ("seen_at",),
 }
-"""The time columns by which a row counts as old, if any of them is."""
+"""The time columns of each table; a row counts as old if any of them is."""
 
 
 def _remove(connection: Connection, name: str, before: datetime, *, dry_run: bool) -> int:

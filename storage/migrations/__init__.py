@@ -37,8 +37,8 @@ _LOCK_KEY = 0x6C617262  # an arbitrary number, the same for every process that u
 def upgrade(engine: Engine, *, create: bool = True) -> None:
     """Create or upgrade the tables in one transaction; do nothing if they are up to date.
 
-    Raises :class:`SchemaTooNew` for a revision unknown here, :class:`StoreUnavailable` if another program
-    uses our table names, and without ``create`` for a database without our tables.
+    Raises :class:`SchemaTooNew` for a revision that this release does not know, and :class:`StoreUnavailable` if
+    another program uses our table names or, without ``create``, if the database does not have our tables.
     """
     with engine.begin() as connection:
         found = revision(connection)
@@ -161,7 +161,7 @@ def _refuse_foreign_tables(connection: Connection, url: str) -> None:
 
 
 def _lock(connection: Connection) -> None:
-    """Let only one process upgrade at a time; SQLite's BEGIN IMMEDIATE already ensures it."""
+    """Let only one process upgrade at a time; on SQLite, BEGIN IMMEDIATE already ensures this."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
 
@@ -174,7 +174,7 @@ def _foreign_keys_off(connection: Connection) -> Iterator[None]:
         return
     driver = (
         connection.connection.cursor()
-    )  # not through SQLAlchemy: no effect once a transaction has begun
+    )  # not through SQLAlchemy: the pragma has no effect once a transaction has begun
     driver.execute("PRAGMA foreign_keys = OFF")
     try:
         yield

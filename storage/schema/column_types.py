@@ -73,7 +73,7 @@ class MeasuresType(TypeDecorator[Mapping[str, float]]):
         return json.dumps(dict(sorted(value.items())), allow_nan=False) if value else None
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> dict[str, float] | None:  # noqa: ARG002
-        """Convert back to numbers; ValueError for anything else."""
+        """Convert back to numbers; raise ValueError for anything else."""
         if value is None:
             return None
         found = json.loads(value)

@@ -48,7 +48,7 @@ def parent_column(
 
 
 def one_of(kind: type[StrEnum], rule: str) -> Enum:
-    """Return the type of an enumeration's values, stored as text; the database refuses any other."""
+    """Return the column type of an enumeration, stored as text; the database refuses any other value."""
     return Enum(
         kind,
         values_callable=lambda members: [member.value for member in members],
@@ -63,7 +63,7 @@ def one_of(kind: type[StrEnum], rule: str) -> Enum:
 def number_column(
     name: str, *, nullable: bool = False, earlier: str | None = None
 ) -> Column[float]:
-    """Return a double column; NaN is NULL. ``earlier`` is the value for rows older than the column."""
+    """Return a double column that stores NaN as NULL; ``earlier`` is the value for rows older than the column."""
     return Column(
         name,
         NumberType,

@@ -94,7 +94,7 @@ throughputs = Table(
     check_rule("samples_per_second_positive", "samples_per_second > 0"),
 )
 
-# Which process runs a plan with a seed now, so that no other does. The row is deleted with the run.
+# Which process is running a plan with a seed, so that no other process does. The row is deleted when the run ends.
 plan_runs = Table(
     "plan_runs",
     metadata,

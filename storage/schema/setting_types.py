@@ -9,7 +9,7 @@ from sqlalchemy.types import TypeEngine
 
 from storage.schema.column_types import FloatList, NumberType
 
-# One column per field of search_spaces.settings.TrainingSettings, in `trials` and `plans`; a test compares.
+# One column per field of search_spaces.settings.TrainingSettings, in `trials` and `plans`; a test compares them.
 SETTING_TYPES: dict[str, TypeEngine[Any]] = {
     "optimizer": Text(),
     "learning_rate": NumberType(),

@@ -1,4 +1,4 @@
-"""Settings as columns: one column per setting, in ``trials`` and in ``plans``; user-defined ones as JSON in one."""
+"""Settings as columns of ``trials`` and ``plans``: one for each setting, and one with user-defined settings as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.schema.setting_types import OPTIONAL_SETTINGS, OWN_SETTINGS, SETTIN
 
 
 def to_columns(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return column values of complete settings; an unknown or missing setting raises :class:`InvalidRecord`.
+    """Return the column values of complete settings; an unknown or missing setting raises :class:`InvalidRecord`.
 
     User-defined settings are grouped under ``own``.
     """
@@ -43,10 +43,10 @@ def own_of(text: str) -> dict[str, Any]:
 
 
 class SplitRows:
-    """Splits rows of ``trials`` or ``plans`` into their settings and all other columns by name.
+    """Splits rows of ``trials`` or ``plans`` into their settings and all other columns, by name.
 
-    ``columns`` are the names of a row's columns in order. As a page has a hundred rows of some eighty columns, the
-    place of each column is computed once.
+    ``columns`` holds the names of a row's columns in order. As a page has a hundred rows of some eighty columns, the
+    position of each column is computed only once.
     """
 
     def __init__(self, columns: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""The tables of studies: typed columns, foreign keys that cascade from the study down, enforced rules.
+"""The tables of studies, with typed columns, foreign keys that cascade from the study down, and enforced rules.
 
 A change here needs a revision in ``storage/migrations/versions``; a test compares the two.
 """
@@ -144,7 +144,7 @@ trials = Table(
     check_rule("later_figures", rule_of(each for each in END_FIGURES if each.name in LATER)),
 )
 
-# The holder of an asked trial; a row stays when its trial has ended, so that the end may be sent twice.
+# The holder of a trial that a client asked for; its row stays after the trial has ended, as a result may be sent twice.
 trial_leases = Table(
     "trial_leases",
     metadata,
@@ -157,7 +157,7 @@ trial_leases = Table(
     Index(None, "key"),
 )
 
-# Clustered by trial and step, so that a training is on neighbouring pages. NULL is NaN, which SQLite lacks.
+# Clustered by trial and step, so that a training is on adjacent pages. NULL stands for NaN, which SQLite lacks.
 convergence = Table(
     "convergence",
     metadata,
@@ -289,7 +289,7 @@ outcomes = Table(
     check_rule("figures", rule_of(OUTCOME_FIGURES)),
 )
 
-# Rows of earlier schemas that break a rule of the present one, as JSON: they were corrected or removed.
+# The originals, as JSON, of rows of earlier schemas that broke a rule of the present one and were corrected or removed.
 quarantine = Table(
     "quarantine",
     metadata,

@@ -24,11 +24,11 @@ def rows(connection: Connection, study_id: int | None) -> list[CalibrationRow]:
 def is_inside(
     low: float | None, high: float | None, runs: Sequence[tuple[TrialState, float | None, float]]
 ) -> bool | None:
-    """Whether the mean epochs to target of the runs lie in [low, high]; None if unknown.
+    """Return whether the runs' mean epochs to target lie in [low, high]; None if that is unknown.
 
-    ``runs`` holds the state, the epochs to target and the epochs run of each. Crashed and pruned runs say
+    ``runs`` holds the state, the epochs to target and the epochs trained of each run. Crashed and pruned runs say
     nothing. A diverged run never reaches the target, so no finite interval holds the mean. A censored run
-    needs more epochs than it had, so only a lower bound of the mean is known.
+    needs more epochs than it had, so only a lower bound on the mean is known.
     """
     telling = [run for run in runs if run[0] in _TELLING]
     if low is None or high is None or not telling:
@@ -93,7 +93,7 @@ def _of_plans(found: Sequence[Row[*tuple[Any, ...]]]) -> Iterator[CalibrationRow
 
 def _row(runs: Sequence[Row[*tuple[Any, ...]]]) -> CalibrationRow:
     plan = runs[0]
-    # an interval of zero width is a fixed budget of training, not a forecast of the epochs
+    # an interval of zero width is a fixed training budget, not a forecast of the epochs
     fixed = plan.epochs_low is not None and plan.epochs_low == plan.epochs_high
     low, high = (None, None) if fixed else (plan.epochs_low, plan.epochs_high)
     reached = [run for run in runs if run.state is TrialState.REACHED]

@@ -1,9 +1,9 @@
-"""Checksums of immutable data: each ended trial, with its settings, points and end; each study file.
+"""Checksums of immutable data: each ended trial, with its settings, points and result, and each study file.
 
 They are BLAKE2b (RFC 7693), 8 bytes as a signed integer, over the values as the database returns them, so that SQLite,
-PostgreSQL and an archive of either have the same. They are written in the transaction that wrote the values, and detect
-accidental damage, not an attacker, who would change the checksum too. A column that is empty, or holds the default of
-earlier releases, counts as absent: a later release may add columns without changing the checksums.
+PostgreSQL and an archive of either have the same checksums. They are written in the transaction that writes the values,
+and detect accidental damage, not an attacker, who would change the checksum too. A column that is empty, or holds the
+default of earlier releases, counts as absent, so that a later release may add columns without changing the checksums.
 
 Rows are read raw, without the types of the present tables: a migration computes checksums before later columns exist,
 and a damaged value is included like any other.
@@ -39,8 +39,9 @@ _EARLIER = {
 
 @dataclass(frozen=True)
 class ChecksummedRow:
-    """A row with its checksums: the ``id``, the ``number`` of a trial or the ``name`` of a study, its state, and the
-    ``stored`` checksum. ``found`` is the computed one, None if its values cannot be read as numbers.
+    """A row with its checksums; ``name`` is the name of a study or the number of a trial.
+
+    ``stored`` is the stored checksum, and ``found`` the computed one, None if the values cannot be read as numbers.
     """
 
     id: int
@@ -52,7 +53,7 @@ class ChecksummedRow:
 
 
 def write_of_trials(connection: Connection, ids: Sequence[int]) -> None:
-    """Write the checksums of ended trials, whose points and end must be stored."""
+    """Write the checksums of ended trials, whose points and results must already be stored."""
     _write(connection, "trials", of_trials(connection, ids))
 
 
@@ -120,7 +121,7 @@ def _curves(connection: Connection, listed: str) -> dict[int, bytes | None]:
 
 
 def _lines(values: Mapping[str, Any]) -> bytes:
-    """Return the included values, by name."""
+    """Return the values that the checksum includes as lines, sorted by name."""
     return b"".join(
         f"{name}={_text(value)}\n".encode("utf-8", "surrogateescape")
         for name, value in sorted(values.items())

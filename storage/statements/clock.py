@@ -1,7 +1,7 @@
 """The authoritative clock: the database's own, so that machines whose clocks differ agree on leases.
 
-PostgreSQL: the server's clock at the beginning of the transaction. SQLite has no server, and the file is used from one
-host: the clock of that host.
+On PostgreSQL it is the server's clock at the beginning of the transaction. SQLite has no server, and its file is used
+from one host, so it is the clock of that host.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Convergence points, written and read in bulk.
 
-Both bypass SQLAlchemy's handling of single rows and use the driver: on SQLite one prepared statement for all
-rows, on PostgreSQL bytes (``storage.statements.copy_points``), for writing only from some hundred points on.
+Both bypass SQLAlchemy's handling of single rows and call the driver: SQLite gets one prepared statement for all rows,
+and PostgreSQL transfers bytes (``storage.statements.copy_points``), for writing only from some hundred points on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _replacing(new: Any) -> Any:
     )
 
 
-# Compiled once: that takes longer than writing the ten points of a small trial.
+# Compiled once, because compiling takes longer than writing the ten points of a small trial.
 _SQLITE_UPSERT = str(_replacing(sqlite.insert(convergence)).compile(dialect=sqlite.dialect()))
 
 
@@ -69,14 +69,14 @@ def remove(connection: Connection, trial_ids: Sequence[int]) -> None:
 
 
 def read(connection: Connection, trial_ids: Sequence[int]) -> Convergence:
-    """The points of some trials, in columns."""
+    """Return the points of some trials, in columns."""
     parts = [_read_part(connection, chunk) for chunk in trials.chunks(sorted(set(trial_ids)))]
     table = np.concatenate(parts) if parts else np.empty(0, _DTYPE)
     return Convergence(**{name: np.ascontiguousarray(table[name]) for name in _COLUMNS})
 
 
 def read_points(connection: Connection, trial_id: int) -> list[ConvergencePoint]:
-    """The points of one trial, by step."""
+    """Return the points of one trial, by step."""
     trials.check_exist(connection, [trial_id])
     columns = read(connection, [trial_id])
     rows = zip(*(getattr(columns, name).tolist() for name in _COLUMNS[1:]), strict=True)
@@ -87,7 +87,7 @@ def read_points(connection: Connection, trial_id: int) -> list[ConvergencePoint]
 
 
 def read_before(connection: Connection, trial_id: int, step: int) -> ConvergencePoint | None:
-    """The last point of a trial before a step."""
+    """Return the last point of a trial before a step, or None."""
     statement = select(convergence).where(
         convergence.c.trial_id == trial_id, convergence.c.step < step
     )
@@ -113,7 +113,7 @@ def _read_part(connection: Connection, trial_ids: Sequence[int]) -> Any:
 
 
 def _is_sound(row: tuple[Any, ...]) -> bool:
-    """Whether a row holds numbers; if not, log it."""
+    """Return whether a row holds numbers; if not, log it."""
     try:
         np.array([row], dtype=_DTYPE)
     except damage.CAUSES as error:
@@ -141,7 +141,7 @@ def _rows(points: Mapping[int, Sequence[ConvergencePoint]]) -> Iterator[tuple[An
 
 
 def _table(points: Convergence) -> Any:
-    """Return the columns as an array of rows; None is NaN. Raise for non-numeric values or unequal lengths."""
+    """Return the columns as an array of rows, None as NaN; raise for non-numeric values or unequal lengths."""
     columns = {}
     for name in _COLUMNS:
         try:

@@ -1,8 +1,8 @@
 """Transfers convergence points to and from PostgreSQL as bytes laid out by numpy, without Python objects per value.
 
-Writing: binary COPY into a temporary table of the session, then an upsert from there. Reading: each column in one
-value, the bytes of its numbers. Every number has a fixed position, which NULL lacks: NULL in the table is transferred
-as NaN.
+Writing uses binary COPY into a temporary table of the session, then an upsert from there. Reading returns each column
+as one value, the bytes of its numbers. Every number takes the same number of bytes, but NULL takes none, so NULL in the
+table is transferred as NaN.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reading rows that may be damaged: by a bad sector, or by edits that bypassed the store.
 
 A read of many rows converts them at once. If that fails, it converts them one by one, leaves out invalid rows, and
-logs them; a read of one row raises an error with the reason. `hpo db check` lists all.
+logs them; a read of one row raises an error with the reason. `hpo db check` lists all damage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _sound: set[tuple[Any, ...]] = set()  # tables, column names and value types tha
 def check_kinds(table: Table, rows: Sequence[Row[Any]]) -> None:
     """Raise ValueError if a value does not have its column's type, which SQLite does not enforce.
 
-    Columns that are not the table's may hold anything.
+    Columns that do not belong to the table may hold anything.
     """
     for row in rows:
         kinds = (table.name, row._fields, *map(type, row))

@@ -1,4 +1,4 @@
-"""Fitted laws of studies, and answers made from them: statements on one connection.
+"""Fitted laws of studies, and answers computed from them: statements on one connection.
 
 The contract is in ``storage.store``.
 """

@@ -1,4 +1,4 @@
-"""Small queries of a server about the whole database: statements on one connection.
+"""Small queries that a server makes about the whole database: statements on one connection.
 
 The contract is in ``storage.service_store``.
 """
@@ -66,7 +66,7 @@ def stored_bytes(connection: Connection, owner: str) -> int:
 
 
 def totals(connection: Connection) -> Totals:
-    """Return the studies and trials by state, the number of points, and since when the oldest queued study waits."""
+    """Count studies and trials by state, and points, and find since when the oldest queued study has been waiting."""
     waiting = select(func.min(studies.c.queued_at)).where(studies.c.state == StudyState.QUEUED)
     points = connection.execute(select(func.count()).select_from(convergence)).scalar_one()
     return Totals(

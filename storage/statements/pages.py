@@ -1,7 +1,7 @@
 """Pages of studies and of trials, and the usage of a study: statements on one connection.
 
 The contract is in ``storage.store``. A page continues after the last row of the previous one (keyset pagination), not
-after a number of rows, so that rows added meanwhile shift nothing.
+after a number of rows, so that rows added in the meantime do not shift it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def of_studies(
     after: int | None,
     limit: int,
 ) -> list[StudySummary]:
-    """Return studies with a summary of their trials, newest first, without their files of up to a megabyte each."""
+    """Return studies, newest first, with a summary of their trials but without their files, up to a megabyte each."""
     given = {
         "owner": owner,
         "state": None if state is None else StudyState(state),
@@ -154,8 +154,8 @@ def of_trials(
             f"trials cannot be ordered by {order!r}; {nearest_or_all(order, ORDERS, 'orders')}"
         )
     key = trials.c[order]
-    # Only ids are sorted: a trial has some eighty columns. Within a study they increase with the numbers, and are part
-    # of every index of SQLite.
+    # Only ids are sorted, as a trial has some eighty columns. Within a study, ids increase with the numbers, and SQLite
+    # has them in every index.
     wanted = select(trials.c.id).where(trials.c.study_id == study_id)
     if states is not None:
         wanted = wanted.where(trials.c.state.in_([TrialState(state) for state in states]))
@@ -219,7 +219,7 @@ def _sound(amount: ColumnElement[Any], most: float) -> ColumnElement[Any]:
 
 
 def _so_far(name: str) -> ColumnElement[Any]:
-    """Return ``samples`` or ``seconds`` of a trial, from its last point while it has not ended."""
+    """Return ``samples`` or ``seconds`` of a trial, taken from its last point while it has not ended."""
     last = (
         select(convergence.c[name])
         .where(convergence.c.trial_id == trials.c.id)
@@ -234,14 +234,16 @@ def _so_far(name: str) -> ColumnElement[Any]:
 def _comes_after(
     connection: Connection, study_id: int, number: int, key: ColumnElement[Any], descending: bool
 ) -> ColumnElement[bool]:
-    """Return the condition for rows after the trial of that number."""
+    """Return the condition for rows after the trial with that number."""
     last = connection.execute(
         select(trials.c.id, key.label("key")).where(
             trials.c.study_id == study_id, trials.c.number == number
         )
     ).first()
     if last is None:
-        raise NotFound(f"there is no trial {number} in the study with id {study_id} to go on after")
+        raise NotFound(
+            f"there is no trial {number} in the study with id {study_id} to continue after"
+        )
     if key is trials.c.number:
         return key < number if descending else key > number
     later = trials.c.id < last.id if descending else trials.c.id > last.id

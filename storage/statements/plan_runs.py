@@ -1,4 +1,4 @@
-"""The runner of a plan with a seed: statements on one connection; the contract is in ``storage.store``."""
+"""Which process runs a plan with a seed: statements on one connection; the contract is in ``storage.store``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def take(
     seconds: float,
     instead_of: str | None,
 ) -> str | None:
-    """Take or renew the run; return None on success, else its holder."""
+    """Take or renew the run; return None on success, else the current holder."""
     plans.by_id(connection, plan_id)
     now = clock.now(connection)
     new = insert_into(connection, plan_runs).values(

@@ -32,7 +32,7 @@ def add(connection: Connection, new: NewPlan) -> StoredPlan:
 
 
 def by_id(connection: Connection, plan_id: int) -> StoredPlan:
-    """The plan with that id."""
+    """Return the plan with that id."""
     with damage.named(f"plan {plan_id}"):
         row = connection.execute(select(plans).where(plans.c.id == plan_id)).first()
         if row is not None:

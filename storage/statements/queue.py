@@ -1,10 +1,10 @@
 """The queue of studies and the leases on them: statements on one connection; the contract is in ``storage.store``.
 
-A study in the queue is claimed by one worker at a time, under a lease that the worker renews. The lease's generation
-guards the results, not the time: every claim increments it; every write under a lease first checks, in its own
-transaction and with the study's row locked, that the generation is still its own; and a worker that was replaced gets
-:class:`LeaseLost` instead of a write (a fencing token). The time only decides when a silent worker's study may be given
-to another. So a clock that jumps can cost the work of a worker since its last write, but never lets two workers write
+A study in the queue is claimed by one worker at a time, under a lease that the worker renews. The results are guarded
+by the lease's generation (a fencing token), not by the time: every claim increments it; every write under a lease first
+checks, in its own transaction and with the study's row locked, that the generation is still its own; and a worker that
+was replaced gets :class:`LeaseLost` instead of writing. The time only decides when a silent worker's study may be given
+to another. So a clock that jumps can cost a worker's progress since its last write, but never lets two workers write to
 one study:
 
 - forward: leases seem to have expired. A worker that renews before another claims keeps its study; otherwise it is
@@ -42,7 +42,7 @@ _FREE: dict[str, Any] = {
 
 
 def has_work(connection: Connection) -> bool:
-    """Whether a claim may find a study, or a lease to correct; takes no lock."""
+    """Return whether a claim may find a study, or a lease to correct; take no lock."""
     now = clock.now(connection)
     waiting = (
         connection.execute(select(studies.c.id).where(_claimable(now)).limit(1)).first() is not None
@@ -53,13 +53,13 @@ def has_work(connection: Connection) -> bool:
 
 
 def has_abandoned(connection: Connection) -> bool:
-    """Whether a study with a cancellation request has a silent worker; takes no lock."""
+    """Return whether a study with a cancellation request has a silent worker; take no lock."""
     abandoned = select(studies.c.id).where(_abandoned(clock.now(connection))).limit(1)
     return connection.execute(abandoned).first() is not None
 
 
 def settle(connection: Connection) -> list[int]:
-    """Correct what no worker will: a study that was cancelled after its worker died, a lease from the future.
+    """Correct what no worker will: cancelled studies whose worker died, and leases that end too far in the future.
 
     Return the ids of the studies that were cancelled.
     """
@@ -97,7 +97,7 @@ def claim(
     per_owner: int | None,
     passed_over: frozenset[str],
 ) -> Lease | str | None:
-    """Return the next study of the queue under a new lease, or None; the owner's name if it has enough running.
+    """Lease the next study; return None if there is none, or the owner's name if the owner has enough running.
 
     Owners take turns: first the one with the fewest running studies, then the one served longest ago. Among an owner's
     studies the one with the highest priority goes first, then the oldest. A priority above ``OWN_PRIORITY``, which
@@ -176,7 +176,7 @@ def renew(connection: Connection, lease: Lease, lease_seconds: float) -> Lease:
 
 
 def release(connection: Connection, lease: Lease, state: StudyState, message: str) -> Study:
-    """Release the study in a state; with ``queued``, a study that never was in the queue enters it."""
+    """Release the study and set its state; with ``queued``, a study that was never in the queue enters it."""
     now = clock.now(connection)
     values = {"state": state, "message": message, "updated_at": now, **_FREE}
     if state is StudyState.QUEUED:
@@ -202,7 +202,7 @@ def end_lease(now: datetime) -> dict[str, Any]:
 
 
 def has_live_lease(study: Study, now: datetime) -> bool:
-    """Whether a worker runs the study and is alive, as far as known."""
+    """Return whether a worker runs the study and is alive, as far as is known."""
     return (
         study.state is StudyState.RUNNING
         and study.lease_expires_at is not None
@@ -295,7 +295,7 @@ def _unlocked(condition: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 def _is(lease: Lease) -> tuple[ColumnElement[bool], ...]:
-    """Return the condition for the study under this lease; the id alone could be that of a deleted study, reused."""
+    """Return the condition for the study under this lease; the id alone could be reused from a deleted study."""
     return (
         studies.c.id == lease.study.id,
         studies.c.created_at == lease.study.created_at,

@@ -13,7 +13,7 @@ from storage.schema.tables import exhibits, outcomes
 from storage.statements import plans
 
 MAX_BYTES = 8_000_000
-"""Largest stored sample images, in bytes of JSON."""
+"""The largest size of an outcome's sample images, in bytes of JSON."""
 
 
 def add(connection: Connection, outcome_id: int, images: Mapping[str, Any]) -> None:
@@ -34,7 +34,7 @@ def add(connection: Connection, outcome_id: int, images: Mapping[str, Any]) -> N
 
 
 def of_plan(connection: Connection, plan_id: int) -> dict[int, dict[str, Any]]:
-    """The sample images of a plan's outcomes, by the id of the outcome."""
+    """Return the sample images of a plan's outcomes, by the id of the outcome."""
     plans.by_id(connection, plan_id)
     statement = (
         select(exhibits.c.outcome_id, exhibits.c.content)
@@ -50,7 +50,7 @@ def _to_json(images: Mapping[str, Any]) -> str:
         content = json.dumps(dict(images), allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
         raise InvalidRecord(f"sample images must hold plain JSON values, but {error}") from error
-    if len(content) > MAX_BYTES:  # ASCII, as json writes it
+    if len(content) > MAX_BYTES:  # json writes ASCII, so that characters are bytes
         raise InvalidRecord(
             f"sample images must have at most {MAX_BYTES:,} bytes as JSON, but got {len(content):,}; "
             "keep fewer or smaller panels"

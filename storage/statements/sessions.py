@@ -1,4 +1,4 @@
-"""Sessions of browsers: statements on one connection; the contract is in ``storage.store``."""
+"""Browser sessions: statements on one connection; the contract is in ``storage.store``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from storage.statements import clock
 from storage.statements.tokens import to_token
 
 MOST_OF_A_TOKEN = 1_000
-"""A further login ends the oldest session, so that logins cannot fill the table."""
+"""The most sessions of one token: a further login ends the oldest one, so that logins cannot fill the table."""
 
 
 def add(connection: Connection, digest: str, token_id: int, expires_at: datetime) -> None:

@@ -1,4 +1,4 @@
-"""Studies put in the queue and taken out of it: statements on one connection; the contract is in ``storage.store``."""
+"""Studies entering and leaving the queue: statements on one connection; the contract is in ``storage.store``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage.statements.queue import end_lease, has_live_lease
 
 
 def submit(connection: Connection, new: NewStudy) -> SubmittedStudy:
-    """Queue a new study, or return that of the same submission."""
+    """Queue a new study, or return the one from the same submission."""
     created = studies.insert(connection, new, queued_at=clock.now(connection))
     found = studies.by_name(connection, new.name) if created else _found(connection, new)
     return SubmittedStudy(study=found, created=created)
@@ -30,7 +30,7 @@ def request_cancel(connection: Connection, study_id: int) -> Study:
         return study
     if has_live_lease(study, now):
         return studies.change(connection, study_id, cancel_requested=True)
-    trials.requeue(connection, study_id)  # those running when its worker died: nobody trains them
+    trials.requeue(connection, study_id)  # trials that were running when the worker died
     return studies.change(
         connection, study_id, **end_lease(now), state=StudyState.CANCELLED, message="cancelled"
     )
@@ -54,20 +54,20 @@ def requeue(connection: Connection, study_id: int) -> Study:
 
 
 def lock_resting(connection: Connection, study_id: int) -> Study:
-    """Lock and return a study that nobody runs, until the transaction ends; :class:`Conflict` if it is running."""
+    """Return a study, locked until the transaction ends; raise :class:`Conflict` if it is running."""
     study = studies.lock(connection, study_id)
     _refuse_running(study, clock.now(connection))
     return study
 
 
 def delete(connection: Connection, study_id: int) -> None:
-    """Delete a study that nobody runs."""
+    """Delete a study that is not running."""
     lock_resting(connection, study_id)
     studies.remove(connection, study_id)
 
 
 def delete_points(connection: Connection, study_id: int, most: int) -> bool:
-    """Delete some of the points of a study that nobody runs; return False if none are left."""
+    """Delete some of the points of a study that is not running; return False if none are left."""
     lock_resting(connection, study_id)
     key = (convergence.c.trial_id, convergence.c.step)
     some = select(*key).join(trials_table).where(trials_table.c.study_id == study_id).limit(most)
@@ -76,7 +76,7 @@ def delete_points(connection: Connection, study_id: int, most: int) -> bool:
 
 
 def rename(connection: Connection, study_id: int, name: str, spec: str) -> Study:
-    """Rename a study that nobody runs; its idempotency key is dropped with the earlier name."""
+    """Rename a study that is not running; its idempotency key is dropped with the earlier name."""
     lock_resting(connection, study_id)
     taken = connection.execute(
         select(table.c.id).where(table.c.name == name, table.c.id != study_id)
@@ -121,8 +121,8 @@ def _found(connection: Connection, new: NewStudy) -> Study:
         ).scalar()
         if of_key is not None and of_key != name:
             raise Conflict(
-                f"the idempotency key {key!r} was used for the study {of_key!r}; give each submission a key "
-                "of its own"
+                f"the idempotency key {key!r} was used for the study {of_key!r}; give each submission "
+                "its own key"
             )
     study = studies.by_name(connection, name)
     if study.owner != owner:

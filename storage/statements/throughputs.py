@@ -25,7 +25,7 @@ def add(connection: Connection, rows: Sequence[NewThroughput]) -> None:
 
 
 def every(connection: Connection, machine: str | None, workload: str | None) -> list[Throughput]:
-    """Throughputs, oldest first."""
+    """Return throughputs, oldest first."""
     statement = select(throughputs).order_by(throughputs.c.id)
     if machine is not None:
         statement = statement.where(throughputs.c.machine == machine)
@@ -47,7 +47,7 @@ def keep_cost(connection: Connection, study_id: int, cost: WorkloadCost) -> None
 
 
 def cost(connection: Connection, study_id: int) -> WorkloadCost | None:
-    """Return the cost of a study's workload, None if unknown."""
+    """Return the cost of a study's workload; None if it is unknown."""
     row = connection.execute(
         select(workload_costs).where(workload_costs.c.study_id == study_id)
     ).first()

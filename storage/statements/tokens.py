@@ -67,7 +67,7 @@ def valid(connection: Connection, token_ids: Collection[int]) -> set[int]:
 
 
 def revoke(connection: Connection, token_id: int) -> None:
-    """Revoke a token; only the first time is stored."""
+    """Revoke a token; only the time of the first revocation is stored."""
     if connection.execute(select(tokens.c.id).where(tokens.c.id == token_id)).first() is None:
         raise NotFound(f"there is no token with id {token_id}; Store.tokens() lists them")
     connection.execute(
@@ -78,7 +78,7 @@ def revoke(connection: Connection, token_id: int) -> None:
 
 
 def is_stale(connection: Connection, token_id: int) -> bool:
-    """Whether the stored last use is out of date."""
+    """Return whether the stored time of the last use is out of date."""
     wanted = select(tokens.c.last_used_at).where(tokens.c.id == token_id)
     try:
         row = connection.execute(wanted).first()
@@ -99,7 +99,7 @@ def _is_past(used_at: datetime | None, now: datetime) -> bool:
 
 
 def to_token(row: Row[Any]) -> Token:
-    """Convert a row of the table to a token; ValueError for a damaged one."""
+    """Convert a row of the table to a token; raise ValueError for a damaged one."""
     damage.check_kinds(tokens, [row])
     values = row._asdict()
     return Token(**{**values, "scopes": frozenset(values["scopes"].split())})

@@ -1,10 +1,11 @@
-"""Leases on single trials, for ask and tell; statements on one connection.
+"""Leases on single trials, for ask and tell: statements on one connection.
 
 A client that asks for a trial provides a secret key, and every later write under it first checks, in its own
 transaction, that the key is still the trial's: a fencing token like the generation of a study's lease
-(``storage.statements.queue``). The key of a new holder replaces the previous one, so that two never write one trial; a
-client that repeats a request, because the answer was lost, gets the same answer. The time only decides when a silent
-holder's trial may be given to another. A holder that returns before that continues, as its key is still valid.
+(``storage.statements.queue``). The key of a new holder replaces the previous one, so that two holders never write to
+one trial; a client that repeats a request, because the answer was lost, gets the same answer. The time only decides
+when a silent holder's trial may be given to another. A holder that returns before then continues, as its key is still
+valid.
 
 A study is run by a worker under its own lease or by holders of trials, never by both: :func:`lease` refuses a study
 with a live lease, and a study with a live trial is not taken by a worker (:func:`any_live`). Every function here locks
@@ -43,10 +44,10 @@ def lease(
     holder: str,
     seconds: float,
 ) -> TrialLease | None:
-    """Lease the queued trial of this number, or a new one; if the key already has a trial, return that one.
+    """Lease the queued trial with this number, or a new one; if the key already has a trial, return that one.
 
-    Return None if the trial is no longer queued, or if the study's number of trials of the new one's purpose differs
-    from ``known``: the caller must read again.
+    Return None if the trial is no longer queued, or if the number of the study's trials with the new trial's purpose
+    differs from ``known``: the caller must then read again.
     """
     study, now = studies.lock(connection, study_id), clock.now(connection)
     again = of_key(connection, study_id, key)
@@ -79,7 +80,7 @@ def lease(
 
 
 def of_key(connection: Connection, study_id: int, key: str) -> TrialLease | None:
-    """Return the study's trial that was asked for with this key; None if there is none or another key has it now."""
+    """Return the study's trial that was requested with this key; None if there is none or another key has it now."""
     row = connection.execute(
         select(table)
         .join(trials, trials.c.id == table.c.trial_id)
@@ -91,7 +92,7 @@ def of_key(connection: Connection, study_id: int, key: str) -> TrialLease | None
 def renew(
     connection: Connection, study_id: int, number: int, key: str, seconds: float
 ) -> TrialLease:
-    """Renew the lease from now on; a trial that went back into the queue meanwhile returns to its holder."""
+    """Renew the lease from now on; a trial that went back into the queue in the meantime returns to its holder."""
     studies.lock(connection, study_id)
     held, now = _held(connection, study_id, number, key), clock.now(connection)
     if held.trial.state.finished:
@@ -108,7 +109,7 @@ def renew(
 def finish(
     connection: Connection, study_id: int, number: int, key: str, result: TrialResult
 ) -> tuple[Trial, bool]:
-    """Store the result; return the trial and whether this call wrote it, as the same end may be sent twice."""
+    """Store the result; return the trial and whether this call wrote it, as the same result may be sent twice."""
     studies.lock(connection, study_id)
     held = _held(connection, study_id, number, key)
     if held.trial.state.finished:
@@ -127,7 +128,7 @@ def release(connection: Connection, study_id: int, number: int, key: str) -> Tri
 
 
 def expire(connection: Connection, study_id: int, most_vanished: int) -> list[Trial]:
-    """Return trials whose holder stopped responding to the queue, or fail them if that happened too often.
+    """Queue trials whose holder stopped responding, or fail them if that happened too often; return these trials.
 
     A lease that ends later than a new one would, because a clock was set back, is shortened to its full length.
     """
@@ -143,8 +144,8 @@ def expire(connection: Connection, study_id: int, most_vanished: int) -> list[Tr
         _set(connection, row.trial_id, vanished=vanished)
         if vanished > most_vanished:
             reason = (
-                f"its holder stopped responding {vanished} times, last {row.holder}: it may "
-                f"kill its process, for example by using up the memory"
+                f"its holder stopped responding {vanished} times, last {row.holder}: the "
+                f"trial may kill its process, for example by using up the memory"
             )
             result = TrialResult(state=TrialState.FAILED, reason=reason)
             trial_statements.finish(connection, row.trial_id, result)
@@ -162,13 +163,13 @@ def running(connection: Connection, study_id: int) -> list[TrialLease]:
 
 
 def any_live(connection: Connection, study_id: int) -> bool:
-    """Whether a client trains a trial of the study, as far as known."""
+    """Return whether a client is training a trial of the study, as far as is known."""
     now = clock.now(connection)
     return any(row.expires_at > now for row in _rows(connection, study_id))
 
 
 def forget(connection: Connection, trial_ids: Sequence[int]) -> None:
-    """End the leases of these trials, whose holders could still send their end again."""
+    """End the leases of these trials, whose holders could still send their results again."""
     for ids in trial_statements.chunks(trial_ids):
         connection.execute(delete(table).where(table.c.trial_id.in_(ids)))
 
@@ -224,7 +225,7 @@ def _set_trial(connection: Connection, trial_id: int, **values: Any) -> None:
 
 
 def _held(connection: Connection, study_id: int, number: int, key: str) -> TrialLease:
-    """Return the trial under this key; :class:`LeaseLost` if the key is not, or no longer, valid for it."""
+    """Return the trial under this key; raise :class:`LeaseLost` if the key is not, or no longer, valid for it."""
     trial = trial_statements.by_number(connection, study_id, number)
     row = connection.execute(
         select(table).where(table.c.trial_id == trial.id, table.c.key == key)

@@ -41,7 +41,7 @@ CHUNK = 1000  # ids in one statement; SQLite accepts at most 32,766 values
 
 
 def add(connection: Connection, study_id: int, new: Sequence[NewTrial]) -> list[Trial]:
-    """Queue trials, continuing the study's numbering; :class:`Conflict` for a training that it already has."""
+    """Queue trials, continuing the study's numbering; raise :class:`Conflict` for a training that it already has."""
     study = studies.lock(connection, study_id)
     if not new:
         return []
@@ -93,7 +93,7 @@ def finish(connection: Connection, trial_id: int, result: TrialResult) -> None:
 
 
 def count_samples(connection: Connection, trial_id: int) -> None:
-    """Store the samples that a trial has processed: those of its last point, or of its steps if it has none."""
+    """Store how many samples a trial has processed, from its last point or, if it has none, from its steps."""
     last = (
         select(convergence.c.samples)
         .where(convergence.c.trial_id == trials.c.id)
@@ -109,7 +109,7 @@ def count_samples(connection: Connection, trial_id: int) -> None:
 
 
 def requeue(connection: Connection, study_id: int) -> list[Trial]:
-    """Set running trials to queued; their points stay, because they restart from a checkpoint."""
+    """Queue the running trials; their points stay, because the trials restart from a checkpoint."""
     studies.lock(connection, study_id)
     running = trials.c.study_id == study_id, trials.c.state == TrialState.RUNNING
     ids = connection.execute(select(trials.c.id).where(*running)).scalars().all()
@@ -135,7 +135,7 @@ def failed(connection: Connection, study_id: int) -> list[int]:
 
 
 def renew(connection: Connection, ids: Sequence[int]) -> list[Trial]:
-    """Set ended trials to queued, as if they were new."""
+    """Queue ended trials, as if they were new."""
     result = {field.name: None for field in dataclasses.fields(TrialResult)}
     fresh = {**result, "state": TrialState.QUEUED, "reason": "", "samples": None, "checksum": None}
     renewed: list[Trial] = []
@@ -162,7 +162,7 @@ def select_all(
 
 
 def by_number(connection: Connection, study_id: int, number: int) -> Trial:
-    """One trial of a study."""
+    """Return one trial of a study."""
     wanted = select(trials).where(trials.c.study_id == study_id, trials.c.number == number)
     with damage.named(f"trial {number} of the study with id {study_id}"):
         row = connection.execute(wanted).first()
@@ -223,7 +223,7 @@ def check_exist(connection: Connection, ids: Collection[int]) -> None:
         )
     missing = sorted(set(ids) - known)
     if missing:
-        raise NotFound(f"there is no trial with id {_shown(missing)}; add_trials() gives the ids")
+        raise NotFound(f"there is no trial with id {_shown(missing)}; add_trials() returns the ids")
 
 
 def chunks(items: Sequence[_Item], size: int = CHUNK) -> Iterator[Sequence[_Item]]:
@@ -235,7 +235,7 @@ def chunks(items: Sequence[_Item], size: int = CHUNK) -> Iterator[Sequence[_Item
 def _refuse_repetitions(connection: Connection, study: Study, new: Sequence[NewTrial]) -> None:
     """Raise :class:`Conflict` if one of these trainings, ignoring its purpose, exists already or is given twice.
 
-    It would add no information and count twice; a repetition needs another seed.
+    A repetition would add no information and count twice; it needs another seed.
     """
     wanted = [(key, trial) for trial in new if (key := training_key(trial)) is not None]
     there: dict[tuple[int, int, str] | None, str] = {}
@@ -281,7 +281,7 @@ def to_trials(connection: Connection, statement: Select[Any]) -> list[Trial]:
 
 
 def to_trial(row: Row[Any]) -> Trial:
-    """Convert a row of the table to a trial; ValueError or similar for a damaged one."""
+    """Convert a row of the table to a trial; raise ValueError or similar for a damaged one."""
     return _made([row])[0]
 
 

@@ -17,7 +17,7 @@ _FORGOTTEN_AFTER = timedelta(days=7)
 
 
 def beat(connection: Connection, sign: WorkerBeat) -> None:
-    """Store a heartbeat, without its study if that was deleted meanwhile; delete workers that are long gone."""
+    """Store a heartbeat, without its study if that was deleted in the meantime; delete workers that are long gone."""
     now, values = clock.now(connection), asdict(sign)
     if sign.study_id is not None:
         try:

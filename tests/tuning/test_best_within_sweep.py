@@ -13,7 +13,7 @@ from test_strategy import a_trial
 
 import hpo
 from hpo.planning.plan import BUDGET_FACTOR
-from hpo.runs.results import PlannedRun, best_settings, race_candidates_of_study
+from hpo.runs.results import PlannedRun, best_settings, rung_candidates
 from hpo.runs.verdict import mean_of, rule_verdicts
 from hpo.study.budgets import rung_budgets
 from hpo.study.spec import StudySpec
@@ -87,7 +87,7 @@ def test_the_best_of_a_rung_is_that_with_the_best_metric_over_its_seeds() -> Non
         ended(3, 0.99, 0.3, "pruned"),
     ]
     trials[2] = dataclasses.replace(trials[2], settings=trials[1].settings)
-    found = race_candidates_of_study(trials, 16, TOP1)
+    found = rung_candidates(trials, 16, TOP1)
     assert [each.settings.learning_rate for each in found] == [0.1, 0.2]
     assert TOP1.told(found[0].need) == pytest.approx(0.90)
     best = best_settings(trials, TOP1)

@@ -1,4 +1,4 @@
-"""Start, watch and end the parameter server and the replicas as Ray actors."""
+"""Start, watch and stop the parameter server and the replicas as Ray actors."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _SERVER = "the parameter server"
 
 
 class AsynchronousActors:
-    """One server and its replicas; they end with :meth:`close`, on a failure, or when this object is garbage-collected.
+    """One server and its replicas; they stop on :meth:`close`, on a failure, or when this object is garbage-collected.
 
-    None of them reserves a CPU: a trial to which Ray Tune gave one CPU would otherwise wait for a second. A running
+    None of them reserves a CPU: a trial to which Ray Tune gave one CPU would otherwise wait for a second one. A running
     Ray is used if there is one; otherwise Ray is started, and stopped with the actors.
     """
 
@@ -153,7 +153,7 @@ def _died(who: str, error: BaseException) -> str:
 
 
 def _start_ray() -> bool:
-    """Make sure that Ray runs; returns whether it was started here."""
+    """Make sure that Ray is running; return whether it was started here."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault(
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"

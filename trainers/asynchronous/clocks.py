@@ -1,4 +1,4 @@
-"""Rules for the start of an update, the end of an epoch, and the staleness of gradients; no tensors."""
+"""Rules for the start of an update, the end of an epoch, and the staleness of gradients, without tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 def worker_share(first_step: int, last_step: int, worker: int, workers: int) -> range:
-    """The updates of ``worker`` among those from ``first_step`` up to, not including, ``last_step``."""
+    """Return the updates of ``worker`` from ``first_step`` up to but not including ``last_step``."""
     return range(first_step + (worker - first_step) % workers, last_step, workers)
 
 
@@ -29,7 +29,7 @@ class Staleness:
 
 
 class WorkerClocks:
-    """The number of updates that each worker has done of its share of one epoch."""
+    """How many updates of its share of one epoch each worker has done."""
 
     def __init__(self, shares: Sequence[int], bound: int | None, quorum: float) -> None:
         self._shares, self._bound = list(shares), bound
@@ -41,7 +41,7 @@ class WorkerClocks:
 
     @property
     def over(self) -> bool:
-        """Return whether enough of the workers with a non-empty share have finished it."""
+        """Whether enough of the workers with a non-empty share have finished their shares."""
         return (
             sum(
                 self.finished(worker) and self._shares[worker] > 0
@@ -68,7 +68,7 @@ class WorkerClocks:
         self._ages.append(age)
 
     def measured(self) -> Staleness:
-        """The measurements so far."""
+        """Return the measurements so far."""
         updates = len(self._ages)
         return Staleness(
             updates=updates,

@@ -20,7 +20,7 @@ Packed = list[NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class EpochUpdates:
-    """The updates up to an evaluation: from ``first_step`` up to, not including, ``last_step``."""
+    """The updates up to an evaluation: from ``first_step`` up to but not including ``last_step``."""
 
     number: int
     first_step: int
@@ -38,7 +38,7 @@ class ServerWeights:
 
 @dataclass(frozen=True)
 class GradientPush:
-    """A gradient (None if it overflowed) of the mean loss over one global batch, with this loss and the statistics."""
+    """A gradient (None if it overflowed) of the mean loss over one global batch, with that loss and the statistics."""
 
     epoch: int
     worker: int
@@ -60,7 +60,7 @@ class EpochResult:
 
 
 def pack_tensors(tensors: Iterable[Tensor], dtype: torch.dtype | None = None) -> Packed:
-    """Copies of the tensors, cast to ``dtype`` if there is one."""
+    """Return copies of the tensors, cast to ``dtype`` if it is given."""
     return [
         tensor.detach()
         .to("cpu", dtype or tensor.dtype, copy=True)
@@ -74,7 +74,7 @@ def pack_tensors(tensors: Iterable[Tensor], dtype: torch.dtype | None = None) ->
 def unpack_tensors(
     packed: Packed, like: Sequence[Tensor], dtype: torch.dtype | None = None
 ) -> list[Tensor]:
-    """Restore packed tensors, sent as ``dtype``, with the shapes, types and devices of ``like``."""
+    """Restore packed tensors, which were sent as ``dtype``, with the shapes, types and devices of ``like``."""
     return [
         torch.tensor(array)
         .view(dtype or tensor.dtype)
@@ -93,7 +93,7 @@ def copy_into(tensors: Sequence[Tensor], packed: Packed) -> None:
 
 @dataclass(frozen=True)
 class ActorSetup:
-    """The inputs from which an actor builds its part: the job, the number of replicas, the threads of each, and the
+    """The inputs from which an actor builds its part: the job, the number of replicas, the threads per replica, and the
     visible GPUs.
     """
 

@@ -1,10 +1,10 @@
-"""A private Ray on this machine, or a connection to a cluster: with token authentication and user-only files.
+"""A private Ray instance on this machine, or a connection to a cluster, with token authentication and user-only files.
 
-Anybody who reaches the ports of a Ray without a token can run code as its user. From 2.59 on, a Ray started here
-requires a token by default; an earlier version, or a ``RAY_AUTH_MODE`` that turns the token off, is refused. A local
-Ray listens only on the loopback interface; Ray's own default is the network interface.
+Anybody who reaches the ports of a Ray instance without a token can run code as its user. From version 2.59 on, a Ray
+instance started here requires a token by default; an earlier version, or a ``RAY_AUTH_MODE`` that turns the token off,
+is rejected. A local instance listens only on the loopback interface; Ray's own default is the network interface.
 
-Its files are removed when it stops. Folders left by a killed process are removed by the next process that starts a Ray:
+Its files are removed when it stops. Folders left by a killed process are removed by the next process that starts Ray:
 each holds a lock, which is free once its process has ended.
 """
 
@@ -27,9 +27,9 @@ from trainers.private_files import lock_file, removed_permissions
 LEAST_VERSION = (2, 59)
 MODE = "RAY_AUTH_MODE"
 LONGEST_FOLDER = 40
-"""The longest path, in characters: a socket's path may have 107, and Ray's names below its folder take about 65."""
+"""The longest path, in characters: a socket's path may have 107, and the names that Ray appends take about 65."""
 CLUSTER = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Ray's switch (on Linux too, despite its name) between the network address and the loopback address for its ports."""
+"""Ray's switch between the network address and the loopback address for its ports (on Linux too, despite its name)."""
 DEFAULT_TOKEN = Path("~/.ray/auth_token")
 NAME = "hpo-ray-"
 _folders: dict[Path, IO[str]] = {}
@@ -37,10 +37,10 @@ _folders: dict[Path, IO[str]] = {}
 
 
 def start_ray(address: str | None = None, **options: Any) -> None:
-    """Call ``ray.init`` with the token on; :class:`CommunicationError` if Ray cannot start or the cluster has none.
+    """Call ``ray.init`` with the token on; raises :class:`CommunicationError` if it fails or the cluster has no token.
 
-    Without an ``address`` a local Ray is started, whose files lie in a folder of mode 0700 until
-    :func:`stop_ray`. ``options`` are those of ``ray.init``.
+    Without an ``address`` a local Ray is started; its files stay in a folder of mode 0700 until :func:`stop_ray` is
+    called. ``options`` are those of ``ray.init``.
     """
     import ray
 
@@ -67,7 +67,7 @@ def start_ray(address: str | None = None, **options: Any) -> None:
 
 
 def stop_ray() -> None:
-    """End the Ray that :func:`start_ray` started, and remove its files."""
+    """Stop the Ray instance that :func:`start_ray` started, and remove its files."""
     import ray
 
     ray.shutdown()
@@ -75,7 +75,7 @@ def stop_ray() -> None:
 
 
 def check_running() -> None:
-    """Raise :class:`CommunicationError` if the Ray this process has already joined accepts unauthenticated code."""
+    """Raise :class:`CommunicationError` if the Ray cluster of this process accepts unauthenticated code."""
     import ray
 
     check_ray_version(ray.__version__)
@@ -88,7 +88,7 @@ def check_running() -> None:
 
 
 def check_ray_version(version: str) -> None:
-    """Raise :class:`CommunicationError` for a Ray version without a token by default."""
+    """Raise :class:`CommunicationError` for a Ray version that does not require a token by default."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < LEAST_VERSION:
         least = ".".join(map(str, LEAST_VERSION))
@@ -109,7 +109,7 @@ def check_mode(mode: str | None) -> None:
 
 
 def _check_cluster(ray: Any, address: str) -> None:
-    """Disconnect from a cluster whose own processes say that it accepts calls without a token."""
+    """Disconnect from a cluster and raise if its own processes report that it accepts calls without a token."""
     mode = os.environ.get(MODE, "") and ray.get(ray.remote(num_cpus=0)(_mode_there).remote())
     if mode.lower() != "token":
         ray.shutdown()
@@ -126,7 +126,7 @@ def _mode_there() -> str:
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Make a Ray started inside this context, and its processes, listen on the loopback interface only."""
+    """Make a Ray instance started inside this context, and its processes, listen on the loopback interface only."""
     from ray._private import ray_constants
 
     before = os.environ.get(CLUSTER), getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)

@@ -1,4 +1,4 @@
-"""The parameter server: it holds the weights and the optimizer, and applies each gradient as it comes."""
+"""The parameter server: it holds the weights and the optimizer, and applies each gradient as it arrives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainers.schedules.weight_decay import with_decay
 
 
 class ParameterServer:
-    """An actor: replicas call ``pull`` and ``push``, the training calls the rest; calls interleave between updates."""
+    """An actor. Replicas call ``pull`` and ``push``, the training calls the rest; calls interleave between updates."""
 
     def __init__(self, setup: ActorSetup) -> None:
         self._built = build_parts(setup, number=0)
@@ -88,7 +88,7 @@ class ParameterServer:
         )
 
     async def silences(self) -> dict[int, float]:
-        """Return seconds since the last call of each worker that is neither finished nor held back."""
+        """Return the seconds since the last call of each worker that is neither finished nor held back."""
         now = time.monotonic()
         return {
             worker: now - heard
@@ -101,7 +101,7 @@ class ParameterServer:
         return self._weights()
 
     async def state_dict(self) -> dict[str, Any]:
-        """The model, the optimizer and the noise scale's averages."""
+        """Return the state of the model, of the optimizer and of the noise scale's averages."""
         return {
             "model": self._replica.model.state_dict(),
             "optimizer": self._optimizer.state_dict(),

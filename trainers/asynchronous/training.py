@@ -1,4 +1,4 @@
-"""AsynchronousTraining: epochs by the parameter server and its replicas, evaluations in this process."""
+"""AsynchronousTraining: the parameter server and its replicas train the epochs, and this process evaluates."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class AsynchronousTraining(TrainingRun):
 
     Each replica opens the workload that the job names with the data options of ``workload``, so that all read the
     folder that was staged to the node. Updates that a quorum skipped count as done, both in ``step`` and in the
-    schedules: their samples belonged to the epoch. A checkpoint holds the server's state; as replicas race, a resumed
-    training is not bit for bit the uninterrupted one.
+    schedules, because their samples belonged to the epoch. A checkpoint holds the server's state; because the replicas
+    race, a resumed training is not bit-for-bit identical to an uninterrupted one.
 
     Attributes:
-        staleness: the measurements of each epoch, in order, since this object was made.
-        timeout_seconds: a replica silent for this long is an error.
+        staleness: the measurements of each epoch, in order, since this object was created.
+        timeout_seconds: how long a replica may be silent before that is an error.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class AsynchronousTraining(TrainingRun):
 
     @property
     def model(self) -> nn.Module:
-        """Return the model with the server's weights at the last evaluation."""
+        """The model with the server's weights at the last evaluation."""
         return self.replica.model
 
     def advance(self) -> ConvergencePoint:
-        """Train to the next evaluation and evaluate; end the actors when the training ends, or on a failure."""
+        """Train to the next evaluation and evaluate; stop the actors when the training ends, or on a failure."""
         try:
             point = super().advance()
             if self.finished:
@@ -92,13 +92,13 @@ class AsynchronousTraining(TrainingRun):
         return point
 
     def close(self) -> None:
-        """End the server and the replicas; what they did since the last evaluation is lost."""
+        """Stop the server and the replicas; their work since the last evaluation is lost."""
         if self._actors is not None:
             self._actors.close()
             self._actors = None
 
     def sample_images(self) -> dict[str, Any] | None:
-        """The workload's sample images of the current model; see :mod:`trainers.loop.sample_images`."""
+        """Return the workload's sample images of the current model; see :mod:`trainers.loop.sample_images`."""
         return sample_images_of(self.replica)
 
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:

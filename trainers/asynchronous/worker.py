@@ -34,7 +34,7 @@ class ServerHandle(Protocol):
 
 
 class AsynchronousReplica:
-    """The replica with a ``number`` from 0; its loss scale and its data are its own."""
+    """One replica, numbered from 0, with its own loss scale and its own data."""
 
     def __init__(self, setup: ActorSetup, number: int, server: ServerHandle) -> None:
         self._number, self._workers, self._server = number, setup.workers, server
@@ -54,7 +54,7 @@ class AsynchronousReplica:
         return os.getpid()
 
     def train(self, epoch: EpochUpdates) -> None:
-        """Do this replica's share of an epoch, or as much of it as is done before the others end it."""
+        """Do this replica's share of an epoch, or as much of it as it can before the others end the epoch."""
         self._replica.model.train()
         for done, step in enumerate(
             worker_share(epoch.first_step, epoch.last_step, self._number, self._workers)
@@ -91,7 +91,7 @@ class AsynchronousReplica:
         )
 
     def _batches_from(self, step: int) -> Iterator[MicroBatch]:
-        """Return this replica's micro batches; restarted if the last epoch ended before its share was done."""
+        """Return this replica's micro batches, restarting them if the last epoch ended before its share was done."""
         if step != self._next_step:
             self._micro_batches = self._loader.micro_batches(step, every=self._workers)
         self._next_step = step + self._workers

@@ -1,7 +1,7 @@
 """Workers that train one model together, behind one protocol.
 
-``connect`` joins the group that the launcher started: none (``single``), horovodrun (``horovod``) or torchrun
-(``torch``). Backends are imported on request.
+``connect`` joins the group of workers, by launcher: none (``single``), horovodrun (``horovod``) or torchrun
+(``torch``). Backends are imported on demand.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ With X workers in a row (or node) and Y rows, and n bytes:
   between these masters, broadcast in the node.
 
 Gloo's reduce-scatter in PyTorch is part of a full all-reduce, with twice the traffic (pytorch/pytorch, pull request
-118911); here the workers exchange parts and each sums its own, in fp32 if the numbers are 16 bits wide. NCCL has its
-own reduce-scatter.
+118911); here the workers exchange parts and each sums its own part, in fp32 if the numbers are 16 bits wide. NCCL has
+its own reduce-scatter.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _wait(work: dist.Work) -> None:
 
 
 class WorkerGrid:
-    """All workers in rows of ``row_size`` neighbours and columns across the rows; creating it is collective.
+    """All workers in rows of ``row_size`` neighbours and columns across the rows; all workers must create it together.
 
     Raises :class:`CommunicationError` if the workers do not fill the rows.
     """
@@ -72,7 +72,7 @@ class WorkerGrid:
             flat.copy_(padded[: len(flat)])
 
     def masters_(self, flat: Tensor) -> None:
-        """Sum ``flat``, ``(numbers,)``: reduced to each row's first worker, summed between these, and broadcast."""
+        """Sum ``flat``, ``(numbers,)``: reduce to each row's first worker, sum between these workers, and broadcast."""
         self._done(dist.reduce(flat, self.master, group=self._row, async_op=True))
         if dist.get_rank() == self.master and self.rows > 1:
             self._done(dist.all_reduce(flat, group=self._column, async_op=True))
@@ -93,7 +93,7 @@ class WorkerGrid:
 
 
 def sum_of_parts(parts: Tensor) -> Tensor:
-    """The sum of the rows of ``parts``, ``(rows, columns)``: shape ``(columns,)``; 16-bit numbers are added in fp32."""
+    """Sum the rows of ``parts``, ``(rows, columns)``; return ``(columns,)``. 16-bit numbers are added in fp32."""
     narrow = parts.dtype in (torch.float16, torch.bfloat16)
     return parts.sum(0, dtype=torch.float32 if narrow else parts.dtype).to(parts.dtype)
 

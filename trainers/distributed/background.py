@@ -1,4 +1,4 @@
-"""Multi-step operations that run one after another, concurrently with the computation."""
+"""Multi-step operations that run one after another in the background of the computation."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 class BackgroundThread:
     """One thread that runs operations in the order in which they were started.
 
-    On a GPU the operation runs in its own stream, which first waits for the work that the caller has queued; the
-    caller's stream waits for the operation when the caller does.
+    On a GPU, operations run in their own stream, which first waits for the work that the caller has queued; the
+    caller's stream waits for an operation when the caller calls ``wait``.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -30,7 +30,7 @@ class BackgroundThread:
     def then(
         self, operation: Callable[[Tensor], object], tensor: Tensor
     ) -> torch.futures.Future[Tensor]:
-        """Begin ``operation(tensor)``; return a future of the tensor, as DDP expects."""
+        """Begin ``operation(tensor)``; return a future for the tensor, as DDP expects."""
         promise = torch.futures.Future[Tensor](
             devices=None if self._stream is None else [tensor.device]
         )

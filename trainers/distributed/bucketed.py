@@ -25,7 +25,7 @@ class BucketedCommunicator(ABC):
 
     @abstractmethod
     def _start_broadcast_(self, flat: Tensor, root: int) -> CollectiveWork:
-        """Begin to replace ``flat`` by that of worker ``root``."""
+        """Begin to replace ``flat`` by the values of worker ``root``."""
 
     def all_reduce_mean_(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its mean over the workers."""
@@ -41,7 +41,7 @@ class BucketedCommunicator(ABC):
         in_buckets(tensors, self._sum)
 
     def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
-        """Replace each tensor by that of worker ``root``."""
+        """Replace each tensor by the values of worker ``root``."""
 
         def send(flat: list[Tensor]) -> None:
             for bucket in flat:
@@ -50,7 +50,7 @@ class BucketedCommunicator(ABC):
         in_buckets(tensors, send)
 
     def barrier(self) -> None:
-        """Wait until every worker is here; done as a sum, because a backend's own barrier may wait for dead workers."""
+        """Wait until every worker is here. This is a sum, because a backend's own barrier may wait for dead workers."""
         self._sum([torch.zeros(1, device=self.device)])
 
     def _sum(self, flat: list[Tensor]) -> None:

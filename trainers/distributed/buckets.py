@@ -31,7 +31,7 @@ def in_buckets(
 
 
 def buckets(tensors: Sequence[Tensor], bucket_bytes: int) -> list[list[Tensor]]:
-    """The tensors, in order, in runs of one type of at most ``bucket_bytes`` (or a single tensor)."""
+    """Return the tensors, in order, in runs of one type of at most ``bucket_bytes`` (or a single tensor)."""
     groups: list[list[Tensor]] = []
     filled = 0
     for tensor in tensors:

@@ -13,10 +13,10 @@ BACKENDS = ("single", "horovod", "torch")
 """Launchers: none, horovodrun or MPI, or torchrun."""
 
 STORE_FILE = "HPO_STORE_FILE"
-"""Environment variable: the file through which workers of one machine meet, instead of a store on a port."""
+"""Environment variable: the file through which the workers of one machine meet, in place of a store on a port."""
 
 ALL_REDUCES = ("default", "torus", "hierarchical", "masters")
-"""The backend's own algorithm, a 2D torus, within nodes and then between them, or by one master per node."""
+"""All-reduce algorithms: the backend's own, a 2D torus, within nodes and then between them, or one master per node."""
 
 
 class CollectiveWork(Protocol):
@@ -59,12 +59,12 @@ class Communicator(Protocol):
     def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> CollectiveWork:
         """Begin to combine ``flat``, ``(numbers,)``, over the workers by Adasum (Maleki et al., arXiv:2006.02924).
 
-        Each run of ``sizes`` numbers is combined separately, as the gradient of one layer. The number of workers must
+        Each run of ``sizes`` numbers is combined separately, like the gradient of one layer. The number of workers must
         be a power of two. The numbers after the last run are undefined.
         """
 
     def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
-        """Replace each tensor by that of worker ``root``, which has the same shape and type everywhere."""
+        """Replace each tensor by the values of worker ``root``; shape and type must be the same on every worker."""
 
     def barrier(self) -> None:
         """Wait until every worker is here."""

@@ -1,7 +1,7 @@
-"""The device of a worker: which one, its fp32 precision, and the CPU cores next to it.
+"""A worker's device: which one it is, its fp32 precision, and the CPU cores next to it.
 
-A worker takes the GPU with its local rank. Two workers never share one: NCCL refuses that, and each would be half as
-fast. Importing this does not import torch.
+A worker uses the GPU whose index is its local rank. Two workers never share one: NCCL refuses that, and each would be
+half as fast. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ DEVICES = ("auto", "cpu", "cuda")
 """``auto`` is a GPU if PyTorch sees one, else the CPU."""
 
 DEVICE_VARIABLE = "HPO_DEVICE"
-"""Environment variable that replaces ``--device``; workers inherit it from ``hpo launch``."""
+"""Environment variable used in place of ``--device``; workers inherit it from ``hpo launch``."""
 
 COMPILE_VARIABLE = "HPO_COMPILE"
-"""Environment variable that replaces ``--compile``; see :mod:`trainers.loop.compiled`."""
+"""Environment variable used in place of ``--compile``; see :mod:`trainers.loop.compiled`."""
 
 SYSTEM_FILES = Path("/sys")
 
 
 def wanted_device(given: str | None = None) -> str:
-    """Return one of DEVICES: ``given``, or else the environment's; raises :class:`DeviceError`."""
+    """Return one of DEVICES: ``given``, or else the environment variable's value; raises :class:`DeviceError`."""
     wanted = given or os.environ.get(DEVICE_VARIABLE) or "auto"
     if wanted not in DEVICES:
         raise DeviceError(f"there is no device {wanted!r}{nearest_or_all(wanted, DEVICES)}")
@@ -46,10 +46,11 @@ def gpu_count() -> int:
 
 
 def choose_device(local_rank: int = 0, local_size: int = 1, wanted: str = "auto") -> torch.device:
-    """Return the device of the worker ``local_rank`` of ``local_size`` on this node, making a GPU the current one.
+    """Return the device of worker ``local_rank`` of ``local_size`` on this node; a GPU becomes the current device.
 
-    If a worker sees only one GPU among several workers, it takes it: the launcher has given each worker its own, which
-    :func:`claim_gpu` checks. Raises :class:`DeviceError` if there are more workers than GPUs, or none was found.
+    If there are several workers and this one sees only one GPU, it uses that GPU: the launcher has given each worker
+    its own, which :func:`claim_gpu` checks. Raises :class:`DeviceError` if there are more workers than GPUs, or no GPU
+    was found.
     """
     import torch
 
@@ -89,23 +90,23 @@ def configure_gpu(device: torch.device, precision: str) -> None:
     """Set how a GPU computes from now on: fp32 matrix products and convolutions use TF32 only for ``tf32``.
 
     PyTorch's own default is TF32 in convolutions and fp32 in products. cuDNN benchmarks its algorithms for each input
-    shape, unless ``torch.use_deterministic_algorithms`` is on. On a CPU nothing changes.
+    shape, unless ``torch.use_deterministic_algorithms`` is on. On a CPU this does nothing.
     """
     import torch
 
     if device.type != "cuda":
         return
     kind = "tf32" if precision == "tf32" else "ieee"
-    backends: Any = torch.backends  # its type stubs leave these switches out
+    backends: Any = torch.backends  # its type stubs omit these switches
     for each in (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn):
         each.fp32_precision = kind
     backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
 
 
 def stay_near(device: torch.device, local_rank: int, local_size: int) -> int | None:
-    """Pin this process to its share of the cores of its GPU's NUMA node; return their number.
+    """Pin this process to its share of the cores of its GPU's NUMA node; return the number of cores.
 
-    Return None and change nothing if the system does not report it, a launcher has chosen cores, or there is no GPU.
+    Return None and change nothing if the node is not reported, a launcher has chosen cores, or there is no GPU.
     """
     if device.type != "cuda" or not hasattr(os, "sched_setaffinity"):
         return None
@@ -120,11 +121,12 @@ def stay_near(device: torch.device, local_rank: int, local_size: int) -> int | N
 def cores_near(
     address: str, addresses: list[str], local_rank: int, files: Path | None = None
 ) -> set[int]:
-    """Return the cores of the NUMA node of the GPU at a PCI address, shared with the other workers on that node.
+    """Return this worker's share of the cores of the NUMA node of the GPU at a PCI address.
 
-    ``addresses`` are those of the GPUs of the machine's workers, in their order; ``files`` is where Linux exposes its
-    devices (SYSTEM_FILES if None). Empty if the node is unknown, or the process is already restricted to some cores.
-    Both hardware threads of a core go to one worker.
+    The workers of one node share its cores. ``addresses`` are the PCI addresses of the GPUs of the node's workers, in
+    the workers' order; ``files`` is where Linux exposes its devices (SYSTEM_FILES if None). The result is empty if the
+    node is unknown, or the process is already restricted to some cores. Both hardware threads of a core go to the same
+    worker.
     """
     files = files or SYSTEM_FILES
     nodes = {each: _numa_node(each, files) for each in {address, *addresses}}
@@ -161,7 +163,7 @@ def _pci_address(index: int) -> str:
 
 
 def _numa_node(address: str, files: Path) -> int | None:
-    """Return the number of the node; None if the system does not report it (Linux says -1 on single-node machines)."""
+    """Return the NUMA node's number; None if the system does not report it (Linux says -1 on single-node machines)."""
     try:
         number = int((files / f"bus/pci/devices/{address}/numa_node").read_text())
     except (OSError, ValueError):
@@ -170,7 +172,7 @@ def _numa_node(address: str, files: Path) -> int | None:
 
 
 def _listed(file: Path) -> set[int]:
-    """Return the numbers of a list such as ``0-3,8-11``; empty if there is no such file."""
+    """Return the numbers of a list such as ``0-3,8-11`` in a file; the empty set if there is no such file."""
     try:
         parts = file.read_text().strip().split(",")
     except OSError:

@@ -75,7 +75,7 @@ class GradientBucket:
         torch._foreach_copy_(gradients, self.views)
 
     def reduced(self) -> Iterator[tuple[Parameter, Tensor]]:
-        """Each parameter with its reduced gradient, of the parameter's shape and type."""
+        """Yield each parameter with its reduced gradient, of the parameter's shape and type."""
         for parameter, view in zip(self.parameters, self.views, strict=True):
             yield parameter, view.to(parameter.dtype)
 
@@ -106,7 +106,7 @@ def _as(part: Tensor, parameter: Parameter) -> Tensor:
 def gradient_buckets(
     parameters: Sequence[Parameter], bucket_bytes: int, workers: int, travels_as: torch.dtype | None
 ) -> list[GradientBucket]:
-    """Group the parameters in reverse order into buckets of one type and device, still without memory."""
+    """Group the parameters in reverse order into buckets of one type and device, with no memory allocated yet."""
     devices = list(dict.fromkeys(parameter.device for parameter in parameters))
     split = [
         [parameter for parameter in reversed(parameters) if parameter.device == device]

@@ -33,15 +33,15 @@ _FLAGS = {
 
 
 _LONGEST_HOST = 300
-"""Bytes for a port and a host name, which has at most 253."""
+"""Bytes for a port and a host name of at most 253 bytes."""
 
 
 class HorovodCommunicator(BucketedCommunicator):
     """A communicator over Horovod (Sergeev and Del Balso, arXiv:1802.05799).
 
-    ``fusion_megabytes`` is how much Horovod fuses into one operation and ``cycle_milliseconds`` how long it waits
-    for more; by default the settings of horovodrun, or Horovod's 128 MB and 1 ms. The all-reduces torus and
-    hierarchical are Horovod's own, with NCCL between GPUs.
+    ``fusion_megabytes`` is how much Horovod fuses into one operation and ``cycle_milliseconds`` how long it waits for
+    more; the defaults are the settings of horovodrun, or Horovod's 128 MB and 1 ms. The torus and hierarchical
+    all-reduces are Horovod's own, with NCCL between GPUs.
     """
 
     def __init__(
@@ -147,10 +147,10 @@ class HorovodCommunicator(BucketedCommunicator):
         flat.copy_(exchange.all_gather(sum_of_parts(exchange.all_to_all(padded)))[: len(flat)])
 
     def _wait(self, handle: int) -> Any:
-        """Return the result of an operation, unless a survivor reports a lost worker, or the time-out passes.
+        """Return the result of an operation, unless a survivor reports a lost worker, or the timeout passes.
 
-        Horovod 0.28.1 waited forever for a worker that was alive but did not join, with its stall check and shutdown
-        on. Its own wait also polls once per millisecond.
+        Even with its stall check and shutdown on, Horovod 0.28.1 waited forever for a worker that was alive but did not
+        join. Its own wait also polls once per millisecond.
         """
         deadline = time.monotonic() + self._timeout_seconds
         while not self._hvd.poll(handle):
@@ -239,8 +239,8 @@ class _HorovodExchange:
 
 
 def _bits(flat: Tensor) -> Tensor:
-    """Return the tensor in a type that Horovod 0.28.1 can send: bfloat16, which it does not support for PyTorch, as
-    integers.
+    """Return the tensor in a type that Horovod 0.28.1 can send: bfloat16, which it does not support for PyTorch, is
+    viewed as integers.
     """
     return flat.view(torch.int16) if flat.dtype == torch.bfloat16 else flat
 

@@ -1,7 +1,7 @@
-"""Stores of torch.distributed that listen on one network interface: ``TCPStore`` by default listens on all.
+"""torch.distributed stores that listen on one network interface only; ``TCPStore`` listens on all by default.
 
-A store accepts writes from anybody who reaches it. So it listens only where the job's own workers connect from: on the
-loopback interface for workers of one machine, on the job's network for several machines.
+A store accepts writes from anybody who can reach it. It therefore listens only where the job's own workers connect: on
+the loopback interface for workers on one machine, on the job's network for several machines.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _served: dict[tuple[str, int], TCPStore] = {}
 
 
 def serve_store(host: str, port: int, timeout_seconds: float) -> TCPStore:
-    """Open a store at ``port`` (0 takes any free one) of the interface with the address of ``host``, a name of this
-    machine; OSError if it is not one, or if the port is taken.
+    """Open a store at ``port`` (0: any free port) on the interface with the address of ``host``, a name of this
+    machine. Raises OSError if ``host`` is not a name of this machine, or if the port is taken.
     """
     address = address_of(host)
     if (address, port) in _served:
@@ -50,7 +50,7 @@ def serve_store(host: str, port: int, timeout_seconds: float) -> TCPStore:
 
 
 def address_of(host: str) -> str:
-    """Return the address of ``host`` on the network, as a number.
+    """Return the numeric network address of ``host``.
 
     A name of this machine that resolves to the loopback interface, as Debian's ``127.0.1.1`` does, is of no use to
     other machines: in that case, return the address of the interface that leads out of the machine, if there is one.

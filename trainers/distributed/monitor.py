@@ -1,9 +1,9 @@
-"""Monitor: finds out which worker died or hangs, so that every survivor's error names it.
+"""Monitor: find out which worker died or hangs, so that every survivor's error names it.
 
-Each worker writes a heartbeat to a small shared store, with the number of collective operations it has begun. When
-an operation fails, a survivor watches the heartbeats for a while: a worker without a new one is gone; one that
-still beats but has begun fewer operations hangs elsewhere. The first finding is left in the store and becomes the
-error message of every survivor. Gloo and Horovod by themselves name at best an address.
+Each worker writes a heartbeat to a small shared store, with the number of collective operations that it has begun. When
+an operation fails, a survivor watches the heartbeats for a while: a worker that sends no new one is gone; one that
+still sends them but has begun fewer operations hangs elsewhere. The first finding is left in the store and becomes the
+error message of every survivor. On their own, Gloo and Horovod give an address at best.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Beat:
 
 
 class HeartbeatMonitor:
-    """One worker's heartbeat, and its view of the others.
+    """One worker's heartbeat, and its view of the other workers'.
 
     All workers must reach ``store``; ``beat_seconds`` is the time between heartbeats; ``holder`` names the process
     that serves the store, so that its loss can be reported too.
@@ -143,7 +143,9 @@ class HeartbeatMonitor:
         return first.decode()
 
     def _await_readers(self) -> None:
-        """Keep the store up, as its holder, until the survivors have read the finding, or for a few heartbeats."""
+        """Keep the store up, if this worker holds it, until the survivors have read the finding, or for a few
+        heartbeats.
+        """
         if not self._holds_store:
             return
         deadline = time.monotonic() + _WATCHED_BEATS * self._beat_seconds
@@ -156,17 +158,17 @@ class HeartbeatMonitor:
 
 
 def beat_seconds(timeout_seconds: float) -> float:
-    """Time between heartbeats, so that a lost worker is found within a quarter of the time-out."""
+    """Return the time between heartbeats that finds a lost worker within a quarter of the timeout."""
     return min(2.0, timeout_seconds / (4 * _WATCHED_BEATS))
 
 
 def finding_seconds(timeout_seconds: float) -> float:
-    """The part of the time-out to reserve for finding the lost worker."""
+    """Return the part of the timeout to reserve for finding the lost worker, in seconds."""
     return _WATCHED_BEATS * beat_seconds(timeout_seconds)
 
 
 def open_store(host: str, port: int, rank: int, size: int, timeout_seconds: float) -> Store:
-    """Open the store of torchrun's agent or of worker 0, once every worker is there.
+    """Open the store of torchrun's agent or of worker 0; return once every worker has joined.
 
     Raises :class:`CommunicationError` naming the workers that did not join.
     """
@@ -192,7 +194,7 @@ def open_store(host: str, port: int, rank: int, size: int, timeout_seconds: floa
 
 
 def open_file_store(path: str, rank: int, size: int, timeout_seconds: float) -> Store:
-    """Like :func:`open_store`, over a file that all workers of this machine see."""
+    """Do the same as :func:`open_store`, over a file that all workers of this machine see."""
     store = FileStore(path, size)
     store.set_timeout(timedelta(seconds=timeout_seconds))
     return rendezvous_store(
@@ -210,6 +212,6 @@ def _workers(ranks: list[int]) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """gloo's message, without its source location and advice."""
+    """Return gloo's message without its source location and advice."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return re.sub(r"^\[\S+:\d+\] ", "", line).split(". This is typically")[0]

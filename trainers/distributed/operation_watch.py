@@ -1,10 +1,10 @@
-"""End a worker whose collective operations on a GPU never complete, naming the lost worker.
+"""End a worker whose collective operations on a GPU never complete, and name the lost worker.
 
 Waiting for an NCCL operation only makes the GPU wait: the host goes on, and blocks where it next reads a number from
 the GPU, in a call that no exception can interrupt. So a thread checks whether the awaited operations complete; if one
-does not within the time-out, the thread finds the lost worker
-(:class:`~trainers.distributed.monitor.HeartbeatMonitor`), reports it on standard error as :mod:`trainers.command`
-would, and ends the process. NCCL's own watchdog, which does not name the worker, gets a longer time-out.
+does not within the timeout, the thread finds the lost worker (:class:`~trainers.distributed.monitor.HeartbeatMonitor`),
+reports it on standard error as :mod:`trainers.command` would, and ends the process. NCCL's own watchdog, which does not
+name the worker, gets a longer timeout.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class WaitedFor(Protocol):
     """A torch.distributed operation being waited for."""
 
     def is_completed(self) -> bool:
-        """Whether the operation has ended, successfully or not."""
+        """Return whether the operation has ended, successfully or not."""
 
     def wait(self) -> object:
         """Raise RuntimeError if it failed."""
 
 
 class OperationWatch:
-    """Checks the oldest operation every ``look_seconds``; one older than ``timeout_seconds`` is lost.
+    """Checks the oldest operation every ``look_seconds``; one that exceeds ``timeout_seconds`` counts as lost.
 
     ``find`` makes the error that names the lost worker, ``check`` raises if a survivor has already found it, and
     ``end`` is called with the error from the watching thread.

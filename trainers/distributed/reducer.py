@@ -1,9 +1,9 @@
-"""GradientReducer: reduces the gradients of all workers while back-propagation is still running.
+"""GradientReducer: reduce the gradients of all workers while backpropagation is still running.
 
-Gradients are sent in flat buckets of about 25 MB, in reverse order of the parameters, which is about the order in
-which back-propagation finishes them. The order is static: a bucket is sent when its gradients are ready and every
-bucket before it has been sent, so all workers start the same operations in the same order without negotiation
-(Yamazaki et al., arXiv:1903.12650; PyTorch's DDP does likewise, Li et al., arXiv:2006.15704).
+Gradients are sent in flat buckets of about 25 MB, in reverse order of the parameters, which is about the order in which
+backpropagation finishes them. The order is static: a bucket is sent when its gradients are ready and every bucket
+before it has been sent, so all workers start the same operations in the same order without negotiation (Yamazaki et
+al., arXiv:1903.12650; PyTorch's DDP does likewise, Li et al., arXiv:2006.15704).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class PendingReduction(Protocol):
 class GradientReducer:
     """Reduces ``parameter.grad`` over the workers; a parameter without a gradient counts as zeros.
 
-    ``compression`` is the type that is communicated: with fp16 or bf16, gradients are divided by the number of workers
-    before they are cast and summed, so that the sum cannot overflow where the mean does not (fp16 gradients as
-    in Akiba et al., arXiv:1711.04325, and Mikami et al., arXiv:1811.05233). ``reduction`` is the mean, or
-    Adasum (Maleki et al., arXiv:2006.02924), which needs a power-of-two number of workers.
+    ``compression`` is the data type of the communication: with fp16 or bf16, gradients are divided by the number of
+    workers before they are cast and summed, so that the sum cannot overflow where the mean does not (fp16 gradients as
+    in Akiba et al., arXiv:1711.04325, and Mikami et al., arXiv:1811.05233). ``reduction`` is the mean, or Adasum
+    (Maleki et al., arXiv:2006.02924), which needs a power-of-two number of workers.
 
-    Use either ``arm()`` before the last backward of an update and ``finish()`` after it, or ``finish()``
-    alone, or ``start()`` and its ``wait()``. All workers make the same calls in the same order.
+    Call either ``arm()`` before the last backward pass of an update and ``finish()`` after it, or ``finish()`` alone,
+    or ``start()`` and then ``wait()`` on its result. All workers must make the same calls in the same order.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class GradientReducer:
         self._left = 0
 
     def arm(self) -> None:
-        """From now on send each bucket as soon as its gradients are ready; call before the last backward.
+        """Send each bucket as soon as its gradients are ready, from now on; call this before the last backward pass.
 
         Raises :class:`CommunicationError` if it is already armed.
         """
@@ -107,7 +107,7 @@ class GradientReducer:
     def start(self) -> PendingReduction:
         """Copy the current gradients and reduce them while the caller goes on computing.
 
-        Raises :class:`CommunicationError` if it is armed.
+        Raises :class:`CommunicationError` if the reducer is armed.
         """
         if self._armed:
             raise CommunicationError(

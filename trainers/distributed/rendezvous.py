@@ -1,7 +1,7 @@
 """Rendezvous: the workers of one start find each other in a store that still holds entries of earlier starts.
 
 torchrun's agents keep their store over restarts, and the restart count that each agent gives its workers differs
-between nodes: it counts failures of the node's own workers. So the workers agree on a name for this start. Each leaves
+between nodes: it counts failures of the node's own workers. So the workers agree on a name for this start. Each writes
 a freshly drawn number; worker 0 answers each number, and a worker whose own number was answered has joined.
 """
 
@@ -18,7 +18,7 @@ _POLL_SECONDS = 0.01
 
 
 def rendezvous_store(store: Store, rank: int, size: int, timeout_seconds: float) -> Store:
-    """Return a part of ``store`` for this start only, once every worker is there.
+    """Return a part of ``store`` for this start only, once every worker has joined.
 
     Raises :class:`CommunicationError` naming the workers that did not join.
     """

@@ -28,7 +28,7 @@ class SampleStream:
         self._permutations: dict[int, Tensor] = {}
 
     def take(self, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Indices and epochs of the samples at ``[first, first + count)``, both ``(count,)`` int64."""
+        """Return the indices and epochs of the samples at ``[first, first + count)``, both ``(count,)`` int64."""
         indices, epochs = [], []
         while count > 0:
             epoch, offset = divmod(first, self.train_samples)
@@ -54,7 +54,7 @@ class SampleStream:
 
 @dataclass(frozen=True)
 class MicroBatchCut:
-    """One micro batch: ``count`` samples from stream position ``first`` on, and whether a chunk ends with it."""
+    """One micro batch: ``count`` samples from stream position ``first`` on, and whether it ends a chunk."""
 
     first: int
     count: int
@@ -63,10 +63,10 @@ class MicroBatchCut:
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """How a global batch is cut over workers, chunks and micro batches; all sizes in samples.
+    """How a global batch is cut into workers' parts, chunks and micro batches; all sizes are in samples.
 
-    A chunk is what is measured as one gradient (``noise_scale``): some micro batches of one worker, or the whole local
-    batch if nothing is measured. No micro batch crosses the end of a chunk.
+    A chunk is the part of a batch whose gradient is measured on its own (``noise_scale``): some micro batches of one
+    worker, or the whole local batch if nothing is measured. No micro batch crosses the end of a chunk.
     """
 
     global_batch_size: int
@@ -76,7 +76,7 @@ class BatchLayout:
 
     @property
     def micro_batches(self) -> int:
-        """Forward passes per update and worker."""
+        """The number of forward passes per update and worker."""
         whole, rest = divmod(self.local_batch_size, self.chunk_size)
         return whole * -(-self.chunk_size // self.micro_batch_size) + -(
             -rest // self.micro_batch_size
@@ -84,7 +84,7 @@ class BatchLayout:
 
     @property
     def chunks(self) -> int:
-        """Chunks per update over all workers."""
+        """The number of chunks per update over all workers."""
         workers = self.global_batch_size // self.local_batch_size
         return workers * -(-self.local_batch_size // self.chunk_size)
 
@@ -98,7 +98,7 @@ class BatchLayout:
                 yield MicroBatchCut(start + offset, count, offset + count == end)
 
     def in_chunks(self, chunk_size: int) -> BatchLayout:
-        """The batch in chunks of (at most) ``chunk_size`` samples each."""
+        """Return the layout of the batch in chunks of (at most) ``chunk_size`` samples each."""
         return BatchLayout(
             self.global_batch_size,
             self.local_batch_size,
@@ -110,9 +110,10 @@ class BatchLayout:
 def batch_layout(
     global_batch_size: int, workers: int, group: int, largest_micro_batch: int
 ) -> BatchLayout:
-    """The layout for ``workers``; ``group`` is the normalization batch size (1: no batch norm). All sizes in samples.
+    """Return the layout for ``workers``; ``group`` is the normalization batch size (1: no batch norm), in samples.
 
-    Raises :class:`JobError` if the batch is not whole groups on every worker, or a micro batch is smaller than a group.
+    Raises :class:`JobError` if a worker's part is not a whole number of groups, or a micro batch is smaller than a
+    group.
     """
     if global_batch_size % (workers * group) != 0:
         raise JobError(_indivisible(global_batch_size, workers, group))

@@ -13,7 +13,7 @@ from trainers.distributed.device import choose_device, wanted_device
 
 class _Done:
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Return at once: there is nothing to wait for."""
 
 
 _DONE = _Done()
@@ -29,24 +29,24 @@ class SingleProcess:
         self.device = device or choose_device(wanted=wanted_device())
 
     def all_reduce_mean_(self, tensors: Sequence[Tensor]) -> None:
-        """The mean over one worker."""
+        """Do nothing: the mean over one worker is its own tensor."""
 
     def all_reduce_sum_(self, tensors: Sequence[Tensor]) -> None:
-        """The sum over one worker."""
+        """Do nothing: the sum over one worker is its own tensor."""
 
     def start_sum_(self, flat: Tensor) -> CollectiveWork:  # noqa: ARG002
-        """Done already."""
+        """Return a finished operation: the sum over one worker is its own tensor."""
         return _DONE
 
     def start_adasum_(self, flat: Tensor, sizes: Sequence[int]) -> CollectiveWork:  # noqa: ARG002
-        """Done already: Adasum of one gradient is that gradient."""
+        """Return a finished operation: the Adasum of one gradient is that gradient."""
         return _DONE
 
     def broadcast_(self, tensors: Sequence[Tensor], root: int = 0) -> None:
-        """The only worker has them already."""
+        """Do nothing: the only worker has the tensors already."""
 
     def barrier(self) -> None:
-        """Nobody to wait for."""
+        """Return at once: there is nobody to wait for."""
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Do nothing: there is no group to leave."""

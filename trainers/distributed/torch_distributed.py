@@ -146,7 +146,7 @@ class TorchCommunicator(BucketedCommunicator):
             operation(flat)
 
     def _wait(self, work: dist.Work) -> None:
-        """Wait for an operation, but no longer than until a survivor reports a lost worker."""
+        """Wait for an operation, but stop waiting when a survivor reports a lost worker."""
         if self._watch is not None:
             work.wait()  # only the GPU waits; if the host blocks later, the watch ends it
             self._watch.add(work)

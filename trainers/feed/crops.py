@@ -1,9 +1,10 @@
 """Choose the crop of an image for a sample, and scale it to the model's input size.
 
-The random crop is that of Szegedy et al. (arXiv:1409.4842, section 6) and Goyal et al. (arXiv:1706.02677), in the
-procedure that torchvision publishes (``RandomResizedCrop.get_params``): an area uniform in 8 % to 100 % of the image's,
-an aspect ratio whose logarithm is uniform in log 3/4 to log 4/3; a crop that does not fit in the image is drawn again,
-up to ten times, and then the largest centred crop is taken whose aspect ratio is within the limits.
+The random crop follows Szegedy et al. (arXiv:1409.4842, section 6) and Goyal et al. (arXiv:1706.02677), with
+torchvision's procedure (``RandomResizedCrop.get_params``): the area is uniform between 8 % and 100 % of the image's
+area, and the logarithm of the aspect ratio is uniform between log 3/4 and log 4/3. A crop that does not fit in the
+image is drawn again, up to ten times; after that, the largest centred crop whose aspect ratio is within the limits is
+taken.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from trainers.feed.decoders import REDUCTIONS, ImageDecoder, Pixels
 TRIES = 10
 LEAST_AREA, LEAST_ASPECT, LARGEST_ASPECT = 0.08, 3 / 4, 4 / 3
 UNIFORMS = 2 * TRIES + 2
-"""Uniform numbers for one crop: area and aspect ratio of each try, then the place (down, right)."""
+"""How many uniform numbers one crop needs: area and aspect ratio for each try, then the position (down, right)."""
 
 CENTRE_SHARE = 224 / 256
-"""The evaluated share of the shorter side: the centre 224 of an image scaled to 256 (Goyal et al., section
-5.1).
+"""The share of the shorter side that is evaluated: the central 224 pixels of an image scaled to 256 (Goyal et al.,
+section 5.1).
 """
 
 
@@ -40,7 +41,7 @@ class ImageCrop:
 
 
 def random_crop(width: int, height: int, uniforms: Sequence[float]) -> ImageCrop:
-    """The crop of an image of ``width`` x ``height`` pixels from :data:`UNIFORMS` uniform numbers in [0, 1)."""
+    """Return the crop of an image of ``width`` x ``height`` pixels from :data:`UNIFORMS` uniform numbers in [0, 1)."""
     shortest, longest = math.log(LEAST_ASPECT), math.log(LARGEST_ASPECT)
     for at in range(0, 2 * TRIES, 2):
         area = width * height * (LEAST_AREA + (1 - LEAST_AREA) * uniforms[at])
@@ -58,7 +59,7 @@ def random_crop(width: int, height: int, uniforms: Sequence[float]) -> ImageCrop
 
 
 def centre_crop(width: int, height: int, share: float = CENTRE_SHARE) -> ImageCrop:
-    """The centred square of ``share`` of the shorter side."""
+    """Return the centred square whose side is ``share`` of the shorter side."""
     side = max(1, round(min(width, height) * share))
     return ImageCrop((width - side) // 2, (height - side) // 2, side, side)
 
@@ -66,7 +67,7 @@ def centre_crop(width: int, height: int, share: float = CENTRE_SHARE) -> ImageCr
 def largest_reduction(crop: ImageCrop, size: int) -> int:
     """Return the largest reduction of the image during decoding that keeps at least ``size`` pixels a side in the crop.
 
-    A smaller crop would have to be enlarged again, and would be blurred; the rest is reduced with a filter.
+    A smaller crop would have to be enlarged again, and would be blurred; the remaining reduction uses a filter.
     """
     shorter = min(crop.width, crop.height)
     # rounding to whole pixels of the reduced image may lose one of them
@@ -76,7 +77,7 @@ def largest_reduction(crop: ImageCrop, size: int) -> int:
 def decode_crop(
     decoder: ImageDecoder, content: bytes, crop: ImageCrop, image_size: tuple[int, int], size: int
 ) -> torch.Tensor:
-    """The crop of an encoded image of ``image_size`` (width, height), scaled to ``(1, 3, size, size)`` uint8.
+    """Return the crop of an encoded image of ``image_size`` (width, height), scaled to ``(1, 3, size, size)`` uint8.
 
     Scaling is bilinear with a filter as wide as the reduction (no aliasing), as in Pillow. Raises ValueError or
     OSError if the content cannot be decoded.
@@ -94,7 +95,7 @@ def decode_crop(
 
 
 def scaled_crop(pixels: Pixels, size: int) -> torch.Tensor:
-    """``(height, width, 3)`` pixels as ``(1, 3, size, size)`` in the memory format channels_last."""
+    """Return ``(height, width, 3)`` pixels as ``(1, 3, size, size)`` in the memory format channels_last."""
     # the first dimension needs the stride of a batch, or PyTorch does not recognise channels_last: it would return
     # channels first, and take more than twice as long
     image = torch.from_numpy(np.ascontiguousarray(pixels)).unsqueeze(0).permute(0, 3, 1, 2)
@@ -104,7 +105,7 @@ def scaled_crop(pixels: Pixels, size: int) -> torch.Tensor:
 
 
 def _span(first: int, count: int, decoded: int, original: int) -> slice:
-    """Pixels ``first`` to ``first + count`` of a side of ``original`` pixels, of which ``decoded`` were decoded."""
+    """Return the slice of ``decoded`` pixels that shows ``first`` to ``first + count`` of ``original`` pixels."""
     if decoded == original:
         return slice(first, first + count)
     scale = decoded / original

@@ -24,7 +24,7 @@ Pixels = NDArray[np.uint8]
 """``(height, width, 3)``, red, green and blue."""
 
 REDUCTIONS = (8, 4, 2, 1)
-"""Divisors of an image's sides for which libjpeg has fast code during decoding: the scalings of its DCT."""
+"""Divisors of an image's sides that libjpeg's decoder applies fast, as scalings of its DCT."""
 
 
 class ImageDecoder(Protocol):
@@ -36,9 +36,9 @@ class ImageDecoder(Protocol):
         """Return width and height in pixels, from the file's header; raises ValueError or OSError."""
 
     def pixels(self, content: bytes, reduction: int = 1, rows: int | None = None) -> Pixels:
-        """Return the image, its sides divided by ``reduction`` if the format can; raises ValueError or OSError.
+        """Return the image, its sides divided by ``reduction`` if the format allows; raises ValueError or OSError.
 
-        If ``rows`` is given, rows below these (of the stored image) may be missing.
+        If ``rows`` is given, the rows of the stored image below the first ``rows`` may be missing.
         """
 
 
@@ -48,12 +48,12 @@ class PillowDecoder:
     name = "pillow"
 
     def size(self, content: bytes) -> tuple[int, int]:
-        """Width and height, in pixels."""
+        """Return width and height, in pixels."""
         with Image.open(io.BytesIO(content)) as image:
             return image.size
 
     def pixels(self, content: bytes, reduction: int = 1, rows: int | None = None) -> Pixels:  # noqa: ARG002
-        """The image, all of its rows; only JPEGs are reduced."""
+        """Return the image with all of its rows; only JPEGs are reduced."""
         with Image.open(io.BytesIO(content)) as image:
             if reduction > 1:
                 image.draft("RGB", (image.width // reduction, image.height // reduction))
@@ -73,7 +73,7 @@ class SimpleJpegDecoder:
         self._others = PillowDecoder()
 
     def size(self, content: bytes) -> tuple[int, int]:
-        """Width and height, in pixels."""
+        """Return width and height, in pixels."""
         try:
             height, width, _, _ = self._head(content)
         except ValueError:
@@ -88,7 +88,7 @@ class SimpleJpegDecoder:
             return self._others.pixels(content, reduction)
 
     def _decoded(self, content: bytes, reduction: int, rows: int | None) -> Pixels:
-        # two more rows after the reduction, of which the interpolation of colours needs one
+        # two more rows after the reduction: the interpolation of colours needs one of them
         upper = None if rows is None else first_rows(content, rows + 2 * reduction)
         found = content if upper is None else upper
         least = {}

@@ -2,7 +2,7 @@
 
 The thread that has prepared a batch begins its copy at once, while the accelerator still computes with the previous
 one; the computation waits, on the accelerator and not on the host, only for the copy that it needs next. With two or
-more batches ahead (``prefetched_batches``) one is copied while another is used.
+more batches ahead (``prefetched_batches``), one is copied while another is used.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CudaStream:
 
 @dataclass(frozen=True)
 class SentBatch:
-    """A batch whose copy has begun, or one prepared on the CPU, with ``event`` None."""
+    """A batch whose copy has begun, or a batch prepared on the CPU, whose ``event`` is None."""
 
     batch: Batch
     event: Any = None

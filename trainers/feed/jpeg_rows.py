@@ -1,4 +1,4 @@
-"""The upper rows of a JPEG: a copy whose header says that the image ends there, so that a decoder stops at them.
+"""The upper rows of a JPEG: a copy whose header says that the image ends after them, so that a decoder stops there.
 
 Most of the decoding time goes to the entropy-coded data, which can only be read from the start (ITU-T T.81,
 annex F). Rows below a crop need not be read, and the rows above come out identical to the bit.
@@ -20,8 +20,8 @@ def first_rows(content: bytes, rows: int) -> bytearray | None:
     All of it has to be decoded if it has no more rows, if it has several scans (as progressive JPEGs do, whose data
     depend on the height), or if the file is truncated, so that the decoder reports it.
 
-    A decoder will meet more data than rows, of which libjpeg warns. Interpolated colours need one row more than is
-    used.
+    A decoder of the result finds more data than rows, and libjpeg warns of that. Interpolated colours need one row more
+    than is used.
     """
     if not content.startswith(_START) or not content.endswith(_END):
         return None

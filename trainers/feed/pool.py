@@ -1,7 +1,7 @@
 """A pool of threads in which the samples of a batch are decoded.
 
-Threads rather than processes: the decoders release the interpreter lock, and a batch needs no copy between
-processes. Results go to fixed places of the batch, so it does not matter which thread decodes which sample.
+It uses threads rather than processes because the decoders release the interpreter lock, and a batch then needs no copy
+between processes. Results go to fixed places of the batch, so it does not matter which thread decodes which sample.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DecodingPool:
         return self._wanted or cores_of_process()
 
     def run(self, work: Callable[[int], None], count: int) -> None:
-        """Call ``work`` with 0 to ``count`` - 1 and wait for all; raise the error of the first that failed.
+        """Call ``work`` with 0 to ``count`` - 1 and wait for all calls; raise the error of the first that failed.
 
         May be called by several threads at once.
         """
@@ -58,7 +58,7 @@ class DecodingPool:
 
 
 def checked_threads(value: Any) -> int | None:
-    """The data option ``decoding_threads``; raises :class:`~trainers.errors.DataError`."""
+    """Return a valid data option ``decoding_threads``; raises :class:`~trainers.errors.DataError` for any other."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise DataError(
             f"decoding_threads must be a whole number of at least 1, but got {value!r}; leave "

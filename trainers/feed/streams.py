@@ -12,13 +12,13 @@ Batch = Any
 
 @dataclass(frozen=True)
 class Part:
-    """One worker's part of a stream: that of worker ``rank``, from 0, of ``size`` workers."""
+    """One worker's part of a stream: worker ``rank``, from 0, of ``size`` workers."""
 
     rank: int
     size: int
 
     def share(self, samples: int) -> int:
-        """Return how many of ``samples`` samples are this worker's."""
+        """Return how many of ``samples`` samples belong to this worker."""
         return samples * (self.rank + 1) // self.size - samples * self.rank // self.size
 
 
@@ -32,7 +32,7 @@ class SampleQueue:
         self._samples = 0
 
     def take(self, count: int) -> Batch:
-        """Return the next ``count`` samples as one batch; raises StopIteration if the batches end before."""
+        """Return the next ``count`` samples as one batch; raises StopIteration if the batches end first."""
         import torch
         from torch.utils._pytree import tree_map
 
@@ -79,7 +79,7 @@ def samples_in(batch: Batch) -> int:
 
 
 def first_samples(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
-    """Yield the batches up to their first ``count`` samples; no unneeded batch is requested."""
+    """Yield the first ``count`` samples of the batches, in batches; no unneeded batch is requested."""
     if not count:
         return
     for batch in batches:

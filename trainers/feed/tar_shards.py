@@ -1,4 +1,4 @@
-"""Samples in tar files, as written by WebDataset: files in a shuffled order, each read from first byte to last.
+"""Samples in tar files, as written by WebDataset: files in a shuffled order, each read from start to end.
 
 A sample is a run of members whose names agree up to the first dot of the last part: ``0001.jpg`` and ``0001.cls``
 (Aizman et al., arXiv:2001.01858). Files are read sequentially, which is fast on shared and object storage, so samples
@@ -24,7 +24,7 @@ SHUFFLE_BUFFER = 1000
 
 @dataclass(frozen=True)
 class TarSample:
-    """A sample: its name within the data set, and the content of its members by their extension (``jpg``, ``cls``)."""
+    """A sample: its name within the data set, and the content of its members by file extension (``jpg``, ``cls``)."""
 
     name: str
     contents: dict[str, bytes]
@@ -37,11 +37,11 @@ class TarShards:
         self.files = sorted(files)
 
     def count(self) -> int:
-        """Return the number of samples, from the headers of all members."""
+        """Count the samples by the headers of all members."""
         return sum(1 for file in self.files for _ in _named(file))
 
     def in_order(self, part: Part) -> Iterator[TarSample]:
-        """Yield one worker's samples in the order of files and members; none for a worker without a file."""
+        """Yield one worker's samples in the order of files and members; a worker without a file gets none."""
         for file in self.files[part.rank :: part.size]:
             yield from read_shard(file)
 

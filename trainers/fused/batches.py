@@ -1,4 +1,4 @@
-"""The micro batches of fused trainings: those that each would use alone, stacked to ``(K, samples, ...)``."""
+"""The micro batches of fused trainings: those that each would use by itself, stacked to ``(K, samples, ...)``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _Cut = tuple[MicroBatchCut, float, bool]
 class StackedBatch:
     """One forward pass of all trainings; ``shared`` if they all use the same samples, which are then stored once.
 
-    ``share`` is its part of the batch; chunk and update are those of :class:`~trainers.loop.micro_batches.MicroBatch`.
+    ``share`` is its part of the batch; chunk and update mean the same as in
+    :class:`~trainers.loop.micro_batches.MicroBatch`.
     """
 
     batch: Batch
@@ -43,9 +44,9 @@ class _SentBatch:
 
 
 def layout_of(trainings: Sequence[SynchronousTraining], steps: Sequence[int]) -> BatchLayout:
-    """Return how the batch of an update is cut: for measured norms if any of the trainings measures its own.
+    """Return how the batch of an update is cut: so that norms can be measured, if any of the trainings measures them.
 
-    The others' updates are cut the same way, which changes the order of a sum.
+    The other trainings' batches are cut the same way, which changes only the order of a sum.
     """
     measured = (
         training.loader.measured(step) for training, step in zip(trainings, steps, strict=True)
@@ -57,7 +58,7 @@ def layout_of(trainings: Sequence[SynchronousTraining], steps: Sequence[int]) ->
 def stacked_batches(
     trainings: Sequence[SynchronousTraining], steps: Sequence[int]
 ) -> Iterator[StackedBatch]:
-    """Yield all forward passes from the update ``steps`` of each training on, without end."""
+    """Yield all forward passes, without end, starting at each training's update in ``steps``."""
     workload, copies = trainings[0].workload, trainings[0].replica.copies
     same = len(set(steps)) == 1 and len({training.job.seed for training in trainings}) == 1
     calls = (

@@ -50,7 +50,7 @@ VARYING = frozenset(
         "normalization_momentum",
     }
 )
-"""Settings in which fused trainings may differ; all others must be the same."""
+"""Settings that may differ between fused trainings; all others must be the same."""
 
 ALONE: dict[str, tuple[Any, str]] = {
     "adascale_batch_size": (None, "its rate depends on the gradients of every update"),

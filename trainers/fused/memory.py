@@ -26,9 +26,9 @@ class StackedMemory:
 
     Attributes:
         parameters: all trained parameters, ``(elements,)``, the leaf of the graph. states: the optimizers' tensors by
-        name, ``(elements,)``. fixed: buffers and untrained parameters, by name, ``(K, ...)``. training_of: the
-        training that each element belongs to, ``(elements,)`` int32; block_of: its place in a vector
-        ``(tensors * K,)`` over tensors and trainings. block_sizes: the number of elements of each of these.
+        name, ``(elements,)``. fixed: buffers and untrained parameters, by name, ``(K, ...)``. training_of: the training
+        to which each element belongs, ``(elements,)`` int32. block_of: each element's place in a vector ``(tensors *
+        K,)`` over tensors and trainings. block_sizes: the number of elements at each of these places.
     """
 
     def __init__(self, trainings: Sequence[SynchronousTraining]) -> None:
@@ -52,7 +52,7 @@ class StackedMemory:
         self.training_of = self.block_of % self.count
 
     def stacked(self) -> dict[str, Tensor]:
-        """The parameters by name, shape ``(K, ...)``, differentiable with respect to ``parameters``."""
+        """Return the parameters by name, shape ``(K, ...)``, differentiable with respect to ``parameters``."""
         parts = self.parameters.split_with_sizes(
             [self.count * each.elements for each in self._layouts]
         )
@@ -123,7 +123,7 @@ class StackedMemory:
 
 
 class _Layout:
-    """The memory layout of a dense tensor: ``elements`` of them, in the order of decreasing strides."""
+    """The memory layout of a dense tensor: ``elements`` elements, with dimensions in order of decreasing stride."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.elements, self._shape, self._stride = tensor.numel(), tensor.shape, tensor.stride()
@@ -132,7 +132,7 @@ class _Layout:
         self._back = [0, *(1 + order.index(each) for each in range(tensor.ndim))]
 
     def stacked(self, part: Tensor, count: int) -> Tensor:
-        """View ``(count * elements,)`` as ``(count, ...)``, each in this layout; differentiable."""
+        """View ``(count * elements,)`` as ``(count, ...)``, each in this layout; the view is differentiable."""
         return part.view(count, *self._sizes).permute(self._back)
 
     def one(self, part: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""An optimizer's rule over the parameters of all fused trainings at once, with vectors of rates.
+"""An optimizer's rule, applied to the parameters of all fused trainings at once, with vectors of rates.
 
 The formulas are defined with the rules, in :mod:`trainers.optimizers`. Numbers that differ between trainings are read
 from a row of a table, made for many updates at once, so that no update waits for the host. A rule without a fused form
@@ -104,7 +104,7 @@ def has_fused_rule(training: SynchronousTraining) -> bool:
 
 
 def _numbers(settings: TrainingSettings, updates: int, rate: float) -> dict[str, float]:
-    """Return the numbers that most rules need of one training in update number ``updates`` (from 1)."""
+    """Return the numbers that most rules need for update number ``updates`` (from 1) of one training."""
     count = updates if settings.bias_correction else math.inf
     limit = settings.weight_norm_limit
     return {

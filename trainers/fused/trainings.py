@@ -1,8 +1,8 @@
 """FusedTrainings: trainings of one model that are computed together, from evaluation to evaluation.
 
-A training joins at its start, or from a checkpoint at any of its evaluations, and may leave at any. Its report
-equals that of a training alone, up to rounding: a batched matrix product sums in a different order. Its ``seconds`` are
-its share of the time that all took together.
+A training joins at its start, or from a checkpoint at any of its evaluations, and may leave at any. Its report is the
+same, up to rounding, as if it had trained alone: a batched matrix product sums in a different order. Its ``seconds``
+are its share of the time that all took together.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class _Member:
 
     @property
     def updates_left(self) -> int:
-        """Updates to its next evaluation."""
+        """The number of updates until its next evaluation."""
         schedule = self.training.batch_schedule
         return schedule.next_evaluation(self.training.progress.step) - self.step
 
 
 class FusedTrainings:
-    """Any number of trainings with one :func:`~trainers.fused.fusable.fusion_key`, on one device, in one process.
+    """Any number of trainings with the same :func:`~trainers.fused.fusable.fusion_key`, on one device, in one process.
 
     Use :meth:`add`, then :meth:`advance` and :meth:`remove` until none are left.
     """
@@ -74,12 +74,12 @@ class FusedTrainings:
         self._members.append(_Member(training, training.progress.step))
 
     def remove(self, training: SynchronousTraining) -> None:
-        """Remove a training and give it its own tensors; it must be at an evaluation to go on alone."""
+        """Remove a training and give it its own tensors; it can go on alone only if it is at an evaluation."""
         self._dissolve()
         self._members = [each for each in self._members if each.training is not training]
 
     def advance(self) -> list[tuple[SynchronousTraining, ConvergencePoint]]:
-        """Train all until one of them is due for evaluation, and decide which go on; return those that were evaluated.
+        """Train all until at least one is due for evaluation, and decide which go on; return those that were evaluated.
 
         Finished trainings stay until they are removed, which must be done before the next call.
         """
@@ -108,7 +108,7 @@ class FusedTrainings:
         ]
 
     def _advance_alone(self, member: _Member) -> tuple[SynchronousTraining, ConvergencePoint]:
-        """Advance the only training, which is faster by itself."""
+        """Advance the only training without fusion, which is faster."""
         self._dissolve()
         point = member.training.advance()
         member.step = member.training.progress.step
@@ -147,7 +147,7 @@ class FusedTrainings:
 
 
 class _Fused:
-    """The members as one model, for as long as they stay the same."""
+    """The members as one model, for as long as none joins or leaves."""
 
     def __init__(self, members: Sequence[_Member]) -> None:
         self._members = members
@@ -232,7 +232,7 @@ class _Fused:
         return {**self.memory.stacked(), **self.memory.fixed}
 
     def _schedule(self, updates: int) -> tuple[list[list[float]], list[list[float]]]:
-        """Return rates and epochs of the next updates, by update and training."""
+        """Return the rates and the epochs of the next updates, by update and training."""
         epochs = [
             [member.training.batch_schedule.epochs(member.step + at) for member in self._members]
             for at in range(updates)
@@ -250,7 +250,7 @@ class _Fused:
     def _gradients(
         self, micro_batches: Sequence[StackedBatch], *, measuring: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the mean loss of each training ``(K,)``, and if measured the mean squared norm over its chunks."""
+        """Return each training's mean loss, ``(K,)``, and, if it is measured, the mean squared norm over its chunks."""
         leaf, count = self.memory.parameters, self.memory.count
         total, squares = (
             torch.zeros(count, device=self._device, dtype=torch.float64) for _ in range(2)
@@ -306,7 +306,7 @@ class _Fused:
 
 
 class _Model(nn.Module):
-    """Loss and counts of one training's model, called with the tensors of all."""
+    """Loss and counts of one training's model, called with the tensors of all trainings."""
 
     def __init__(self, replica: Replica) -> None:
         super().__init__()
@@ -316,7 +316,7 @@ class _Model(nn.Module):
         self._replica = replica
 
     def forward(self, compute: Callable[[nn.Module, Batch], Any], batch: Batch) -> Any:
-        """Return ``compute`` of the model, whose tensors :func:`functional_call` has replaced."""
+        """Return ``compute`` applied to the model, whose tensors :func:`functional_call` has replaced."""
         return compute(self.model, batch)
 
     def losses(self, tensors: Mapping[str, Tensor], micro: StackedBatch) -> Tensor:
@@ -381,7 +381,7 @@ class _Norms:
 
     @torch.no_grad()
     def end_update(self, global_batch_size: int) -> None:
-        """Like :func:`trainers.numerics.normalization.end_update`, with each training's momentum."""
+        """Do the same as :func:`trainers.numerics.normalization.end_update`, with each training's momentum."""
         if not self._names:
             return
         groups = global_batch_size // self._group_size

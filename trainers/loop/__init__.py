@@ -1,1 +1,1 @@
-"""The training loop on PyTorch: its data, its gradients, its state on disk."""
+"""The training loop in PyTorch: its data, its gradients, its state on disk."""

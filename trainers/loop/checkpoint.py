@@ -42,7 +42,7 @@ def _compact(value: Any) -> Any:
 
 
 def load(path: Path | str) -> dict[str, Any]:
-    """Read a file written by :func:`save`, tensors onto the CPU; other pickled objects are refused.
+    """Read a file written by :func:`save`, with its tensors on the CPU; other pickled objects are rejected.
 
     Raises :class:`CheckpointError` if it cannot be read or is not a checkpoint.
     """

@@ -1,9 +1,9 @@
 """Compile a model's training pass with ``torch.compile`` on request: ``--compile``, or ``HPO_COMPILE``.
 
-The forward pass of an update and its back-propagation are compiled, once for each micro batch size; evaluations,
-gradients, optimizer and checkpoints are those of an uncompiled training. Results differ by rounding, and by different
-random numbers if the model draws any (dropout). The first update of each size waits for the compiler. All gradients of
-a compiled back-propagation arrive at its end, so their reduction does not overlap with it.
+The forward pass of an update and its backpropagation are compiled, once for each micro batch size; evaluations,
+gradient reduction, the optimizer and checkpoints work as in an uncompiled training. Results differ by rounding, and by
+different random numbers if the model draws any (dropout). The first update of each size waits for the compiler. All
+gradients of a compiled backpropagation arrive at its end, so their reduction does not overlap with it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def compiled_model(model: nn.Module, device: torch.device, compiler: str) -> nn.
     """
     if compiler == "inductor" and (lacking := _lacking(device)):
         raise JobError(f"torch.compile needs {lacking}; install it, or {_WITHOUT}")
-    try:  # static shapes: there are few, and ghost batch norm loops over its groups
+    try:  # static shapes: there are few of them, and ghost batch norm loops over its groups
         return torch.compile(model, backend=compiler, dynamic=False)  # type: ignore[return-value]
     except RuntimeError as error:
         raise JobError(f"torch.compile cannot be used here ({error}); {_WITHOUT}") from error
@@ -48,13 +48,13 @@ def compiled_model(model: nn.Module, device: torch.device, compiler: str) -> nn.
 
 @contextmanager
 def compiler_errors() -> Iterator[None]:
-    """Turn a failure of the compiler into a :class:`JobError` that says how to go on without it."""
+    """Turn a failure of the compiler into a :class:`JobError` that says how to train without it."""
     from torch._dynamo.exc import TorchDynamoException
 
     try:
         yield
     except TorchDynamoException as error:
-        raise JobError(f"torch.compile cannot take this model ({error}); {_WITHOUT}") from error
+        raise JobError(f"torch.compile cannot compile this model ({error}); {_WITHOUT}") from error
 
 
 def _lacking(device: torch.device) -> str | None:

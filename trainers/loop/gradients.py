@@ -1,8 +1,8 @@
-"""From micro batches to the optimizer's gradient: accumulated, reduced over the workers, lagged, scaled.
+"""From micro batches to the optimizer's gradient: accumulation, reduction over the workers, lag, scaling.
 
-With ``gradient_lag`` 1 (Kurth et al., arXiv:1810.01993) an update uses the gradient of the previous one, so that its
-reduction has a whole step's time; the first update uses zeros. The mean is linear, so the lagging gradient here is the
-reduced one, the same on every worker and stored once in the checkpoint.
+With ``gradient_lag`` 1 (Kurth et al., arXiv:1810.01993) an update uses the gradient of the previous one, so that the
+reduction has the time of a whole step; the first update uses zeros. The mean is linear, so the lagging gradient here is
+the reduced one, the same on every worker and stored once in the checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from trainers.schedules.noise_scale import SquaredNorms, squared_norm
 
 @dataclass(frozen=True)
 class Origin:
-    """The statistics needed when a gradient arrives; ``of_chunks`` as in SquaredNorms, but not unscaled.
+    """The statistics needed when a gradient arrives; ``of_chunks`` is as in SquaredNorms, but still multiplied by the
+    loss scale.
 
     The tensors are still on the device, so that the host does not wait for it.
     """
@@ -43,7 +44,7 @@ class Origin:
 class ArrivedGradient:
     """The statistics of the gradient now in the parameters: whether it overflowed, and its norms.
 
-    ``overflowed`` is a scalar of bool on the device; None if the loss scale does not depend on it.
+    ``overflowed`` is a bool scalar on the device; None if the loss scale does not depend on it.
     """
 
     overflowed: Tensor | None = None
@@ -72,8 +73,8 @@ def accumulate_gradients(
 ) -> Tensor:
     """Add the gradient of the local batch's mean loss, times ``loss_scale``, to each ``parameter.grad``.
 
-    Returns that loss without the scale, a scalar of float64 on the device. ``before_last`` is called before the last
-    back-propagation.
+    Return that loss without the scale, a float64 scalar on the device. ``before_last`` is called before the last
+    backward pass.
     """
     losses = []
     scaled = isinstance(loss_scale, Tensor) or loss_scale != 1
@@ -91,7 +92,7 @@ def accumulate_gradients(
 def accumulate_chunks(
     replica: Replica, micro_batches: Iterable[MicroBatch], loss_scale: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Like :func:`accumulate_gradients`, chunk by chunk; also return the chunks' mean squared gradient norm, a scalar.
+    """Accumulate like :func:`accumulate_gradients`, by chunks; also return their mean squared gradient norm, a scalar.
 
     A chunk with a share s of the local batch adds s g_i to the gradient, so s |g_i|^2 is |s g_i|^2 / s.
     """
@@ -141,7 +142,7 @@ class GradientComputation:
     def compute(
         self, micro_batches: Iterable[MicroBatch], measured: BatchLayout | None
     ) -> tuple[Tensor, ArrivedGradient]:
-        """Return the local batch's mean loss, a scalar of float64; ``parameter.grad`` becomes the optimizer's input.
+        """Return the local batch's mean loss, a float64 scalar; ``parameter.grad`` becomes the optimizer's input.
 
         If ``measured`` is given, also measure the squared norms of its chunks' gradients.
         """
@@ -172,7 +173,7 @@ class GradientComputation:
             ]
 
     def _exchange(self, origin: Origin) -> Origin:
-        """Reduce, and put the gradient that is due into the parameters; returns its origin."""
+        """Reduce, and put the gradient that is due into the parameters; return its origin."""
         if not self._lags:
             self._reducer.finish()
             return origin

@@ -1,10 +1,10 @@
-"""The micro batch that fits a GPU's memory, found by trial if the job does not set one.
+"""The micro batch that fits in a GPU's memory, found by trial if the job does not set one.
 
 Before its first update a training computes the loss and the gradient of a micro batch as large as its workload allows,
-with memory reserved for the optimizer's state, and halves the micro batch until it fits. Usually the first one does, at
-the cost of one update; the result is not remembered, because other programs' use of the card may change. With ghost
-batch norm a training depends on its micro batch only through rounding; a model with another kind of batch norm depends
-on it, and is left alone.
+with memory reserved for the optimizer's state, and halves the micro batch until it fits. Usually the first one fits, at
+the cost of one update; the result is not stored, because other programs may start or stop using the card. With ghost
+batch norm a training depends on its micro batch only through rounding; with another kind of batch norm the statistics
+depend on it, so the micro batch is left alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def limited_by_memory(
 def with_fitting_micro_batch(
     job: TrainingJob, replica: Replica, communicator: Communicator
 ) -> TrainingJob:
-    """The same on any device whose allocator raises :class:`torch.OutOfMemoryError`; all workers must call it."""
+    """Do the same on any device whose allocator raises :class:`torch.OutOfMemoryError`; all workers must call this."""
     if statistics_depend_on_micro_batches(replica.model):
         return job
     group, workload = replica.group_size, replica.workload

@@ -50,7 +50,7 @@ class MicroBatchLoader:
         self.follow(batch_schedule)
 
     def follow(self, batch_schedule: BatchSchedule) -> None:
-        """Cut updates by another schedule from now on; micro batches already yielded follow the old one."""
+        """Cut updates by another schedule from now on; micro batches that were already yielded follow the old one."""
         self._batch_schedule, job, replica = batch_schedule, self._job, self._replica
         self._layouts = {
             phase: _layout(phase, job, self._workload, self._part.size, replica.group_size)
@@ -66,7 +66,7 @@ class MicroBatchLoader:
         return self.measured(step) or self._layouts[phase]
 
     def measured(self, step: int) -> BatchLayout | None:
-        """Return the layout of update ``step`` if its gradient norms are measured: at a fixed interval, from 0 on."""
+        """Return the layout of update ``step`` if its gradient norms are measured (at a fixed interval from 0 on)."""
         return None if step % self._every else self._measured[self._batch_schedule.phase(step)]
 
     def micro_batches(self, first_step: int, every: int = 1) -> Iterator[MicroBatch]:
@@ -102,7 +102,7 @@ class MicroBatchLoader:
     def _loading_streamed(
         self, first_step: int, every: int
     ) -> Callable[[MicroBatchCut, float, bool], Callable[[], MicroBatch]]:
-        """Like :meth:`_loading`, from a stream that is read from the first sample of update ``first_step`` on."""
+        """Do the same as :meth:`_loading`, from a stream that starts with the first sample of update ``first_step``."""
         if every != 1:
             raise WorkloadError(
                 f"an asynchronous training takes its samples by index, but those of {type(self._workload).__name__} "
@@ -125,7 +125,7 @@ class MicroBatchLoader:
     def _loading(
         self, cut: MicroBatchCut, share: float, ends_update: bool
     ) -> Callable[[], MicroBatch]:
-        """Return a function that loads a micro batch and begins to copy it to the device, in any thread."""
+        """Return a function, callable in any thread, that loads a micro batch and begins to copy it to the device."""
         samples = self.samples(cut)
 
         def load() -> MicroBatch:
@@ -134,7 +134,7 @@ class MicroBatchLoader:
         return load
 
     def samples(self, cut: MicroBatchCut) -> Callable[[], Batch]:
-        """Return a function that loads the samples of a cut, in any thread."""
+        """Return a function, callable in any thread, that loads the samples of a cut."""
         indices, epochs = self._stream.take(cut.first, cut.count)
         return lambda: self._workload.training_batch(indices, epochs, self._seed)
 

@@ -14,7 +14,8 @@ Item = TypeVar("Item")
 def prefetch_results(
     calls: Iterator[Callable[[], Item]], depth: int, concurrent: int = 1
 ) -> Generator[Item, None, None]:
-    """Yield the results of the calls in order, up to ``depth`` prepared ahead; an error is raised at its item.
+    """Yield the results of the calls in order, with up to ``depth`` prepared ahead; a call's error is raised in its
+    turn.
 
     ``concurrent`` threads prepare as many items at the same time. With a ``depth`` of 0 each call is made when its
     result is requested.

@@ -38,11 +38,11 @@ class Replica:
     """A workload's model on a device; the same seed gives the same initial weights everywhere.
 
     Attributes:
-        model: the module. trained: the same, compiled on request; losses are computed with it. parameters: the trained
-        ones. kinds: the kind of each parameter. growths: how far each is from its base shape, if the workload has a
-        model of a base width. norms: its ghost batch norms, and ``group_size`` their normalization batch size.
-        statistics: buffers that workers average before an evaluation. computing: the context of every forward
-        pass, which sets its precision. copies: moves batches to the device.
+        model: the module. trained: the same module, compiled on request; losses are computed with it. parameters: the
+        trained parameters. kinds: the kind of each parameter. growths: how far each parameter is from its base shape,
+        if the workload has a model of a base width. norms: the model's ghost batch norms. group_size: their
+        normalization batch size. statistics: buffers that workers average before an evaluation. computing: the context
+        of every forward pass, which sets its precision. copies: moves batches to the device.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Replica:
     def optimizer(
         self, settings: TrainingSettings, communicator: Communicator | None = None
     ) -> Optimizer:
-        """Create an optimizer of the parameters; a rule may share its work among the workers of ``communicator``."""
+        """Create an optimizer for the parameters; a rule may divide its work among the workers of ``communicator``."""
         return make_optimizer(
             self.model.parameters(), settings, self.kinds, communicator, self.growths
         )
@@ -105,19 +105,19 @@ class Replica:
             return self.workload.loss(self.trained, self.here(batch), self.settings)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the workload's sums over the evaluation set for a prepared batch: tensors of any shape, by name."""
+        """Return a prepared batch's part of the sums over the evaluation set: tensors of any shape, by name."""
         with self.computing:
             return self.workload.counts(self.model, self.here(batch))
 
     def gradients(self) -> list[Tensor]:
-        """Return the gradient of each parameter, of its shape; zeros if the loss did not depend on it."""
+        """Return the gradient of each parameter, in its shape; zeros if the loss did not depend on it."""
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = zero_gradient(parameter)
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     def set_gradients(self, gradients: list[Tensor] | None) -> None:
-        """Replace the current gradients by these, one of each parameter's shape; None clears them."""
+        """Replace the current gradients by these, one for each parameter, in its shape; None clears them."""
         for at, parameter in enumerate(self.parameters):
             parameter.grad = None if gradients is None else gradients[at]
 
@@ -136,10 +136,10 @@ class Replica:
 def evaluate_replica(
     replica: Replica, communicator: Communicator, micro_batch_size: int | None
 ) -> dict[str, float]:
-    """Compute every metric over all evaluation samples, with each worker counting its share.
+    """Compute every metric over all evaluation samples; each worker counts its share.
 
-    ``micro_batch_size`` is the most samples per forward pass (None: the workload's own limit). Averages the
-    normalization statistics over the workers first, and leaves the model in evaluation mode.
+    ``micro_batch_size`` is the largest number of samples per forward pass (None: the workload's own limit). The
+    normalization statistics are first averaged over the workers, and the model is left in evaluation mode.
     """
     communicator.all_reduce_mean_(replica.statistics)
     replica.model.eval()
@@ -201,7 +201,9 @@ class _EvaluationBatch:
 def _evaluation_batches(
     replica: Replica, part: Part, largest: int
 ) -> Iterator[Callable[[], _EvaluationBatch | None]]:
-    """Yield functions that prepare each batch of a worker's share; for a stream, without end, None after its last."""
+    """Yield functions that prepare the batches of a worker's share. For a stream they never end; they return None after
+    the last batch.
+    """
     workload = replica.workload
     if workload.streamed:
         batches = iter(workload.evaluation_stream(part))

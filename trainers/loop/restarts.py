@@ -1,7 +1,8 @@
-"""Stopping early and resuming: what asks a training to stop, when it saves, and how it is restarted.
+"""Stop a training early and resume it: what asks it to stop, when it saves, and how it is restarted.
 
-A time slot on a machine ends, or a node dies. A training saves a checkpoint at its evaluations; when asked to stop, it
-goes on to the next evaluation, saves and exits. Restarted with the same checkpoint, it continues as if never stopped.
+A time slot on a machine may end, or a node may fail. A training saves a checkpoint at its evaluations; when asked to
+stop, it goes on to the next evaluation, saves and exits. Restarted with the same checkpoint, it continues as if it had
+never stopped.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ STOPPED = 75
 """The exit status of a training that was asked to stop and saved: EX_TEMPFAIL of sysexits.h, "try again later"."""
 
 AGENTS = ("TORCHELASTIC_RUN_ID", "HOROVOD_GLOO_RENDEZVOUS_ADDR", STORE_FILE)
-"""Set by torchrun, by horovodrun over Gloo and by :mod:`trainers.local_workers`.
+"""Environment variables set by torchrun, by horovodrun over Gloo and by :mod:`trainers.local_workers`.
 
-They end workers with SIGTERM, and treat any status but 0 as a crash.
+These launchers stop workers with SIGTERM, and treat any status but 0 as a crash.
 """
 
 
 class StopRequests:
     """Whether this training was asked to stop: by SIGUSR1, by SIGTERM, or by a file that appeared.
 
-    Under a launcher that ends its workers with SIGTERM (``AGENTS``), that signal keeps its meaning: it arrives when a
-    fellow worker is lost, and then there is no next evaluation. The signals are handled inside a ``with``.
+    Under a launcher that stops its workers with SIGTERM (``AGENTS``), that signal keeps its meaning: it arrives when
+    another worker is lost, and then there is no next evaluation. The signals are handled inside a ``with`` block.
     """
 
     def __init__(self, stop_file: Path | None = None) -> None:
@@ -62,7 +63,7 @@ class StopRequests:
         return self._signalled or (self._stop_file is not None and self._stop_file.exists())
 
     def agreed(self, communicator: Communicator) -> bool:
-        """Return whether any worker was asked to stop; all must call it, and all get the same answer."""
+        """Return whether any worker was asked to stop; all must call this, and all get the same answer."""
         return agreed_by_workers(
             communicator, self._signalled if communicator.rank else self.asked()
         )
@@ -72,7 +73,7 @@ class StopRequests:
 
 
 def agreed_by_workers(communicator: Communicator, asked: bool) -> bool:
-    """Return whether any worker asks; all must call it, and all get the same answer."""
+    """Return whether any worker asks to stop; all must call this, and all get the same answer."""
     if communicator.size == 1:
         return asked
     import torch
@@ -94,7 +95,7 @@ def finish_or_stop(
     """Advance to the end, or until asked to stop; return None if it was stopped.
 
     Worker 0 reports each evaluation and saves the checkpoint: at the end, before it stops, and otherwise at the first
-    evaluation at least ``seconds_between`` after the last save; 0 means at each.
+    evaluation at least ``seconds_between`` after the last save; 0 means at every evaluation.
     """
     from trainers.loop import checkpoint as checkpoints
 
@@ -118,7 +119,7 @@ def finish_or_stop(
 
 
 def stopped_status(environment: Mapping[str, str]) -> int:
-    """Return the exit status of a stopped training: ``STOPPED``, but 0 under a launcher that treats it as a crash."""
+    """Return the exit status of a stopped training: ``STOPPED``, but 0 under a launcher that treats this as a crash."""
     return 0 if under_agent(environment) else STOPPED
 
 
@@ -128,7 +129,7 @@ def under_agent(environment: Mapping[str, str]) -> bool:
 
 
 def count_nodes(communicator: Communicator, environment: Mapping[str, str]) -> int:
-    """Return the number of nodes, from the launchers' worker counts per node; 1 without them. All workers call it."""
+    """Return the number of nodes, from the launcher's workers per node; 1 without them. All workers must call this."""
     local = local_size(environment) or communicator.size
     if communicator.size == 1:
         return 1
@@ -144,7 +145,7 @@ def resume_from_checkpoint(
 ) -> None:
     """Load ``checkpoint`` if it exists, on every worker or on none.
 
-    Raises :class:`CheckpointError` if only some workers see it, or it belongs to another training.
+    Raises :class:`CheckpointError` if only some workers see the file, or it belongs to another training.
     """
     import torch
 

@@ -9,7 +9,8 @@ A workload that defines ``sample_images(model)`` returns plain values::
                  "fields": {"TMQ": [[0, 17, ...], ...]},                     rows from the top, numbers 0 to 255
                  "labels": [[0, 0, 1, ...], ...], "prediction": [[0, 0, 2, ...], ...]}]}
 
-Any of the four may be left out, and other keys are kept but not shown. Worker 0 writes it after the outcome.
+Any of the four keys may be left out, and other keys are kept but not shown. Worker 0 writes the values after the
+outcome.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def sample_images_of(replica: Replica) -> dict[str, Any] | None:
 
 
 def check_sample_images(images: Any) -> dict[str, Any]:
-    """Return a workload's sample images if they have the form above; :class:`WorkloadError` names the wrong part."""
+    """Return a workload's sample images if they have the form above, else raise :class:`WorkloadError` naming the wrong
+    part.
+    """
     if not isinstance(images, Mapping):
         raise WorkloadError(f"sample images must be a mapping, but got {type(images).__name__}")
     classes = images.get("classes", [])

@@ -10,10 +10,10 @@ from trainers.workloads.workload import Workload
 
 
 def training_queue(workload: Workload, seed: int, part: Part, first: int) -> SampleQueue:
-    """Queue a worker's training samples, epoch after epoch without end, from its sample ``first`` on.
+    """Return a queue of a worker's training samples, epoch after epoch without end, from its sample ``first`` on.
 
     A worker's epoch is its share of the declared ``train_samples``: samples beyond that are skipped, and if the stream
-    ends before, it starts again. A single worker's stream must provide as many as declared.
+    ends earlier, it starts again. A single worker's stream must provide as many samples as declared.
     """
     share = part.share(workload.train_samples)
     epoch, skipped = divmod(first, share)

@@ -1,4 +1,4 @@
-"""The training loop: one job, on any number of workers, to its target or to the end of its budget.
+"""The training loop: train one job, on any number of workers, to its target or to the end of its budget.
 
 Every random number is a function of the seed and of a position in the stream of samples, so a training that
 is resumed from a checkpoint continues as if it had never stopped.
@@ -34,7 +34,7 @@ from trainers.workloads.training_run import TrainingRun, TrainingSegment
 
 
 class SynchronousTraining(TrainingRun):
-    """Trains a model on the workers' devices; ``seconds`` are wall-clock time."""
+    """Trains a model on the workers' devices; ``seconds`` is wall-clock time."""
 
     def __init__(
         self, job: TrainingJob, communicator: Communicator, *, workload: Workload | None = None
@@ -106,7 +106,7 @@ class SynchronousTraining(TrainingRun):
         self._loaded_to = -1  # prefetched micro batches were cut for other updates
 
     def _go_to(self, step: int) -> None:
-        """Continue with the micro batches of update ``step``."""
+        """Continue from the micro batches of update ``step``."""
         self._micro_batches, self._loaded_to = self.loader.micro_batches(step), step
 
     def _updates(self, first_step: int, last_step: int) -> tuple[Tensor, float]:
@@ -159,7 +159,7 @@ class SynchronousTraining(TrainingRun):
         return rate
 
     def gather(self) -> None:
-        """Copy to every worker the parts of the optimizer's state that only some of them keep."""
+        """Copy the parts of the optimizer's state that only some workers keep to every worker."""
         self.optimizer.gather()
 
     def _weights(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Memory that a process frees and allocates again, as in every update of a training and every step of a fit.
 
-glibc returns the free memory at the end of its heap to the system, and every page of the next update's
-activations then costs a page fault: 5 to 10 % of an update of a small network on a CPU
-(``benchmarks/step_overhead.py``), and a third of the time of ``hpo plan``.
+glibc returns the free memory at the end of its heap to the system, and every page of the next update's activations then
+costs a page fault: 5 to 10 % of the time of an update of a small network on a CPU (``benchmarks/step_overhead.py``),
+and a third of the time of ``hpo plan``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ _KEPT_BYTES, _LARGEST_ON_HEAP = 2**30, 2**25
 
 
 def held_bytes(device: torch.device) -> int | None:
-    """Return the peak memory of this training: on a GPU the peak of allocations, which its start has reset.
+    """Return the peak memory of this training: on a GPU the peak of allocations, which was reset when the training
+    started.
 
     On a CPU, return the process's current memory, including everything it has loaded (statm in proc(5)), because its
-    peak may be that of an earlier training; None if the system does not report it.
+    peak may stem from an earlier training. Return None if the system does not report it.
     """
     if device.type == "cuda":
         import torch
@@ -44,7 +45,8 @@ def resident_bytes(process: int) -> int | None:
 def keep_freed_memory() -> bool:
     """Let this process keep up to 1 GiB of freed memory; return False if the C library has no such setting.
 
-    For our own processes, trainings and commands; a library call must not decide this for its caller.
+    Only the project's own processes, trainings and commands, call this: a library call must not decide this for its
+    caller.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -5,11 +5,11 @@ worker, and MLPerf's bn_span is the same number. The group size is part of the l
 fixed group size does not depend on the number of workers.
 
 The residual sum and the ReLU that follow in most networks can be left to the normalization (:func:`norm_relu`). On a
-CPU they are then one operation of the graph, which writes every group to its place in the result without memory for
-intermediate values: 0.77 to 0.90 times the time of the composition, forward and backward, if a tensor has
-:data:`FUSED_ELEMENTS` or more and there is a shortcut or more than one group (``benchmarks/ghost_batch_norm.py``).
-Elsewhere the composition is computed: for smaller tensors it is faster, ``torch.compile`` fuses it by itself, and
-nothing else has been measured on GPUs.
+CPU the three then form one operation of the graph, which writes every group to its place in the result without memory
+for intermediate values. Forward and backward, it takes 0.77 to 0.90 times as long as the separate operations, if a
+tensor has :data:`FUSED_ELEMENTS` or more and there is a shortcut or more than one group
+(``benchmarks/ghost_batch_norm.py``). In all other cases the separate operations are computed: they are faster for
+smaller tensors, ``torch.compile`` fuses them by itself, and nothing else has been measured on GPUs.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ FUSED_ELEMENTS = 2**18
 class GhostBatchNorm(nn.Module):
     """Batch normalization of ``(samples, features, ...)`` over groups of ``group_size`` consecutive samples.
 
-    Running statistics: the mean over all groups of an update (collected over its micro batches) enters one
-    exponential moving average per update, whose decay is ``momentum`` for each group of the global batch. The average
-    thus spans the same number of samples at any batch size. With one group per update this is the usual momentum of
-    0.9; with many it is the last batch's statistics, as in Akiba et al. (arXiv:1711.04325), without which evaluation
-    lags behind the weights when updates are few. The average starts at zero and is divided by its own weight when it
-    is used, so it is unbiased from the first update on. It is linear in the groups, so the mean of several workers'
+    Running statistics: the mean over all groups of an update (collected over its micro batches) enters an exponential
+    moving average once per update, with a decay of ``momentum`` for each group of the global batch. The average thus
+    spans the same number of samples at any batch size. With one group per update this is the usual momentum of 0.9;
+    with many, the average is the last batch's statistics, as in Akiba et al. (arXiv:1711.04325); otherwise evaluation
+    would lag behind the weights when updates are few. The average starts at zero and is divided by its own weight when
+    it is used, so it is unbiased from the first update on. It is linear in the groups, so the mean of several workers'
     averages is the average over all their groups.
     """
 
@@ -66,7 +66,7 @@ class GhostBatchNorm(nn.Module):
         self.may_fuse = True
 
     def count_on_device(self) -> None:
-        """Count the groups of an update in a tensor: a Python number would cause a recompilation for each value."""
+        """Count the groups of an update in a tensor; a Python number would cause a recompilation for each value."""
         self.update_groups = torch.zeros_like(self.update_weight)
 
     def begin_update(self) -> None:
@@ -76,10 +76,10 @@ class GhostBatchNorm(nn.Module):
             self.update_groups.zero_()
 
     def forward(self, x: Tensor, add: Tensor | None = None, *, relu: bool = False) -> Tensor:
-        """Normalize ``(samples, features, ...)``: by each group's statistics in training, else by the running ones.
+        """Normalize ``(samples, features, ...)`` by each group's statistics in training, else by running statistics.
 
         Then add ``add``, of the same shape, and apply the ReLU, if requested. Raises :class:`JobError` for a training
-        batch that is not whole groups.
+        batch that is not a whole number of groups.
         """
         if self.training and self._fuses(x, add):
             self._check_whole_groups(x)
@@ -162,12 +162,12 @@ class GhostBatchNormReLU(GhostBatchNorm):
     """Ghost batch norm followed by a ReLU."""
 
     def forward(self, x: Tensor, add: Tensor | None = None, *, relu: bool = True) -> Tensor:
-        """``relu(normalized x + add)``."""
+        """Return ``relu(normalized x + add)``."""
         return super().forward(x, add, relu=relu)
 
 
 def norm_relu(norm: nn.Module, x: Tensor, add: Tensor | None = None) -> Tensor:
-    """``relu(norm(x) + add)``, with any normalization; a :class:`GhostBatchNorm` computes all of it."""
+    """Return ``relu(norm(x) + add)`` for any normalization; a :class:`GhostBatchNorm` computes it as a whole."""
     if isinstance(norm, GhostBatchNorm):
         return norm(x, add, relu=True)  # type: ignore[no-any-return]
     y = norm(x)
@@ -175,7 +175,7 @@ def norm_relu(norm: nn.Module, x: Tensor, add: Tensor | None = None) -> Tensor:
 
 
 class _FusedGroups(torch.autograd.Function):
-    """Batch norm of each group with what follows it: y = relu(norm(x) + add), with ``add`` and ReLU as requested."""
+    """Batch norm of each group and what follows: y = relu(norm(x) + add), with ``add`` and ReLU as requested."""
 
     @staticmethod
     def forward(
@@ -217,7 +217,7 @@ class _FusedGroups(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of ``x``, ``add``, ``weight`` and ``bias``."""
+        """Return the gradients of ``x``, ``add``, ``weight`` and ``bias``."""
         x, weight, y, means, inverses = ctx.saved_tensors
         if y is not None:
             gradient = torch.ops.aten.threshold_backward(gradient, y, 0)
@@ -248,7 +248,7 @@ def ghost_batch_norms(model: nn.Module) -> list[GhostBatchNorm]:
 
 
 def common_group_size(norms: Sequence[GhostBatchNorm]) -> int:
-    """Return the common group size of all layers, in samples, or 1 without any; :class:`JobError` if they differ."""
+    """Return the layers' common group size, in samples; 1 without layers. Raises :class:`JobError` if they differ."""
     sizes = {norm.group_size for norm in norms}
     if len(sizes) > 1:
         raise JobError(
@@ -260,7 +260,7 @@ def common_group_size(norms: Sequence[GhostBatchNorm]) -> int:
 
 @torch.no_grad()
 def end_update(norms: Sequence[GhostBatchNorm], groups: int) -> None:
-    """Update the running statistics of all layers with the update just processed; ``groups`` of all workers."""
+    """Update the running statistics of all layers after an update of ``groups`` groups over all workers."""
     if not norms:
         return
     running = [
@@ -277,12 +277,12 @@ def end_update(norms: Sequence[GhostBatchNorm], groups: int) -> None:
 
 
 def statistics_depend_on_micro_batches(model: nn.Module) -> bool:
-    """Return whether a model has another kind of batch norm, with which a smaller micro batch changes the training."""
+    """Return whether a model has another kind of batch norm, which makes a training depend on its micro batch."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
 def persistent_statistics(model: nn.Module) -> list[Tensor]:
-    """Return the floating-point buffers of a checkpoint, of any shape: workers average them before an evaluation."""
+    """Return the floating-point buffers of a checkpoint, of any shape, which workers average before an evaluation."""
     parameters = {id(parameter) for parameter in model.parameters()}
     return [
         tensor

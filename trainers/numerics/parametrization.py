@@ -1,7 +1,8 @@
 """Parametrizations: how initial values, outputs and learning rates depend on the width and the depth of a model.
 
 ``standard`` leaves a model as it is. ``mup`` is the maximal update parametrization (Yang et al., arXiv:2203.03466) in
-the form of its table 8. At its base width it equals the standard one; beyond, with sizes as multiples of the base's:
+the form of its table 8. At the base width it equals the standard parametrization; at other widths, with sizes as
+multiples of the base sizes:
 
                                     vector      matrix
     initial standard deviation      1           1 / sqrt(fan_in)    of the standard one at the base width
@@ -13,7 +14,7 @@ the form of its table 8. At its base width it equals the standard one; beyond, w
     products in attention           sqrt(base d) / d                d, the size of a head (:func:`attention_scale`)
 
 ``completep`` extends this to the depth (Dey et al., arXiv:2505.01618, table 1 with alpha = 1), with the number of
-residual blocks as a multiple of the base's:
+residual blocks as a multiple of the number in the base:
 
                                     outside of blocks   in a block
     output of a branch              -                   1 / depth           to the residual stream
@@ -23,24 +24,25 @@ residual blocks as a multiple of the base's:
     rate of SGD                     as in mup           depth times that
     rate of LARS and LAMB           as in mup           as in mup
 
-A matrix has two dimensions that grow with the width, a vector one: biases, normalization gains, embeddings, weights of
-first and last layers. Table 3 of the paper, without the multiplier of the last layer, gives the same training (section
-B.1 there); the form of table 8 also allows an output that is tied to the embedding. Tensors without a growing dimension
-stay as they are.
+A matrix has two dimensions that grow with the width, a vector has one: biases, normalization gains, embeddings, weights
+of first and last layers. Table 3 of the paper, without the multiplier of the last layer, gives the same training
+(section B.1 there); the form in table 8 also allows the output to be tied to the embedding. Tensors without a growing
+dimension stay as they are.
 
-The line for LARS and LAMB is not in that paper. It follows from the condition that an update has the spectral norm
+The row for LARS and LAMB is not in that paper. It follows from the condition that an update has the spectral norm
 sqrt(fan_out / fan_in) (Yang, Simon and Bernstein, arXiv:2310.17813, condition 1). The rank of gradients does not grow,
 so an update's spectral norm is a share of its Frobenius norm, which the trust ratio makes a share of the weights':
-sqrt(fan_out) for a matrix. Parameters that these rules do not adapt follow the lines above it.
+sqrt(fan_out) for a matrix. Parameters that these rules do not adapt follow the rows above it.
 
-CompleteP is published for AdamW. Its requirement for every optimizer is that the weights of a block move as far in a
-deep network as at the base depth. The rest follows from the gradient, which the multiplier of the branch divides by the
-depth: a rule that normalizes it (Adam-like rules, LARS, LAMB) moves as far, whereas one that is proportional to it
-(SGD, and parameters that LARS does not adapt) needs a rate that is larger by the depth.
+CompleteP is published for AdamW. For every optimizer it requires that the weights of a block move as far in a deep
+network as at the base depth. The rest follows from the gradient, which the multiplier of the branch divides by the
+depth: a rule that normalizes the gradient (Adam-like rules, LARS, LAMB) moves weights as far, whereas a rule that is
+proportional to it (SGD, and parameters that LARS does not adapt) needs a rate that is larger by a factor of the depth.
 
-The coefficient of weight decay is divided by the multiplier of SGD's or Adam's rate, so that weights shrink as fast at
-any size (section B.3 of muP: decoupled decay; microsoft/mup does the same, as does CompleteP's table). Adam's epsilon
-follows the gradients, which fall with the width, and within a block with the depth (CompleteP, table 1).
+The coefficient of weight decay is divided by the multiplier of SGD's or Adam's rate, so that weights shrink at the same
+pace at any size (section B.3 of the muP paper: decoupled decay; microsoft/mup does the same, as does CompleteP's
+table). Adam's epsilon follows the gradients, which fall with the width, and within a block with the depth (CompleteP,
+table 1).
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ from search_spaces.techniques.technique import listed_words
 from trainers.errors import DataError, JobError, WorkloadError
 
 InitialLaw = Literal["fan_in", "fan_out", "constant"]
-"""How the standard initialization's deviation scales with width: 1 / sqrt(fan_in), 1 / sqrt(fan_out), not at all."""
+"""How the standard initialization's deviation scales with width: 1 / sqrt(fan_in), 1 / sqrt(fan_out), or 1."""
 
 _LAYERS = (nn.Linear, nn.modules.conv._ConvNd)
 _LISTS = (nn.ModuleList, nn.Sequential)
@@ -78,9 +80,10 @@ class ParameterMultipliers(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorGrowth:
-    """A tensor's fans as multiples of those of its base shape; both 1 if nothing grows.
+    """A tensor's fans as multiples of the fans of its base shape; both are 1 if nothing grows.
 
-    ``depth`` is the number of residual blocks as a multiple of the base's, for a tensor in a block; 1 outside.
+    ``depth`` is the number of residual blocks as a multiple of the number in the base, for a tensor in a block; 1
+    outside.
     """
 
     fan_in: float = 1.0
@@ -94,12 +97,12 @@ class TensorGrowth:
 
     @property
     def deviation(self) -> float:
-        """The initial standard deviation, relative to the one at the base width."""
+        """The initial standard deviation, relative to that at the base width."""
         return self.fan_in**-0.5 if self.matrix else 1.0
 
     @property
     def gradient(self) -> float:
-        """The size of the gradient's entries, relative to the base."""
+        """The size of the gradient's entries, relative to that at the base."""
         of_width = 1 / self.fan_out if self.matrix else 1 / (self.fan_in * self.fan_out)
         return of_width / self.depth
 
@@ -108,8 +111,8 @@ class TensorGrowth:
     ) -> ParameterMultipliers:
         """Return the factors of a parameter under an optimizer.
 
-        ``weight_decay`` is its coefficient, ``adapted`` says whether layer-wise adaptation applies to the parameter.
-        Raises :class:`JobError` for an optimizer whose scaling with the size is unknown.
+        ``weight_decay`` is the decay's coefficient; ``adapted`` says whether layer-wise adaptation applies to the
+        parameter. Raises :class:`JobError` for an optimizer whose scaling with the size is unknown.
         """
         if self == TensorGrowth():
             return ParameterMultipliers()
@@ -183,7 +186,7 @@ def _base(data: Mapping[str, Any], size: str, name: str) -> int:
 
 
 def attention_scale(head_size: int, base_head_size: int) -> float:
-    """Return the factor of the query-key product: 1 / sqrt(d) at the base size, and 1 / d scaling from there."""
+    """Return the factor of the query-key product: 1 / sqrt(d) at the base size, scaling as 1 / d from there."""
     return math.sqrt(base_head_size / head_size) / math.sqrt(head_size)
 
 
@@ -196,14 +199,14 @@ def maximal_update_(
     """Convert a model with the standard parametrization to ``mup``; return the growth of each parameter.
 
     ``base`` is the same model at the base width, of which only the shapes are read. ``initialization`` says, by
-    prefixes of parameter names, how the standard deviation of initial values scales with the width, for parameters
-    of more than one dimension; the longest matching prefix counts. Without it PyTorch's defaults are assumed: layers
+    prefixes of parameter names, how the standard deviation of initial values scales with the width, for parameters of
+    more than one dimension; the longest matching prefix counts. By default PyTorch's initialization is assumed: layers
     and other matrices follow ``fan_in``, embeddings and all other vectors are constant.
 
-    If the base has another number of blocks (modules of a list), the model is converted to ``completep``.
-    ``residual_outputs`` then names the modules of a block whose outputs are added to the stream; they are divided by
-    the depth. Initial values must not depend on the depth. Raises :class:`WorkloadError` if the two models do not
-    match.
+    If the base has a different number of blocks (modules of a list), the model is converted to ``completep``.
+    ``residual_outputs`` then names the modules of a block whose outputs are added to the stream; these outputs are
+    divided by the depth. Initial values must not depend on the depth. Raises :class:`WorkloadError` if the two models
+    do not match.
     """
     depths = _depths(model, base)
     branches = {
@@ -229,7 +232,7 @@ def maximal_update_(
 
 @dataclass(frozen=True)
 class _Depth:
-    """A list of blocks whose length differs from the base's; ``beginning`` is the prefix of its modules' names."""
+    """A list of blocks with another length than in the base; ``beginning`` is the prefix of its modules' names."""
 
     beginning: str
     blocks: int
@@ -240,7 +243,7 @@ class _Depth:
         return self.blocks / self.base
 
     def at_base(self, name: str) -> str:
-        """Return a parameter's name in the base; blocks beyond the base's number start over."""
+        """Return a parameter's name in the base; blocks beyond the number in the base start over from the first."""
         if not name.startswith(self.beginning):
             return name
         index, _, rest = name.removeprefix(self.beginning).partition(".")
@@ -248,7 +251,7 @@ class _Depth:
 
 
 def _depths(model: nn.Module, base: nn.Module) -> list[_Depth]:
-    """Return the lists of blocks that grow; of nested lists the outermost."""
+    """Return the lists of blocks that grow; if lists are nested, only the outermost."""
     lists = {name: len(each) for name, each in base.named_modules() if _is_list(each)}
     found: list[_Depth] = []
     for name, module in model.named_modules():
@@ -285,7 +288,7 @@ def _residual_outputs(
             f"{where} has {depth.blocks} blocks and {depth.base} at the base, so what each adds to the stream is "
             f"divided by {depth.growth:g}, but residual_outputs {tuple(residual_outputs)!r} "
             f"names no module in {depth.blocks - len(blocks)} of them; name the layers that "
-            f"write to the stream, of a block's {told}, or "
+            f"write to the stream (a block has {told}), or "
             "build the base with as many blocks"
         )
     return list(found.values())
@@ -355,7 +358,7 @@ def _standard_deviations(
     growths: Mapping[nn.Parameter, TensorGrowth],
     initialization: Mapping[str, InitialLaw],
 ) -> dict[nn.Parameter, float]:
-    """Return the factors of the initial values in the standard parametrization, relative to the base width."""
+    """Return the factor of each initial value in the standard parametrization, relative to the base width."""
     deviations: dict[nn.Parameter, float] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):

@@ -1,9 +1,9 @@
 """Reduced precision: which operations run in bf16 or fp16, and the loss scaling that keeps fp16 gradients above zero.
 
-Micikevicius et al. (arXiv:1710.03740): matrix products in the reduced type, normalization, loss and updates in
-fp32, and the loss multiplied by a scale, by which the gradients are divided before they are used. After a gradient
-overflowed, its update is skipped and a dynamic scale is halved; it doubles after ``loss_scale_growth_updates``
-updates without an overflow.
+Following Micikevicius et al. (arXiv:1710.03740), matrix products run in the reduced type, and normalization, loss and
+updates in fp32; the loss is multiplied by a scale, by which the gradients are divided before they are used. If a
+gradient overflows, its update is skipped and a dynamic scale is halved; the scale doubles after
+``loss_scale_growth_updates`` updates without an overflow.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _MATRIX_PRODUCTS = (
 def precision_context(
     settings: TrainingSettings, device: torch.device
 ) -> AbstractContextManager[Any]:
-    """Return the context in which loss and scores are computed; may be entered repeatedly."""
+    """Return the context in which loss and scores are computed; it may be entered repeatedly."""
     if settings.precision not in REDUCED_TYPES:  # tf32 is a mode of fp32 on GPUs
         return nullcontext()
     return torch.autocast(device.type, dtype=REDUCED_TYPES[settings.precision])
 
 
 def store_reduced(model: nn.Module, settings: TrainingSettings) -> None:
-    """With ``reduced_weights``: keep convolutions and linear layers in the reduced type, everything else as it is.
+    """Store convolutions and linear layers in the reduced type, if ``reduced_weights`` is set; leave all else as it is.
 
-    Their gradients are still accumulated in fp32: divided by the loss scale in fp16, they would vanish. Raises
-    :class:`JobError` if PyTorch cannot do that.
+    Their gradients are still accumulated in fp32, because in fp16 they would vanish when divided by the loss scale.
+    Raises :class:`JobError` if PyTorch cannot do that.
     """
     if not settings.reduced_weights:
         return
@@ -68,10 +68,10 @@ def zero_gradient(parameter: nn.Parameter) -> Tensor:
 
 
 class LossScale:
-    """The factor of the loss before the back-propagation: 1, a constant, or as large as possible.
+    """The factor of the loss before backpropagation: 1, a constant, or as large as possible.
 
-    A dynamic ``value`` is a scalar of float32 that stays on the device, so that nothing waits for it; each update
-    gives a new tensor. It does not grow beyond the largest finite value.
+    A dynamic ``value`` is a float32 scalar that stays on the device, so that nothing waits for it; each update creates
+    a new tensor. It does not grow beyond the largest finite value.
     """
 
     def __init__(self, settings: TrainingSettings, device: torch.device | str = "cpu") -> None:
@@ -83,7 +83,7 @@ class LossScale:
             self._without_overflow = torch.zeros((), dtype=torch.int32, device=device)
 
     def update(self, overflowed: Tensor) -> None:
-        """Record whether the gradient of the last update, the same on every worker, overflowed: a scalar of bool."""
+        """Record whether the last update's gradient overflowed: a bool scalar, the same on every worker."""
         assert isinstance(self.value, Tensor), "only a dynamic scale is updated"
         self.value = self.value.clone()
         torch._amp_update_scale_(
@@ -91,7 +91,7 @@ class LossScale:
         )
 
     def state_dict(self) -> dict[str, float]:
-        """The scale and its count, as plain numbers."""
+        """Return the scale and its count, as plain numbers."""
         return {
             "value": float(self.value),
             "updates_without_overflow": int(self._without_overflow) if self.dynamic else 0,

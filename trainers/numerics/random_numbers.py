@@ -1,4 +1,4 @@
-"""Random numbers as functions of counters, so that nothing has to be stored to repeat them.
+"""Random numbers as functions of counters, so that nothing has to be stored to reproduce them.
 
 The mixer is SplitMix64 (Steele, Lea and Flood, 2014, doi:10.1145/2660193.2660195): a bijection of 64-bit
 words whose outputs on consecutive counters pass the usual tests of randomness.
@@ -26,13 +26,12 @@ def mixed_seed(*counters: int) -> int:
 
 
 def sample_uniforms(seed: int, epochs: Tensor, indices: Tensor, count: int) -> Tensor:
-    """``count`` uniform numbers in [0, 1) for each sample, shape ``(len(indices), count)``, float64, on the CPU.
+    """Return ``count`` uniform numbers in [0, 1) per sample, shape ``(len(indices), count)``, float64, on the CPU.
 
-    They depend only on the seed, the sample's epoch and its index, so that a sample is augmented in the same way on
-    any worker and in any micro batch. ``epochs`` and ``indices`` are int64 on the CPU, of shape
-    ``(samples,)``.
+    They depend only on the seed, the sample's epoch and its index, so that a sample is augmented in the same way on any
+    worker and in any micro batch. ``epochs`` and ``indices`` are int64 tensors of shape ``(samples,)`` on the CPU.
     """
-    # in NumPy: it has unsigned words, and a batched operation takes a third of PyTorch's time
+    # NumPy has unsigned words, and a batched operation in it takes a third of PyTorch's time
     base = np.uint64(mixed_seed(seed, 1))
     state = _mix_words(epochs.numpy().view(np.uint64) + base)
     state = _mix_words(state + indices.numpy().view(np.uint64))

@@ -1,4 +1,4 @@
-"""The number of threads that a process computes with, and its share of the machine's cores."""
+"""The number of threads with which a process computes, and its share of the machine's cores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCAL_SIZES = (
     "PALS_LOCAL_SIZE",
     "SLURM_NTASKS_PER_NODE",
 )
-"""Variables in which launchers give the number of workers on this node."""
+"""Environment variables in which launchers give the number of workers on this node."""
 
 LOCAL_RANKS = (
     "LOCAL_RANK",
@@ -25,7 +25,7 @@ LOCAL_RANKS = (
     "PALS_LOCAL_RANKID",
     "SLURM_LOCALID",
 )
-"""Variables in which launchers give a worker's local rank."""
+"""Environment variables in which launchers give a worker's local rank."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ def own_cores(count: int) -> None:
 
 
 def place_on_node(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Return this worker's local rank and the number of workers on its node, from the launchers; else 0 and 1."""
+    """Return this worker's local rank and its node's number of workers, as a launcher set them; else 0 and 1."""
     number = next(
         (int(environment[name]) for name in LOCAL_RANKS if environment.get(name, "").isdigit()), 0
     )
@@ -61,7 +61,7 @@ def place_on_node(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def local_size(environment: Mapping[str, str]) -> int | None:
-    """Return the number of workers on this node, from the launchers; None without them."""
+    """Return the number of workers on this node, as a launcher set it; None without a launcher."""
     return next(
         (int(environment[name]) for name in LOCAL_SIZES if environment.get(name, "").isdigit()),
         None,
@@ -69,10 +69,10 @@ def local_size(environment: Mapping[str, str]) -> int | None:
 
 
 def cores_of_process() -> int:
-    """Return the number of cores that are this process's share, at least 1.
+    """Return the number of cores in this process's share, at least 1.
 
-    This is the number set by :func:`use_threads`; else the cores that the process may run on, divided by the workers
-    on this node.
+    This is the number set by :func:`use_threads`, or else the number of cores that the process may run on, divided by
+    the workers on this node.
     """
     if _share.threads:
         return _share.threads

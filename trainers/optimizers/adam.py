@@ -1,8 +1,9 @@
-"""Adam (Kingma and Ba, arXiv:1412.6980, algorithm 1) with the decay in the gradient: g + weight_decay * w.
+"""Adam (Kingma and Ba, arXiv:1412.6980, algorithm 1), with the decay added to the gradient: g + weight_decay * w.
 
     w = w - rate * direction                            the direction of moments.py
 
-Large batches: when the batch grows by k, the rate grows by sqrt(k) to k. ``bias_correction`` is Adam's own.
+When the batch grows by a factor k, the rate should grow by a factor between sqrt(k) and k. ``bias_correction`` is
+Adam's own.
 """
 
 from __future__ import annotations
@@ -34,6 +35,6 @@ class AdamRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
-        """One update of several trainings."""
+        """Update several trainings at once."""
         direction = fused_direction(update, update.gradients_with_decay())
         update.memory.parameters.addcmul_(update.elements("rate"), direction, value=-1)

@@ -2,7 +2,8 @@
 
     w = w - rate * weight_decay * w - rate * direction          the direction of moments.py
 
-The decay is multiplied by the learning rate, as in PyTorch; in the paper only by the schedule's factor.
+The decay is multiplied by the learning rate, as in PyTorch; in the paper it is multiplied only by the schedule's
+factor.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class AdamWRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
-        """One update of several trainings."""
+        """Update several trainings at once."""
         weights, rate = update.memory.parameters, update.elements("rate")
         weights.addcmul_(rate * update.decay_of_elements, weights, value=-1)
         weights.addcmul_(rate, fused_direction(update, update.gradients), value=-1)

@@ -3,13 +3,14 @@
     m = beta1 * m + (1 - beta1) * g         s = b * s + (1 - b) * g         v = beta2 * v + (1 - beta2) * g^2
     w = w - rate * weight_decay * w - rate * (m / (1 - beta1^t) + a * s) / (sqrt(v / (1 - beta2^t)) + epsilon)
 
-s has no correction. Over ``ademamix_warmup_epochs``, with p from 0 to 1, a rises linearly from 0 to ``ademamix_alpha``,
-and b from beta1 to ``ademamix_beta3`` so that the half-life of the average rises linearly (section 3.1):
+s has no bias correction. Over ``ademamix_warmup_epochs``, as p goes from 0 to 1, a rises linearly from 0 to
+``ademamix_alpha``, and b from beta1 to ``ademamix_beta3`` so that the half-life of the average rises linearly (section
+3.1):
 
     b = exp(ln beta1 ln beta3 / ((1 - p) ln beta3 + p ln beta1))
 
-The paper counts p in updates, from 1; here it is the progress before the update over the warmup, so that it means the
-same at any batch size. Without a warmup a and b are constant.
+The paper counts p in updates, from 1; here p is the progress before the update divided by the length of the warmup, so
+that it means the same at any batch size. Without a warmup a and b are constant.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def mix(settings: TrainingSettings, epochs: float) -> tuple[float, float]: ...
 @overload
 def mix(settings: TrainingSettings, epochs: float | Tensor) -> tuple[Any, Any]: ...
 def mix(settings: TrainingSettings, epochs: float | Tensor) -> tuple[Any, Any]:
-    """Return a and b after ``epochs`` epochs; on the device if only the device knows the epochs."""
+    """Return a and b after ``epochs`` epochs, as tensors on the device if only the device knows the epochs."""
     alpha, slow = settings.value("ademamix_alpha"), settings.value("ademamix_beta3")
     warmup, fast = settings.value("ademamix_warmup_epochs"), settings.beta1
     if warmup == 0 or (not isinstance(epochs, Tensor) and epochs >= warmup):
@@ -40,7 +41,7 @@ def mix(settings: TrainingSettings, epochs: float | Tensor) -> tuple[Any, Any]:
     share = epochs / warmup
     if isinstance(share, Tensor):
         share = share.clamp(max=1.0)
-    if fast == 0 or slow == 0:  # an average of no length
+    if fast == 0 or slow == 0:  # an average over a single gradient
         return alpha * share, slow
     first, last = math.log(fast), math.log(slow)
     exponent = first * last / ((1 - share) * last + share * first)
@@ -76,13 +77,13 @@ class AdEMAMixRule(GroupOptimizer):
 
     @staticmethod
     def fused_numbers(settings: TrainingSettings, rate: float, epochs: float) -> dict[str, float]:  # noqa: ARG004
-        """a and 1 - b of one training's update."""
+        """Return a and 1 - b of one training's update."""
         alpha, keep = mix(settings, epochs)
         return {"slow_share": alpha, "slow_part": 1 - keep}
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
-        """One update of several trainings."""
+        """Update several trainings at once."""
         weights, rate = update.memory.parameters, update.elements("rate")
         slow, second = (update.memory.states[name] for name in ("slow_moment", "second_moment"))
         weights.addcmul_(rate * update.decay_of_elements, weights, value=-1)

@@ -10,8 +10,8 @@ default). A tensor with ||w|| = 0 or ||u|| = 0 has ratio 1.
 
 Biases and normalization parameters have ratio 1 and do not decay unless ``adapt_norm_and_bias`` and
 ``decay_norm_and_bias`` are set: apex's FusedLAMB likewise adapts only parameters that decay. NVLAMB is LAMB with
-``adapt_norm_and_bias`` true, ``bias_correction`` true and ``gradient_clip_norm`` 1.0; the training loop clips, before
-the gradient enters the moments. (FusedLAMB: epsilon 1e-6, betas 0.9 and 0.999, weight_decay 0.01.)
+``adapt_norm_and_bias`` true, ``bias_correction`` true and ``gradient_clip_norm`` 1.0; the training loop clips the
+gradient before it enters the moments. (FusedLAMB: epsilon 1e-6, betas 0.9 and 0.999, weight_decay 0.01.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainers.optimizers.trust_ratio import tensor_norms
 
 
 class LAMBRule(GroupOptimizer):
-    """LAMB over the adapted parameters, AdamW over the others."""
+    """LAMB for the adapted parameters, AdamW for the others."""
 
     state_names = STATE_NAMES
 
@@ -59,7 +59,7 @@ class LAMBRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
-        """One update of several trainings."""
+        """Update several trainings at once."""
         memory, weights = update.memory, update.memory.parameters
         direction = fused_direction(update, update.gradients)
         moves = torch.addcmul(direction, update.decay_of_elements, weights)

@@ -7,7 +7,7 @@
 
 Apex's defaults are trust_coefficient 0.02 and trust_epsilon 1e-8. ``sgd`` is PyTorch's, with the rate outside the
 buffer (unlike in LARS); ``adam`` is Adam, which cancels a constant factor of a tensor's gradient and so reacts only to
-changes of the ratio; Kurth et al. (arXiv:1810.01993) train with it.
+changes in the ratio; Kurth et al. (arXiv:1810.01993) train with it.
 
 A tensor whose weight or gradient norm is zero keeps its gradient unchanged and skips its decay for that update, as
 in apex. Apex adapts every tensor (``adapt_norm_and_bias`` and ``decay_norm_and_bias`` true); here biases and
@@ -81,7 +81,7 @@ class LARCRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:
-        """One update of several trainings."""
+        """Update several trainings at once."""
         memory, weights = update.memory, update.memory.parameters
         weight_norms, gradient_norms = memory.norms(weights, update.gradients)
         factors = trust_ratios(

@@ -2,23 +2,23 @@
 
     ratio = trust_coefficient * ||w|| / (||g|| + weight_decay * ||w|| + trust_epsilon)  per tensor, raw gradient g
 
-and with d = g + weight_decay * w one of three rules, by ``momentum_form``:
+and, with d = g + weight_decay * w, one of three rules, chosen by ``momentum_form``:
 
     inside      v = momentum * v + rate * ratio * d                     w = w - v
     corrected   v = momentum * v * rate / last rate + rate * ratio * d  w = w - v
     outside     v = momentum * v + d                                    w = w - rate * ratio * v
 
-Inside is the paper's and the default, and that of MLPerf's reference (mlcommons/training,
-retired_benchmarks/resnet-tf2/tensorflow2/lars_optimizer.py, commit aa344c7f). Corrected is that of NVIDIA's
-submissions to MLPerf, which multiply the momentum by the rate over the last rate (mlcommons/training_results_v1.0,
-NVIDIA/benchmarks/resnet/implementations/mxnet/common/fit.py, SGDwFASTLARS). Outside is that of TensorFlow 1.12 and of
-the TPU code of 2018 (tensorflow/tpu, models/official/resnet/lars_optimizer.py), where rate and ratio of an update also
-multiply the earlier updates in the buffer.
+Inside is the paper's rule and the default, and the rule of MLPerf's reference (mlcommons/training,
+retired_benchmarks/resnet-tf2/tensorflow2/lars_optimizer.py, commit aa344c7f). Corrected is the rule of NVIDIA's MLPerf
+submissions, which multiply the momentum by the rate over the last rate (mlcommons/training_results_v1.0,
+NVIDIA/benchmarks/resnet/implementations/mxnet/common/fit.py, SGDwFASTLARS). Outside is the rule of TensorFlow 1.12 and
+of the TPU code of 2018 (tensorflow/tpu, models/official/resnet/lars_optimizer.py), where the rate and the ratio of an
+update also multiply the earlier updates in the buffer.
 
-Corrected is timm's LARS too (huggingface/pytorch-image-models, timm/optim/lars.py, commit 5788a1af), used by most
-PyTorch code: ``u = momentum * u + ratio * d`` and ``w = w - rate * u``, the ratio on the gradient before the buffer and
-the rate outside, is the same rule with u = v / rate. timm has trust_epsilon 1e-8 and, with ``always_adapt=False``, does
-not adapt parameters without decay: without weight decay its LARS is SGD.
+Corrected is also the rule of timm's LARS (huggingface/pytorch-image-models, timm/optim/lars.py, commit 5788a1af), which
+most PyTorch code uses: ``u = momentum * u + ratio * d`` and ``w = w - rate * u``, with the ratio applied to the
+gradient before the buffer and the rate outside, is the same rule with u = v / rate. timm uses a trust_epsilon of 1e-8
+and, with ``always_adapt=False``, does not adapt parameters without decay: without weight decay its LARS is SGD.
 
 The paper has no trust_epsilon (0, the default); MLPerf's reference has 1e-7, because its default of 0.0 reads
 ``epsilon or backend.epsilon()``, which is 1e-7 in Keras. Each form supports heavy-ball and Nesterov momentum.
@@ -43,7 +43,7 @@ from trainers.optimizers.trust_ratio import tensor_norms, trust_ratios
 
 
 class LARSRule(GroupOptimizer):
-    """LARS over the adapted parameters, SGD of the same momentum form over the others."""
+    """LARS for the adapted parameters, SGD with the same momentum form for the others."""
 
     def update(self, batch: ParameterBatch, learning_rate: float | Tensor) -> None:
         """Update one batch."""
@@ -70,7 +70,7 @@ class LARSRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:
-        """One update of several trainings."""
+        """Update several trainings at once."""
         memory = update.memory
         weights, gradients = memory.norms(memory.parameters, update.gradients)
         ratios = trust_ratios(

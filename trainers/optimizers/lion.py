@@ -5,7 +5,7 @@
     m = lion_beta2 * m + (1 - lion_beta2) * g
 
 Every element moves by the rate itself, so a good rate is three to ten times smaller than AdamW's and a good decay three
-to ten times larger (section 5). One buffer instead of Adam's two.
+to ten times larger (section 5). Lion keeps one buffer instead of Adam's two.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LionRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:
-        """One update of several trainings."""
+        """Update several trainings at once."""
         weights, buffer = update.memory.parameters, update.memory.states["momentum"]
         rate = update.elements("rate")
         weights.addcmul_(rate * update.decay_of_elements, weights, value=-1)

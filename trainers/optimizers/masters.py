@@ -1,8 +1,8 @@
 """fp32 master copies of parameters that are kept in bf16 or fp16 (Micikevicius et al., arXiv:1710.03740, section 3.1).
 
 The rule runs on the masters with gradients cast to fp32, so that an update smaller than half a unit in the last place
-of the reduced weight is not lost; then the result is rounded and copied to the model. Norms and ratios of LARS, LARC
-and LAMB are those of the masters (Jia et al., arXiv:1807.11205).
+of the reduced weight is not lost; then the result is rounded and copied to the model. The norms and ratios of LARS,
+LARC and LAMB are computed from the masters (Jia et al., arXiv:1807.11205).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REDUCED = (torch.bfloat16, torch.float16)
 
 
 class MasterOptimizer:
-    """An optimizer over fp32 masters of the reduced parameters, and over all other parameters directly."""
+    """An optimizer of fp32 masters of the reduced parameters, and of all other parameters directly."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], build: Callable[[list[nn.Parameter]], Optimizer]
@@ -52,7 +52,7 @@ class MasterOptimizer:
         epochs: float | Tensor = 0.0,
         left_out: Tensor | None = None,
     ) -> None:
-        """Do one update of the masters, and copy it to the model."""
+        """Do one update of the masters, and copy them to the model."""
         torch._foreach_copy_(
             self._gradients,
             [
@@ -76,7 +76,7 @@ class MasterOptimizer:
         torch._foreach_copy_(self.reduced, list[Tensor](self.masters))
 
     def gather(self) -> None:
-        """Copy to every worker the parts of the rule's state that only some of them keep."""
+        """Copy the parts of the rule's state that only some workers keep to every worker."""
         self.optimizer.gather()
 
     def state_dict(self) -> dict[str, Any]:

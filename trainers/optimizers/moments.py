@@ -3,7 +3,7 @@
     m = beta1 * m + (1 - beta1) * g         v = beta2 * v + (1 - beta2) * g^2
     direction = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)             t, ``count``, is 1 at first
 
-Without ``bias_correction`` the two divisors are 1, which is their limit for large t: the kernel is given that t.
+Without ``bias_correction`` the two divisors are 1, which is their limit for large t: the kernel is given a large t.
 PyTorch's fused Adam kernel reads and writes each tensor once.
 """
 
@@ -56,13 +56,13 @@ def negative_directions(
     *,
     count: float | Tensor,
 ) -> list[Tensor]:
-    """Add ``gradients`` to the moments of a batch and return ``-(direction + weight_decay * w)`` of each parameter.
+    """Add ``gradients`` to the moments of a batch and return ``-(direction + weight_decay * w)`` for each parameter.
 
-    The tensors are the batch's temporaries, of shape ``(elements,)`` like the gradients.
+    The returned tensors are the batch's temporaries, of shape ``(elements,)`` like the gradients.
     """
     moved = batch.temporaries()
     if batch.on_cpu and batch.weight_decay:
-        # the kernel multiplies by 1 - rate * weight_decay, computed in float64: by -batch.weight_decay here
+        # the kernel multiplies by 1 - rate * weight_decay, computed in float64; here this is -batch.weight_decay
         torch._foreach_copy_(moved, batch.parameters)
         _fused_(
             moved,

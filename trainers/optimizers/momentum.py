@@ -1,17 +1,17 @@
 """Heavy-ball and Nesterov momentum with the learning rate outside or inside the buffer.
 
 ``d`` is the gradient with its weight decay, ``v`` the buffer, ``w`` the parameter, and ``ratio`` the trust ratio of the
-parameter's tensor, which is 1 in plain SGD. ``form`` is
+parameter's tensor, which is 1 in plain SGD. ``form`` is one of
 
     outside     v = momentum * v + d                                    w = w - rate * ratio * v
     inside      v = momentum * v + rate * ratio * d                     w = w - v
     corrected   v = momentum * v * rate / last rate + rate * ratio * d  w = w - v
 
-Nesterov applies the momentum to the new buffer and adds the new term again, so w - rate * ratio * (d + momentum * v)
-outside and w - momentum * v - rate * ratio * d inside. The forms differ whenever the rate or the ratio changes. The
-corrected one (Goyal et al., arXiv:1706.02677, section 3, remark 2) is kept as v / rate, which obeys
-``momentum * v + ratio * d`` with the rate outside: the same wherever the correction is defined, and also defined after
-a rate of 0. Without ratios it therefore equals the outside form.
+Nesterov momentum applies the momentum to the new buffer and adds the new term again, which gives w - rate * ratio * (d
++ momentum * v) outside and w - momentum * v - rate * ratio * d inside. The forms differ whenever the rate or the ratio
+changes. The corrected form (Goyal et al., arXiv:1706.02677, section 3, remark 2) stores v / rate, which follows
+``momentum * v + ratio * d`` with the rate outside: this is the same wherever the correction is defined, and is also
+defined after a rate of 0. Without ratios it therefore equals the outside form.
 
 PyTorch's fused SGD kernel reads and writes each tensor once; its ``1 - dampening`` is the factor of ``d``.
 """
@@ -36,7 +36,7 @@ def momentum_move_(
     nesterov: bool,
     ratios: float | Tensor = 1.0,
 ) -> None:
-    """Move a batch by the rule of ``form``; ``gradients`` are without decay, and the batch's is added.
+    """Move a batch by the rule of ``form``; ``gradients`` do not include weight decay, and the batch's decay is added.
 
     ``ratios`` is a single trust ratio, or one for each tensor, shape ``(tensors,)``.
     """
@@ -109,7 +109,7 @@ def move_outside_(
 def fused_momentum(
     update: FusedUpdate, settings: TrainingSettings, form: str, ratios: Tensor | None = None
 ) -> None:
-    """:func:`momentum_move_` of several trainings at once; ``ratios`` per tensor of each training, None means 1."""
+    """Do :func:`momentum_move_` for several trainings; ``ratios`` are per tensor of each training, None means 1."""
     rate = update.blocks("rate")
     rated = rate if ratios is None else rate * ratios
     inner, outer = {
@@ -130,7 +130,7 @@ def move_fused_trainings(
     *,
     nesterov: bool,
 ) -> None:
-    """v = momentum * v + inner * term, w = w - outer * v; factors per tensor of each training, None means 1."""
+    """Set v = momentum * v + inner * term, w = w - outer * v; factors are per tensor of each training, None means 1."""
     weights, buffer = update.memory.parameters, update.memory.states["momentum"]
     momentum = update.elements("momentum")
     if inner is not None:

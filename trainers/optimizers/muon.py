@@ -1,6 +1,6 @@
 """Muon: momentum with orthogonalized matrices (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
 
-For a weight of two or more dimensions, as the matrix (first dimension, all others):
+For a weight of two or more dimensions, viewed as the matrix (first dimension, all others):
 
     m = muon_momentum * m + (1 - muon_momentum) * g
     d = (1 - muon_momentum) * g + muon_momentum * m             d = m without ``muon_nesterov``
@@ -12,20 +12,21 @@ with ``muon_rate_scaling``
     rms     scale = 0.2 sqrt(max(rows, columns))        an update is as long as AdamW's (arXiv:2502.16982, section 2.2)
     shape   scale = sqrt(max(1, rows / columns))        the author's
 
-One of ``muon_iterations`` Newton-Schulz steps is X = a X + (b X X^T + c (X X^T)^2) X with a = 3.4445,
-b = -4.7750 and c = 2.0315, from X = d / ||d||. They run in the type of the weights, and in bf16 if the training
-computes in bf16 or fp16, as in the author's code. Matrices of one shape are batched.
+Each of the ``muon_iterations`` Newton-Schulz steps is X = a X + (b X X^T + c (X X^T)^2) X with a = 3.4445, b = -4.7750
+and c = 2.0315, starting from X = d / ||d||. They run in the type of the weights, and in bf16 if the training computes
+in bf16 or fp16, as in the author's code. Matrices of one shape are batched.
 
 All other parameters (biases, scales, normalizations, embedding tables, and those that a workload names as
 ``embedding``) are updated by AdamW at ``muon_rest_rate`` times the rate.
 
-Over several workers each orthogonalizes a share of the matrices, and a sum over all workers distributes the results (as
-in the author's and Liu et al.'s distributed Muon, arXiv:2502.16982, section 2.3; momentum stays on every worker, so a
-checkpoint does not depend on the shares). A matrix of m x n takes about 2 * 3 * iterations * min(m, n) operations per
-element, and the sum sends each element over the network twice: that pays for matrices of ``SHARED_FROM`` rows and
-columns or more, and every worker orthogonalizes all others itself.
+With several workers, each orthogonalizes a share of the matrices, and a sum over all workers distributes the results
+(as in the author's and Liu et al.'s distributed Muon, arXiv:2502.16982, section 2.3; momentum stays on every worker, so
+a checkpoint does not depend on the shares). An m x n matrix takes about 2 * 3 * iterations * min(m, n) operations per
+element, and the sum sends each element over the network twice: sharing pays for matrices with at least ``SHARED_FROM``
+rows and columns, and every worker orthogonalizes all other matrices itself.
 
-``torch.optim.Muon`` is the same rule for matrices of two dimensions, in bf16 only, one by one; tests compare the two.
+``torch.optim.Muon`` is the same rule for two-dimensional matrices, in bf16 only and one matrix at a time; tests compare
+the two.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ from trainers.optimizers.sharing import computed_by_owners, task_owners
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 SMALLEST_NORM = 1e-7
 SHARED_FROM = 256
-"""Rows and columns from which the work on a matrix is shared: 8,000 operations for each number that is sent."""
+"""Rows and columns from which the work on a matrix is shared: 8,000 operations per number sent."""
 
 
 class MuonRule(GroupOptimizer):
-    """Muon over the adapted parameters, AdamW over the others."""
+    """Muon for the adapted parameters, AdamW for the others."""
 
     state_names = ("momentum", *STATE_NAMES)
 
     def names_of_state(self, group: ParameterGroup) -> tuple[str, ...]:
-        """Return one buffer for a matrix, two moments for any other parameter."""
+        """Return the names of one buffer for a matrix, of two moments for any other parameter."""
         return ("momentum",) if group.adapted else STATE_NAMES
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
@@ -143,9 +144,10 @@ class MuonRule(GroupOptimizer):
 
 
 def orthogonalized(matrices: Tensor, iterations: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Return nearly U V^T of each of ``(n, rows, columns)`` matrices U S V^T, with singular values of 0.7 to 1.2.
+    """Return approximately U V^T for each of the ``(n, rows, columns)`` matrices U S V^T, with singular values of 0.7
+    to 1.2.
 
-    The iterations run in ``dtype``, or in the matrices' own.
+    The iterations run in ``dtype``, or in the type of the matrices if it is None.
     """
     a, b, c = COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]

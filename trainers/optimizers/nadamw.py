@@ -5,7 +5,7 @@
     w = w - rate * weight_decay * w - rate * n / (sqrt(v / (1 - beta2^t)) + epsilon)
 
 The momentum is beta1 throughout. ``torch.optim.NAdam`` instead lets it rise from beta1 / 2 on a separate schedule
-(Dozat's psi), which is another rule. Without ``bias_correction`` the divisors are 1.
+(Dozat's psi), which is a different rule. Without ``bias_correction`` the divisors are 1.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NAdamWRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
-        """One update of several trainings."""
+        """Update several trainings at once."""
         weights, rate = update.memory.parameters, update.elements("rate")
         first, second = (update.memory.states[name] for name in STATE_NAMES)
         part, correction = update.elements("first_part"), update.elements("first_correction")

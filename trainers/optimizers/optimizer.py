@@ -20,7 +20,7 @@ from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
 
 
 class Optimizer(Protocol):
-    """One update per call; the rate is an argument, so that a schedule stays a pure function of progress."""
+    """An optimizer: one update per call, with the rate as an argument, so that schedules are pure functions."""
 
     def step(
         self,
@@ -32,11 +32,11 @@ class Optimizer(Protocol):
 
         ``epochs`` is the progress of the training (samples processed over data-set size) before this update; only
         RMSprop warm-up reads it. Rate and progress may be scalar tensors on the parameters' device. If ``left_out``, a
-        scalar of bool on that device, is true, the update changes nothing; the host does not wait for an accelerator.
+        bool scalar on that device, is true, the update changes nothing; the host does not wait for an accelerator.
         """
 
     def evaluation(self) -> AbstractContextManager[None]:
-        """Within the context the parameters are those to evaluate; after it, those to train."""
+        """Return a context within which the parameters are those to evaluate; after it, they are those to train."""
 
     def gather(self) -> None:
         """Copy to every worker the state that only some of them keep; all call it before one saves the state."""
@@ -70,11 +70,11 @@ def rule_named(name: str) -> type[GroupOptimizer]:
 class GroupOptimizer(ABC):
     """An optimizer over parameter groups, updated batch by batch.
 
-    A rule declares the tensors of state of each parameter (``state_names``), how a batch is updated, and whether the
-    host must know if the next update is skipped (``waits_if_left_out``). ``fused`` is the same update of
-    several trainings at once; without it each training of a fused group is updated by its own rule, which is correct
-    but slower. If it reads numbers that no other rule does, ``fused_numbers`` gives them, for the settings of one
-    training, the rate of its update and the epochs before it.
+    A rule declares the state tensors of each parameter (``state_names``), how a batch is updated, and whether the host
+    must know if the next update is skipped (``waits_if_left_out``). ``fused`` is the same update for several trainings
+    at once; without it each training of a fused group is updated by its own rule, which is correct but slower. If it
+    reads numbers that no other rule reads, ``fused_numbers`` returns them for the settings of one training, the rate of
+    its update and the epochs before it.
 
     On an accelerator a skipped update is computed anyway, and undone by selecting between the tensors before and after
     it, because the host does not yet know that it is skipped. This needs memory for a second copy of parameters and
@@ -84,9 +84,9 @@ class GroupOptimizer(ABC):
     state_names: ClassVar[tuple[str, ...]] = ("momentum",)
     waits_if_left_out = False
     communicator: Communicator | None = None
-    """The workers of a synchronous training, each of which does every update: a rule may share its work among them.
+    """The workers of a synchronous training, each of which does every update: a rule may divide its work among them.
 
-    State that it then keeps on only some of them is collected in ``gather``.
+    State that the rule then keeps on only some workers is collected in ``gather``.
     """
 
     def __init__(self, groups: Sequence[ParameterGroup], settings: TrainingSettings) -> None:
@@ -140,10 +140,10 @@ class GroupOptimizer(ABC):
         return self.state_names
 
     def begin_update(self, learning_rate: float | Tensor) -> None:  # noqa: B027 - most rules need none
-        """Do a rule's work that is due once per update, before its batches."""
+        """Do the work of a rule that is due once per update, before its batches."""
 
     def evaluation(self) -> AbstractContextManager[None]:
-        """Within the context the parameters are those to evaluate; most rules evaluate what they train."""
+        """Return a context within which the parameters are those to evaluate; most rules evaluate what they train."""
         return nullcontext()
 
     @abstractmethod
@@ -160,7 +160,7 @@ class GroupOptimizer(ABC):
 
     @staticmethod
     def fused_numbers(settings: TrainingSettings, rate: float, epochs: float) -> dict[str, float]:  # noqa: ARG004
-        """Return numbers of one training's update that only this rule reads, by name."""
+        """Return the numbers of one training's update that only this rule reads, by name."""
         return {}
 
     def _changed(self) -> list[Tensor]:
@@ -173,7 +173,7 @@ class GroupOptimizer(ABC):
         ]
 
     def state_of(self, group: ParameterGroup, index: int) -> dict[str, Tensor]:
-        """Return the state tensors of one parameter of a group, of its shape, by name; not copies."""
+        """Return the state tensors of one parameter of a group, in its shape, by name; they are not copies."""
         return {name: group.states[name][index] for name in self.names_of_state(group)}
 
     def gather(self) -> None:  # noqa: B027 - most rules keep all of their state on every worker
@@ -188,7 +188,7 @@ class GroupOptimizer(ABC):
         }
 
     def numbers(self) -> dict[str, Any]:
-        """Return a rule's state besides tensors and the number of updates: plain values, by name."""
+        """Return a rule's state other than tensors and the number of updates: plain values, by name."""
         return {}
 
     def set_numbers(self, numbers: Mapping[str, Any]) -> None:  # noqa: B027 - most rules keep none

@@ -15,8 +15,9 @@ from trainers.numerics.parametrization import TensorGrowth
 from trainers.optimizers.parameter_kinds import KINDS, Kind
 
 BATCH_ELEMENTS = 1 << 18
-"""Elements of the parameters that a CPU updates together: with gradients, state and temporaries they stay in
-its cache from the first pass over them to the last. A larger tensor is a separate batch."""
+"""How many parameter elements a CPU updates together: with gradients, state and temporaries they stay in its cache from
+the first pass over them to the last. A larger tensor is a separate batch.
+"""
 
 
 class ParameterTreatment(NamedTuple):
@@ -102,7 +103,7 @@ class ParameterBatch:
 
 
 class ParameterGroup:
-    """Parameters that share a treatment, with tensors of state by name."""
+    """Parameters that share a treatment, with their state tensors by name."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], treatment: ParameterTreatment = AS_IT_IS
@@ -119,11 +120,11 @@ class ParameterGroup:
                 )
 
     def add_state(self, name: str) -> None:
-        """Give every parameter a tensor of zeros of its shape."""
+        """Give every parameter a state tensor of zeros in its shape."""
         self.states[name] = [torch.zeros_like(parameter) for parameter in self.parameters]
 
     def batches(self) -> list[ParameterBatch]:
-        """The parameters and their state in batches; the tensors are those of the group."""
+        """Return the parameters and their state in batches, which share the group's tensors."""
         limits = _batch_limits(self.parameters)
         memory = (
             self.parameters[0].new_empty(
@@ -144,7 +145,7 @@ class ParameterGroup:
         """Copy saved tensors into the state; raise :class:`CheckpointError` for other names or shapes."""
         if set(state) != set(self.states):
             raise CheckpointError(
-                f"the checkpoint holds {_listed(state)} of each parameter, but the optimizer of this "
+                f"the checkpoint holds {_listed(state)} for each parameter, but the optimizer of this "
                 f"training keeps {_listed(self.states)}; resume with the settings it was saved with"
             )
         for name, tensors in self.states.items():
@@ -167,13 +168,14 @@ def parameter_groups(
 ) -> list[ParameterGroup]:
     """Group the trained parameters: first the weights, then normalization parameters and biases.
 
-    ``kinds`` are those of the parameters, in order (:mod:`trainers.optimizers.parameter_kinds`). Without them the rank
-    decides, the only information in a bare tensor: one of at most one dimension counts as a normalization parameter.
-    ``growths`` say how far each is from its base shape (:mod:`trainers.numerics.parametrization`).
+    ``kinds`` are the kinds of the parameters, in order (:mod:`trainers.optimizers.parameter_kinds`). Without them the
+    rank decides, because a bare tensor gives no other information: one of at most one dimension counts as a
+    normalization parameter. ``growths`` say how far each parameter is from its base shape
+    (:mod:`trainers.numerics.parametrization`).
 
-    The standard exclusions: normalization parameters and biases neither decay nor take part in layer-wise adaptation,
-    unless ``decay_norm_and_bias``, ``decay_bias`` and ``adapt_norm_and_bias`` say so. Parameters that are treated alike
-    form one group, in their order; there are no empty groups.
+    The standard exclusions apply: normalization parameters and biases neither decay nor take part in layer-wise
+    adaptation, unless ``decay_norm_and_bias``, ``decay_bias`` and ``adapt_norm_and_bias`` say so. Parameters that are
+    treated alike form one group, in their order; there are no empty groups.
     """
     parameters = list(parameters)
     by_rank: list[Kind] = [
@@ -198,7 +200,7 @@ def parameter_groups(
 def parameter_treatment(
     kind: Kind, settings: TrainingSettings, parameter: Tensor | None = None
 ) -> ParameterTreatment:
-    """Return the treatment of a parameter of its base shape.
+    """Return the treatment of a parameter that has its base shape.
 
     If the optimizer's own rule handles only matrices, it adapts the weights of two or more dimensions, but not the
     embedding tables.

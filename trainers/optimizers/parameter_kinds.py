@@ -6,9 +6,9 @@
     embedding       the table of an embedding: a weight, but not a matrix that acts on features
     weight          all others, of any rank: a PReLU's slope or a layer's scale decays and is adapted
 
-The reference codes do likewise, by name: MLPerf skips names containing "batch_normalization" or "bias", NVIDIA's
-submissions skip names ending with "gamma", "beta" or "bias", and Goyal et al. (arXiv:1706.02677, section 5.1) exclude
-only the scale and shift of batch norm. A workload with other conventions defines its own kinds
+The reference implementations do likewise, by name: MLPerf skips names containing "batch_normalization" or "bias",
+NVIDIA's submissions skip names ending with "gamma", "beta" or "bias", and Goyal et al. (arXiv:1706.02677, section 5.1)
+exclude only the scale and shift of batch norm. A workload with other conventions defines its own kinds
 (:meth:`trainers.workloads.Workload.parameter_kinds`).
 """
 
@@ -31,7 +31,7 @@ _NORMALIZATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, n
 def parameter_kinds(
     model: nn.Module, named: Mapping[str, str] | None = None
 ) -> dict[nn.Parameter, Kind]:
-    """Return the kind of every parameter of a model; one that several modules share has the kind of the first.
+    """Return the kind of every parameter of a model; one that several modules share gets its kind from the first.
 
     ``named`` gives kinds by the parameters' names in ``model.named_parameters()`` and takes precedence; an unknown name
     or kind raises :class:`~trainers.errors.WorkloadError`.

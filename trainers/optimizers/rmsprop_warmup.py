@@ -10,8 +10,8 @@ half of ``rmsprop_period_epochs`` later. g includes the decay, weight_decay * w.
 counts as 0.
 
 Center 10 and period 5 are from a summary of the paper, whose text was not available; beta2 0.99, momentum 0.9 and
-rmsprop_learning_rate 3e-4 are from memory, as is the absence of another warmup. That summary has 1/2 + 2 (epochs -
-center) / period for the linear part, which has a kink at the center and would exceed 1; in the form used here value
+rmsprop_learning_rate 3e-4 are from memory, as is the absence of another warmup. That summary gives 1/2 + 2 (epochs -
+center) / period for the linear part, which has a kink at the center and would exceed 1; in the form used here, value
 and slope are continuous, and 1 is reached on time.
 """
 
@@ -75,7 +75,7 @@ class RMSpropWarmupRule(GroupOptimizer):
             adaptive = torch.where(learning_rate == 0, 0.0, adaptive / learning_rate)
         else:
             adaptive = adaptive / learning_rate if learning_rate else 0.0
-        # as lists: the host would read a single scalar tensor, to add it as a plain number
+        # as lists, because the host would read a single scalar tensor to add it as a plain number
         for operation, number in ((torch._foreach_mul_, adaptive), (torch._foreach_add_, share)):
             if isinstance(number, Tensor):
                 operation(factors, [number.to(factors[0].dtype)] * len(factors))
@@ -86,14 +86,14 @@ class RMSpropWarmupRule(GroupOptimizer):
 
     @staticmethod
     def fused_numbers(settings: TrainingSettings, rate: float, epochs: float) -> dict[str, float]:
-        """a_sgd and a_rms of one training's update."""
+        """Return a_sgd and a_rms of one training's update."""
         share = sgd_share(epochs, settings.rmsprop_center_epochs, settings.rmsprop_period_epochs)
         adaptive = (1 - share) * settings.rmsprop_learning_rate / rate if rate else 0.0
         return {"sgd_share": share, "rmsprop_share": adaptive}
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:  # noqa: ARG004 - as all rules
-        """One update of several trainings."""
+        """Update several trainings at once."""
         weights, terms = update.memory.parameters, update.gradients_with_decay()
         buffer, moment = (update.memory.states[name] for name in ("momentum", "second_moment"))
         moment.mul_(update.elements("beta2"))

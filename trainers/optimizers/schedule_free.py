@@ -1,15 +1,17 @@
 """Schedule-Free SGD and AdamW (Defazio et al., arXiv:2405.15682): averaging instead of a decay.
 
-Three points: z moves by the gradient, x is the average of z, and the gradient is taken at a point between them,
+There are three points: z moves by the gradient, x is the average of z, and the gradient is taken at a point between
+them,
 
     y = (1 - beta) z + beta x                   y are the weights during training, beta ``schedule_free_beta``
     z = z - rate * (d + weight_decay * y)       d = g(y), or g / (sqrt(v / (1 - beta2^t)) + epsilon) in AdamW
     x = (1 - c) x + c z                         c = weight of this update over the sum of all
 
-with v = beta2 * v + (1 - beta2) * g^2 and an update's weight t^r * (largest rate so far)^p, r ``schedule_free_r`` and
-p ``schedule_free_rate_power``. x is not stored: it follows from z and y. It is evaluated, and is the result.
+with v = beta2 * v + (1 - beta2) * g^2 and an update's weight t^r * (largest rate so far)^p, where r is
+``schedule_free_r`` and p is ``schedule_free_rate_power``. x is not stored: it follows from z and y. x is what is
+evaluated, and it is the result of the training.
 
-The rate needs a warmup and no decay; a batch norm's running statistics are those of the passes at y. The authors' code
+The rate needs a warmup and no decay; a batch norm's running statistics come from the passes at y. The authors' code
 (facebookresearch/schedule_free) does the same update, but leaves switching between y and x to the user's loop; this
 loop does it at each evaluation.
 """

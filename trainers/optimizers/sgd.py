@@ -39,5 +39,5 @@ class SGDRule(GroupOptimizer):
 
     @staticmethod
     def fused(update: FusedUpdate, settings: TrainingSettings) -> None:
-        """One update of several trainings."""
+        """Update several trainings at once."""
         fused_momentum(update, settings, settings.momentum_form or "outside")

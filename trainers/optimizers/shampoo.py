@@ -1,4 +1,4 @@
-"""Shampoo: second order by Kronecker factors (Gupta, Koren and Singer, arXiv:1802.09568, algorithm 2).
+"""Shampoo: a second-order method with Kronecker factors (Gupta, Koren and Singer, arXiv:1802.09568, algorithm 2).
 
 For a gradient g of order n and each of its preconditioned dimensions i, with mat_i(g) the matrix whose rows run
 along dimension i:
@@ -9,13 +9,13 @@ along dimension i:
     d   = ||g|| / ||s|| * s + weight_decay * w
     v   = momentum * v + d,  w = w - rate * v           the rate outside (Nesterov: w - rate * (d + momentum * v))
 
-The ridge is ``epsilon``, but at least the rounding error of H_i (rows times the relative precision of its numbers).
-The roots are due in the first update, and a fixed number of updates after the last ones. A skipped update (whose
+The ridge is ``epsilon``, but at least the rounding error of H_i (rows times the relative precision of its numbers). The
+roots are due in the first update, and then a fixed number of updates after the last ones. A skipped update (whose
 gradient overflowed) counts among these, and roots that were due in it are computed in the next.
 
-From Anil et al. (arXiv:2002.09018): the moving average instead of a sum, the ridge relative to the largest
-eigenvalue, roots in float64 that are reused between intervals, and grafting: the direction is Shampoo's, the step
-size of each tensor is SGD's, so that a rate means the same as with SGD and the scale of H_i does not matter.
+Four points follow Anil et al. (arXiv:2002.09018): a moving average instead of a sum, a ridge relative to the largest
+eigenvalue, roots in float64 that are reused between intervals, and grafting: the direction is Shampoo's, the step size
+of each tensor is SGD's, so that a rate means the same as with SGD and the scale of H_i does not matter.
 
 Dimensions of size 1, and those above ``preconditioner_size_limit``, are not preconditioned (P_i = I). Biases and
 normalization parameters follow SGD unless ``adapt_norm_and_bias`` is set. A tensor with ||s|| = 0 is not moved by
@@ -38,9 +38,9 @@ from trainers.optimizers.trust_ratio import tensor_norms
 
 
 class ShampooRule(GroupOptimizer):
-    """Shampoo grafted onto SGD over the adapted parameters, SGD over the others.
+    """Shampoo grafted onto SGD for the adapted parameters, SGD for the others.
 
-    The host waits for the device when roots are due, as the decomposition reports whether it converged, and then
+    The host waits for the device when roots are due, because the decomposition reports whether it converged, and then
     checks whether the update is skipped.
     """
 
@@ -58,7 +58,7 @@ class ShampooRule(GroupOptimizer):
 
     @property
     def waits_if_left_out(self) -> bool:  # type: ignore[override]
-        """Return whether roots are due."""
+        """Whether roots are due."""
         since = self._since_roots
         return since is None or since >= self.settings.preconditioner_interval
 
@@ -83,7 +83,7 @@ class ShampooRule(GroupOptimizer):
         self._since_roots = (updates - 1) % interval + 1 if updates else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Include the number of updates since the roots were computed."""
+        """Return the state, with the number of updates since the roots were computed."""
         return {**super().state_dict(), "since_roots": self._since_roots}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -142,7 +142,7 @@ class ShampooRule(GroupOptimizer):
 
 
 class KroneckerFactors:
-    """The Kronecker factors of one tensor: for each preconditioned dimension its H and its root P."""
+    """The Kronecker factors of one tensor: H and its root P for each preconditioned dimension."""
 
     def __init__(self, parameter: Tensor, size_limit: int) -> None:
         self.dimensions = [
@@ -158,9 +158,10 @@ class KroneckerFactors:
         return [parameter.shape[dimension] for dimension in self.dimensions]
 
     def observe(self, gradient: Tensor, beta2: float) -> None:
-        """``H = beta2 * H + (1 - beta2) * G G^T`` of each dimension, G the gradient with that dimension as its rows.
+        """Set ``H = beta2 * H + (1 - beta2) * G G^T`` for each dimension; G is the gradient with that dimension as
+        rows.
 
-        ``gradient`` has the parameter's shape; the H of a dimension of n entries has ``(n, n)``.
+        ``gradient`` has the parameter's shape; the H of a dimension of n entries has shape ``(n, n)``.
         """
         for dimension, statistic in zip(self.dimensions, self.statistics, strict=True):
             rows = (
@@ -171,7 +172,7 @@ class KroneckerFactors:
             statistic.addmm_(rows, rows.T, beta=beta2, alpha=1 - beta2)
 
     def take_roots(self, epsilon: float) -> None:
-        """Compute P from H by its eigenvalues, in float64; the identity while H is zero."""
+        """Compute P from the eigenvalues of H, in float64; P is the identity while H is zero."""
         for statistic, root in zip(self.statistics, self.roots, strict=True):
             values, vectors = torch.linalg.eigh(statistic.double())
             ridge = max(epsilon, len(values) * torch.finfo(statistic.dtype).eps)

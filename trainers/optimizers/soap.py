@@ -10,15 +10,15 @@ dimension i, and rot(x) = x times Q_i along every i:
     Q_i = QR(H_i Q_i), its columns first sorted by decreasing diag(Q_i^T H_i Q_i), and v with them,
                                                         every ``preconditioner_interval`` updates
 
-with beta1 ``soap_beta1`` and beta2 ``soap_beta2``. The first update moves nothing: it makes H_i, and Q_i from its
+with beta1 ``soap_beta1`` and beta2 ``soap_beta2``. The first update moves nothing: it computes H_i, and Q_i from its
 eigenvectors. Dimensions of size 1, those above ``preconditioner_size_limit``, and parameters that are not adapted
 (biases, normalizations) have Q_i = I, which gives AdamW. Decompositions are in float32, or float64 for such weights.
 
-Over several workers each does this for a share of the tensors, whose H, Q, m and v only it keeps, and a sum over all
-workers distributes d, as in distributed Shampoo (Shi et al., arXiv:2309.06497, section 4); before a checkpoint the
-states are collected. Rotating and observing take 8 operations per element for each entry of a preconditioned dimension,
-and the sum sends each element over the network twice: that pays for tensors whose preconditioned dimensions have
-``SHARED_FROM`` entries or more together, and every worker computes all others itself.
+With several workers, each does this for a share of the tensors, whose H, Q, m and v no other worker keeps, and a sum
+over all workers distributes d, as in distributed Shampoo (Shi et al., arXiv:2309.06497, section 4); the states are
+collected before a checkpoint. Rotating and observing take 8 operations per element for each entry of a preconditioned
+dimension, and the sum sends each element over the network twice: sharing pays for tensors whose preconditioned
+dimensions together have at least ``SHARED_FROM`` entries, and every worker computes all other tensors itself.
 
 The authors' code (nikhilvyas/SOAP) is the same, except for dimensions of size 1, where a rotation changes nothing.
 """
@@ -37,13 +37,13 @@ from trainers.optimizers.parameter_groups import ParameterBatch, ParameterGroup
 from trainers.optimizers.sharing import computed_by_owners, task_owners
 
 SHARED_FROM = 512
-"""Entries of the preconditioned dimensions from which a tensor is shared: 4,000 operations per number that is sent."""
+"""Entries of the preconditioned dimensions from which a tensor is shared: 4,000 operations per number sent."""
 
 
 class SOAPRule(GroupOptimizer):
-    """SOAP over the adapted parameters, AdamW over the others.
+    """SOAP for the adapted parameters, AdamW for the others.
 
-    The host checks for each update whether it is skipped, as the intervals are counted in updates.
+    The host checks for each update whether it is skipped, because the intervals are counted in updates.
     """
 
     state_names = STATE_NAMES
@@ -96,7 +96,7 @@ class SOAPRule(GroupOptimizer):
                 weight.mul_(1 - learning_rate * batch.weight_decay)
 
     def gather(self) -> None:
-        """Copy to every worker the moments, H and Q of tensors that others own."""
+        """Copy the moments, H and Q of every shared tensor from its owner to all workers."""
         workers, kept = self.communicator, list[Tensor]()
         for batch, index, owner in self._shared():
             bases = self._bases[id(batch.shaped[index])]
@@ -109,7 +109,7 @@ class SOAPRule(GroupOptimizer):
             workers.all_reduce_sum_(kept)
 
     def _shared(self) -> list[tuple[ParameterBatch, int, int]]:
-        """Return the shared tensors: batch, place in it, and the worker that owns it; none with a single worker."""
+        """Return each shared tensor's batch, place in it, and owner (a worker); empty with a single worker."""
         if self.communicator is None or self.communicator.size == 1:
             return []
         places = [
@@ -128,7 +128,7 @@ class SOAPRule(GroupOptimizer):
         ]
 
     def _direction(self, batch: ParameterBatch, index: int, gradient: Tensor) -> Tensor:
-        """Update the state of one parameter with a gradient; return its direction, zeros in the first update."""
+        """Update the state of one parameter with a gradient; return its direction, zero in the first update."""
         settings, parameter, done = self.settings, batch.shaped[index], self.updates - 1
         beta1, beta2 = settings.value("soap_beta1"), settings.value("soap_beta2")
         gradient, moment, square = (
@@ -170,8 +170,8 @@ class Eigenbases:
         self.entries, self._elements = sum(sizes), parameter.numel()
 
     def operations(self, interval: int) -> float:
-        """Return the operations of one update: three rotations, an observation, and a share of the iteration, whose QR
-        is slow for its size.
+        """Return the number of operations of one update: three rotations, an observation, and a share of the iteration,
+        whose QR is slow for its size.
         """
         return (
             8.0 * self._elements * self.entries
@@ -179,7 +179,7 @@ class Eigenbases:
         )
 
     def turned(self, tensor: Tensor, *, back: bool = False) -> Tensor:
-        """Return the tensor times Q along every preconditioned dimension, or times its transpose; a new tensor."""
+        """Return a new tensor: the tensor times Q along every preconditioned dimension, or times Q transposed."""
         turned = tensor.clone()
         for at, basis in zip(self.dimensions, self.bases, strict=True):
             turned = torch.tensordot(turned, basis, ([at], [1 if back else 0])).movedim(-1, at)

@@ -1,4 +1,4 @@
-"""The optimizers as PyTorch optimizers: for any training loop, with parameter groups, schedulers and state dicts.
+"""The optimizers as PyTorch optimizers, for any training loop, with parameter groups, schedulers and state dicts.
 
 ::
 
@@ -6,10 +6,10 @@
 
     optimizer = LARS(model.parameters(), lr=2.0, momentum=0.9, weight_decay=5e-5, kinds=parameter_kinds(model))
 
-There is one for each description of :mod:`search_spaces.techniques.optimizers`, named by its title, including plug-ins.
-Each takes the settings that its rule uses, by their names in docs/reference/settings.md and with the
-defaults there; the learning rate is ``lr``, as PyTorch's schedulers expect. A parameter group may have its own values,
-which a scheduler may change. The updates are those of the same rule inside this project's training loop.
+There is one for each description in :mod:`search_spaces.techniques.optimizers`, including plug-ins, named by its title.
+Each takes the settings that its rule uses, by their names in docs/reference/settings.md and with the defaults there;
+the learning rate is ``lr``, as PyTorch's schedulers expect. A parameter group may have its own values, which a
+scheduler may change. The updates are the same as with that rule in this project's training loop.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
 class RuleOptimizer(torch.optim.Optimizer):
     """One of the rules as a PyTorch optimizer.
 
-    ``params`` are parameters or groups of them, ``lr`` the learning rate per update, ``settings`` those that the rule
-    uses. Biases and normalization parameters are excluded from weight decay and layer-wise adaptation as the settings
-    say; ``kinds`` identifies them (:func:`~trainers.optimizers.parameter_kinds.parameter_kinds`), and without it
-    tensors of at most one dimension count as such. A parameter without a gradient has a gradient of zero:
-    unlike with PyTorch's own optimizers it decays, and its momentum moves it.
+    ``params`` are parameters or groups of them, ``lr`` is the learning rate per update, ``settings`` are the settings
+    that the rule uses. Biases and normalization parameters are excluded from weight decay and layer-wise adaptation as
+    the settings say; ``kinds`` identifies them (:func:`~trainers.optimizers.parameter_kinds.parameter_kinds`), and
+    without it tensors of at most one dimension count as such. A parameter without a gradient counts as having a
+    gradient of zero: unlike with PyTorch's own optimizers, it decays, and its momentum moves it.
 
     Raises :class:`~search_spaces.settings.SettingError` for a setting that the rule does not use, and for weights in
     bf16 or fp16: keep them in fp32 and compute under ``torch.autocast``.
@@ -102,7 +102,7 @@ class RuleOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Within the context the parameters are those to evaluate; they differ only with Schedule-Free."""
+        """Provide a context in which the parameters are those to evaluate; they differ only with Schedule-Free."""
         with contextlib.ExitStack() as stack:
             for rule in self._rules:
                 stack.enter_context(rule.evaluation())
@@ -110,7 +110,7 @@ class RuleOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the result of ``state_dict``; another rule's raises :class:`CheckpointError`."""
+        """Restore the result of ``state_dict``; raises :class:`CheckpointError` for the state of another rule."""
         used = {"lr", "updates", *used_settings(self.rule)}
         if not all(used <= group.keys() for group in state_dict["param_groups"]):
             raise CheckpointError(
@@ -192,7 +192,7 @@ def optimizer_class(title: str) -> type[RuleOptimizer] | None:
 
 
 def used_settings(rule: str) -> tuple[str, ...]:
-    """Return the settings that an optimizer uses, besides the learning rate."""
+    """Return the settings that an optimizer uses in addition to the learning rate."""
     described = OPTIMIZERS[rule]
     return (
         "weight_decay",

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def tensor_norms(*lists: list[Tensor]) -> Tensor:
-    """Return the Euclidean norm of each tensor of lists of equal length, shape ``(lists, tensors)``."""
+    """Return the Euclidean norm of each tensor in lists of equal length, shape ``(lists, tensors)``."""
     together = [tensor for tensors in lists for tensor in tensors]
     return torch.stack(torch._foreach_norm(together)).view(len(lists), -1)
 
@@ -19,10 +19,10 @@ def trust_ratios(
     weight_decay: float | Tensor,
     epsilon: float | Tensor = 0.0,
 ) -> Tensor:
-    """``trust_coefficient * ||w|| / (||g|| + weight_decay * ||w|| + epsilon)``; 1 where either norm is zero.
+    """Return ``trust_coefficient * ||w|| / (||g|| + weight_decay * ||w|| + epsilon)``; 1 where either norm is zero.
 
-    You et al., arXiv:1708.03888, equation 6 with the decay in the denominator, from the raw gradient. Norms, ratios and
-    factors that are not plain numbers have shape ``(tensors,)``.
+    This is equation 6 of You et al., arXiv:1708.03888, with the decay in the denominator, from the raw gradient. Norms,
+    ratios and factors that are not plain numbers have shape ``(tensors,)``.
     """
     ratios = (
         trust_coefficient * weight_norms / (gradient_norms + weight_decay * weight_norms + epsilon)

@@ -1,1 +1,1 @@
-"""Learning rate and batch size over a training, and the rules that adapt them."""
+"""Learning rate and batch size over the course of a training, and the rules that adapt them."""

@@ -4,15 +4,15 @@ With base batch b0 and batch B = k b0 the gain of an update is
 
     r = (tr(Sigma) / b0 + |G|^2) / (tr(Sigma) / B + |G|^2),     between 1 and k,
 
-the update's rate is r times the schedule's at tau, and tau, the scale-invariant steps (those of a training at
-b0), grows by r. The schedule's epochs are tau b0 / N, so warmup and decay stretch when the gain is below k.
+the update's rate is r times the schedule's rate at tau, and tau, the number of scale-invariant steps (those of a
+training at b0), grows by r. The schedule's epochs are tau b0 / N, so warmup and decay stretch when the gain is below k.
 |G|^2 and tr(Sigma) come from the gradients of the k chunks of b0 samples (``noise_scale``) and are averaged with
-smoothing max(1 - k / 1000, 0) per update. Published code (fairscale, adaptdl) bounds each estimate from below
-before averaging, which adds a bias; here the averages are bounded when they are used.
+smoothing max(1 - k / 1000, 0) per update. Published code (fairscale, adaptdl) bounds each estimate from below before
+averaging, which adds a bias; here the averages are bounded when they are used.
 
-Gain, tau and rate are computed where the norms are. On an accelerator that is on the device, and the number of updates
-does not depend on them: the host queues updates and only reads the last rate at an evaluation. On the CPU they are
-plain numbers.
+Gain, tau and rate are computed where the norms are. With an accelerator that is on the device, and the number of
+updates does not depend on them: the host queues updates and reads only the last rate at an evaluation. On the CPU they
+are plain numbers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AdaScale:
     """The gain and the scale-invariant steps of one training, in the ``arithmetic`` of its device.
 
     Attributes: ``gain``, ``scale_invariant_steps`` and the averages ``squared_gradient`` (|G|^2) and
-    ``covariance_trace`` (tr(Sigma)) are plain numbers on the CPU, and elsewhere scalars of float64 that stay on the
+    ``covariance_trace`` (tr(Sigma)) are plain numbers on the CPU, and elsewhere float64 scalars that stay on the
     device. The averages begin at 0, which cancels in the gain.
     """
 
@@ -70,7 +70,7 @@ class AdaScale:
     def add(self, norms: Tensor, chunk_samples: float, global_batch_size: int) -> None:
         """Add the measurement of the next update, unless it is not finite.
 
-        ``norms`` are the squared norms of SquaredNorms, of the chunks and of the batch, shape ``(2,)``.
+        ``norms`` are the squared norms of the chunks and of the batch, as in SquaredNorms, shape ``(2,)``.
         """
         by, small, large = self.arithmetic, chunk_samples, global_batch_size
         of_chunks, of_batch = by.values(norms)
@@ -86,7 +86,7 @@ class AdaScale:
         self._set_gain()
 
     def advance(self, left_out: Tensor | None = None) -> None:
-        """Count an update at the current gain, unless it was ``left_out`` (a scalar of bool)."""
+        """Count an update at the current gain, unless it was ``left_out`` (a bool scalar)."""
         by, steps = self.arithmetic, self.scale_invariant_steps
         self.scale_invariant_steps = (
             steps + self.gain
@@ -128,7 +128,7 @@ class AdaScale:
 
 
 def adascale_layout(layout: BatchLayout, base_batch_size: int, group_size: int) -> BatchLayout:
-    """Return the layout with chunks of ``base_batch_size`` samples, or of the largest part of it that fits a worker.
+    """Return the layout in chunks of ``base_batch_size`` samples, or of the largest part of it that fits on a worker.
 
     If the base batch divides the local batch, the gain does not depend on the number of workers. Raises
     :class:`JobError` if a chunk would cut a normalization group of ``group_size`` samples.

@@ -1,7 +1,7 @@
-"""Arithmetic of the schedules' formulas beyond + - * /, where progress is a number or a scalar on a device.
+"""The arithmetic of the schedules' formulas beyond + - * /, where progress is a number or a scalar on a device.
 
-For numbers a choice is a branch; on a device both sides are computed and one is selected there, so that nothing waits
-for the progress. Constants stay plain numbers there, so that nothing is copied to the device.
+For numbers a choice is a branch; on a device both sides are computed and one is selected, so that the host does not
+wait for the progress. Constants remain plain numbers, so that nothing is copied to the device.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ class Arithmetic(Protocol[Value]):
         """Return ``values[n]`` when n of the increasing ``milestones`` are passed."""
 
     def exponential(self, base: float, exponent: Value) -> Value:
-        """The base to the power of a value."""
+        """Return the base to the power of a value."""
 
     def power(self, base: Value, exponent: float) -> Value:
-        """A value to the power of a number."""
+        """Return a value to the power of a number."""
 
     def cosine(self, angle: Value) -> Value:
-        """The cosine of an angle in radians."""
+        """Return the cosine of an angle in radians."""
 
     def share(self, t: Value) -> Value:
-        """Limit the value to 0 to 1."""
+        """Limit the value to the range from 0 to 1."""
 
     def at_least_zero(self, value: Value) -> Value:
-        """The value, or 0 if it is negative."""
+        """Return the value, or 0 if it is negative."""
 
     def lerp(self, start: Value, end: Value, weight: float) -> Value:
-        """``start + weight * (end - start)``."""
+        """Return ``start + weight * (end - start)``."""
 
     def finite(self, value: Value) -> Any:
         """Return whether the value is finite, as a condition for :meth:`choose`."""
@@ -63,19 +63,19 @@ class Numbers:
     """Plain numbers, with Python's own functions."""
 
     def constant(self, value: float, like: float) -> float:  # noqa: ARG002
-        """The number itself."""
+        """Return the number itself."""
         return value
 
     def choose(
         self, condition: Any, then: Callable[[], float], otherwise: Callable[[], float]
     ) -> float:
-        """Branch: the other side is not computed."""
+        """Return the chosen side; the other one is not computed."""
         return then() if condition else otherwise()
 
     def by_milestones(
         self, epochs: float, milestones: Sequence[float], values: Sequence[float]
     ) -> float:
-        """Count the milestones passed."""
+        """Return the value for the number of milestones passed."""
         return values[sum(epochs >= milestone for milestone in milestones)]
 
     exponential = staticmethod(math.pow)
@@ -85,15 +85,15 @@ class Numbers:
     finite = staticmethod(math.isfinite)
 
     def share(self, t: float) -> float:
-        """Between 0 and 1."""
+        """Limit the number to the range from 0 to 1."""
         return min(1.0, max(0.0, t))
 
     def at_least_zero(self, value: float) -> float:
-        """The larger one."""
+        """Return the larger of 0 and the number."""
         return max(0.0, value)
 
     def lerp(self, start: float, end: float, weight: float) -> float:
-        """Plain linear interpolation."""
+        """Interpolate linearly."""
         return start + weight * (end - start)
 
     def values(self, numbers: Tensor) -> Sequence[float]:

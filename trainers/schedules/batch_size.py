@@ -15,7 +15,8 @@
                  instead, up to batch_limit_factor; the rest of the factor lowers the rate. Smith et al.
                  (arXiv:1711.00489): the noise scale lr (N / B - 1) falls by the same amount either way.
 
-The size changes with the first update that starts at or after a milestone. Updates of one size form a phase.
+The size changes with the first update that starts at or after a milestone. Consecutive updates of one size form a
+phase.
 """
 
 # every control takes the same arguments, used or not
@@ -35,17 +36,17 @@ from trainers.schedules.arithmetic import NUMBERS, Arithmetic, Value
 from trainers.schedules.formulas import formula_of
 
 MOST_GROWTH = 2.0**20
-"""The largest growth of a batch that doubles without an explicit limit."""
+"""The largest factor by which a batch grows by doubling without an explicit limit."""
 
 
 class BatchControl(Protocol):
-    """How the batch changes: pure functions of the settings and of the progress in epochs."""
+    """How the batch changes, as pure functions of the settings and of the progress in epochs."""
 
     named: str
-    """The settings that determine the sizes, for an error about one that is not a whole number of samples."""
+    """The settings that determine the sizes, named in the error for a size that is not a whole number of samples."""
 
     def boundaries(self, settings: TrainingSettings, budget_epochs: float) -> Sequence[float]:
-        """Return when the size changes, increasing, in epochs."""
+        """Return the epochs at which the size changes, in increasing order."""
 
     def factor(self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value:
         """Return the global batch size of the update that starts after ``epochs`` epochs, relative to the job's own."""
@@ -57,16 +58,16 @@ class BatchControl(Protocol):
 
 
 class ConstantBatch:
-    """One size."""
+    """One size throughout."""
 
     named = "global_batch_size"
 
     def boundaries(self, settings: TrainingSettings, budget_epochs: float) -> Sequence[float]:
-        """None."""
+        """Return no boundaries."""
         return ()
 
     def factor(self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value:
-        """One."""
+        """Return 1."""
         return by.constant(1.0, epochs)
 
     def rate_factor(
@@ -75,7 +76,7 @@ class ConstantBatch:
         settings: TrainingSettings,
         epochs: Value,
     ) -> Value | float:
-        """One."""
+        """Return 1."""
         return 1.0
 
 
@@ -85,7 +86,7 @@ class BatchPieces:
     named = "batch_factors"
 
     def boundaries(self, settings: TrainingSettings, budget_epochs: float) -> Sequence[float]:
-        """The milestones."""
+        """Return the milestones."""
         return settings.batch_milestones
 
     def factor(self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value:
@@ -95,7 +96,7 @@ class BatchPieces:
     def rate_factor(
         self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value
     ) -> Value | float:
-        """Return the rate's factor by ``batch_rate_rule``: none, the batch's factor, or its square root."""
+        """Return the rate's factor by ``batch_rate_rule``: 1, the batch's factor, or its square root."""
         if settings.batch_rate_rule == "none":
             return 1.0
         linear = settings.batch_rate_rule == "linear"
@@ -106,7 +107,7 @@ class BatchPieces:
 
 
 class BatchDoubling:
-    """Doublings at planned times; if the limit is not a power of 2, the last step goes up to the limit."""
+    """Doublings at planned times; if the limit is not a power of 2, the last change goes up to the limit."""
 
     named = "batch_limit_factor"
 
@@ -143,7 +144,7 @@ class BatchDoubling:
 
 
 class BatchByNoise(ConstantBatch):
-    """Doublings that a training decides at its evaluations; constant until the first."""
+    """Doublings that a training decides on at its evaluations; constant until the first."""
 
     named = "batch_limit_factor"
 
@@ -160,7 +161,7 @@ class BatchByNoise(ConstantBatch):
     def pieces(
         settings: TrainingSettings, growth: Sequence[tuple[float, float]]
     ) -> TrainingSettings:
-        """Return the decisions as settings: factors of the first batch, each from a number of epochs on."""
+        """Return the decisions as settings: factors of the first batch, each applying from a number of epochs on."""
         plain = {name: each for name, each in settings.own.items() if name != "noise_scale_ratio"}
         return TrainingSettings.from_dict(
             {
@@ -179,13 +180,13 @@ class BatchGrowth:
     named = "decay_factor and batch_limit_factor"
 
     def boundaries(self, settings: TrainingSettings, budget_epochs: float) -> Sequence[float]:
-        """Return the decay's milestones; during the warmup nothing decays, so nothing grows."""
+        """Return the decay's milestones; during the warmup the rate does not decay, so the batch does not grow."""
         return sorted(
             {max(milestone, settings.warmup_epochs) for milestone in settings.decay_milestones}
         )
 
     def factor(self, by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value:
-        """Return 1 over the step decay, up to the limit."""
+        """Return the reciprocal of the step decay, up to the limit."""
         limit = settings.batch_limit_factor or math.inf
         sizes = [min(each, limit) for each in step_factors(settings, -1)]
         return by.choose(
@@ -203,7 +204,7 @@ def batch_factor(settings: TrainingSettings, epochs: float) -> float:
 
 
 def rate_factor(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value | float:
-    """Return the factor of the learning rate under batch control; with 'grow' it undoes the step decay."""
+    """Return the factor of the learning rate under batch control; with 'grow', the factor undoes the step decay."""
     return _control(settings).rate_factor(by, settings, epochs)
 
 
@@ -213,7 +214,7 @@ def _control(settings: TrainingSettings) -> BatchControl:
 
 
 def step_factors(settings: TrainingSettings, sign: int) -> list[float]:
-    """Return ``decay_factor`` to the power of ``sign`` times the milestones passed, for each number of milestones."""
+    """Return ``decay_factor`` to the power of ``sign`` times n for each number n of milestones passed."""
     passed = range(len(settings.decay_milestones) + 1)
     return [math.pow(settings.decay_factor, sign * each) for each in passed]
 
@@ -229,7 +230,7 @@ class BatchSizePhase:
 
 @dataclass(frozen=True)
 class BatchSchedule:
-    """Every update of a training within its budget: its batch size, its samples, and the evaluations between.
+    """Every update of a training within its budget: its batch size, its samples, and the evaluations in between.
 
     A phase ends with an evaluation, so all updates between two evaluations have one size.
     """
@@ -240,22 +241,22 @@ class BatchSchedule:
     evaluations_per_epoch: float
 
     def phase(self, step: int) -> BatchSizePhase:
-        """The phase of update ``step`` (from 0)."""
+        """Return the phase of update ``step`` (from 0)."""
         if len(self.phases) == 1:  # true for most trainings, and called several times per update
             return self.phases[0]
         return self.phases[bisect_right(self.phases, step, key=lambda phase: phase.first_step) - 1]
 
     def samples(self, step: int) -> int:
-        """Samples processed before update ``step``: its position in the stream of samples."""
+        """Return the samples processed before update ``step``: its position in the stream of samples."""
         phase = self.phase(step)
         return phase.first_sample + (step - phase.first_step) * phase.global_batch_size
 
     def epochs(self, step: int) -> float:
-        """Epochs processed before update ``step``."""
+        """Return the epochs processed before update ``step``."""
         return self.samples(step) / self.train_samples
 
     def next_evaluation(self, step: int) -> int:
-        """The step, greater than ``step``, at which the next evaluation comes."""
+        """Return the step after ``step`` at which the next evaluation is due."""
         phase = self.phase(step)
         steps_per_epoch = self.train_samples / phase.global_batch_size
         every = max(1, round(steps_per_epoch / self.evaluations_per_epoch))

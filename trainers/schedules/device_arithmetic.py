@@ -1,4 +1,4 @@
-"""The schedules' arithmetic on a device: scalars of float64 that stay there."""
+"""The schedules' arithmetic on a device, with float64 scalars that stay there."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ class OnDevice:
     """Scalars on any device; both sides of a choice are computed."""
 
     def constant(self, value: float, like: Tensor) -> Tensor:
-        """A scalar on the same device."""
+        """Return a scalar on the same device."""
         return torch.full_like(like, value)
 
     def choose(
         self, condition: Tensor, then: Callable[[], Tensor], otherwise: Callable[[], Tensor]
     ) -> Tensor:
-        """Taken on the device."""
+        """Select one of two values on the device."""
         return torch.where(condition, then(), otherwise())
 
     def by_milestones(
         self, epochs: Tensor, milestones: Sequence[float], values: Sequence[float]
     ) -> Tensor:
-        """A choice for each milestone."""
+        """Make one choice for each milestone."""
         chosen = torch.full_like(epochs, values[0])
         for milestone, value in zip(milestones, values[1:], strict=True):
             chosen = torch.where(epochs >= milestone, value, chosen)
         return chosen
 
     def exponential(self, base: float, exponent: Tensor) -> Tensor:
-        """Computed by ``torch.pow``."""
+        """Return the power by ``torch.pow``."""
         return torch.pow(base, exponent)
 
     def power(self, base: Tensor, exponent: float) -> Tensor:
-        """Computed by ``torch.pow``."""
+        """Return the power by ``torch.pow``."""
         return base.pow(exponent)
 
     def cosine(self, angle: Tensor) -> Tensor:
-        """Computed by ``torch.cos``."""
+        """Return the cosine by ``torch.cos``."""
         return torch.cos(angle)
 
     def share(self, t: Tensor) -> Tensor:
-        """Clamped."""
+        """Limit the value to the range from 0 to 1, by clamping."""
         return t.clamp(0.0, 1.0)
 
     def at_least_zero(self, value: Tensor) -> Tensor:
-        """Clamped."""
+        """Replace a negative value by 0, by clamping."""
         return value.clamp(min=0.0)
 
     def lerp(self, start: Tensor, end: Tensor, weight: float) -> Tensor:
-        """Computed by ``torch.lerp``."""
+        """Interpolate by ``torch.lerp``."""
         return start.lerp(end, weight)
 
     def finite(self, value: Tensor) -> Tensor:
-        """A scalar of bool."""
+        """Return a bool scalar."""
         return value.isfinite()
 
     def values(self, numbers: Tensor) -> Sequence[Tensor]:
-        """Views."""
+        """Return views of the elements."""
         return numbers.unbind()
 
 

@@ -20,7 +20,7 @@ def formula_of(setting: str, settings: TrainingSettings) -> Any:
 
 
 def formula_named(setting: str, name: str) -> Any:
-    """The formula by the technique's name."""
+    """Return the formula of a technique by its name."""
     return _imported(setting, name, TECHNIQUES[setting][name].rule)
 
 

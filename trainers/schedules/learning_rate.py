@@ -1,14 +1,14 @@
 """The learning rate as a pure function of progress in epochs.
 
-During ``warmup_epochs`` the rate rises to the peak from s = ``warmup_start_factor`` times the peak; with t from 0
-to 1 over the warmup it is the peak times
+During ``warmup_epochs`` the rate rises to the peak from s = ``warmup_start_factor`` times the peak; as t goes from 0 to
+1 over the warmup, the rate is the peak times
 
     gradual      s + (1 - s) t           a constant increment per update: Goyal et al., arXiv:1706.02677, section 2.2
     constant     s                       the same, "constant warmup"
     exponential  s^(1 - t)               a constant factor per update
     quadratic    s + (1 - s) t^2         NVCaffe's ramp-up
 
-Then, with t from 0 at the end of the warmup to 1 at ``decay_epochs`` and e = ``end_learning_rate_factor``, it is
+Then, as t goes from 0 at the end of the warmup to 1 at ``decay_epochs``, with e = ``end_learning_rate_factor``, it is
 the peak times
 
     constant     1
@@ -22,7 +22,8 @@ the peak times
     inverse_sqrt c / sqrt(1 + epochs since the warmup / inverse_sqrt_epochs)      Zhai et al., arXiv:2106.04560
     power        c max(1, epochs / power_start_epochs)^-power_exponent            Shen et al., arXiv:2408.13359
 
-where c is 1 and falls, over the last ``cooldown_share`` of the training with u from 0 to 1, by ``cooldown_shape``
+where c is 1 until the last ``cooldown_share`` of the training, over which u goes from 0 to 1 and c falls by
+``cooldown_shape``
 
     linear         e + (1 - e) (1 - u)
     cosine         e + (1 - e) (1 + cos(pi u)) / 2
@@ -56,7 +57,7 @@ def learning_rate(settings: TrainingSettings, epochs: float, budget_epochs: floa
 def learning_rate_by(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, budget_epochs: float
 ) -> Value:
-    """Return the rate for a progress of any kind, by its arithmetic: a scalar on a device gives the rate there."""
+    """Return the rate for progress of either kind, by its arithmetic: a scalar on a device gives the rate there."""
 
     def decayed() -> Value:
         decay: Callable[..., Value] = formula_of("decay", settings)
@@ -73,23 +74,23 @@ def learning_rate_by(
 
 
 def gradual(by: Arithmetic[Value], settings: TrainingSettings, t: Value) -> Value:
-    """A line from the start to the peak."""
+    """Return the factor on a line from the start to the peak."""
     start = settings.warmup_start_factor
     return start + (1 - start) * t
 
 
 def constant_warmup(by: Arithmetic[Value], settings: TrainingSettings, t: Value) -> Value:
-    """The start throughout."""
+    """Return the start's factor throughout."""
     return by.constant(settings.warmup_start_factor, t)
 
 
 def exponential(by: Arithmetic[Value], settings: TrainingSettings, t: Value) -> Value:
-    """A power of the start."""
+    """Return a power of the start's factor."""
     return by.exponential(settings.warmup_start_factor, 1 - t)
 
 
 def quadratic(by: Arithmetic[Value], settings: TrainingSettings, t: Value) -> Value:
-    """A parabola from the start to the peak."""
+    """Return the factor on a parabola from the start to the peak."""
     return gradual(by, settings, t * t)
 
 
@@ -99,57 +100,57 @@ def constant(
     epochs: Value,
     end: float,
 ) -> Value:
-    """The peak."""
+    """Return 1: the rate stays at the peak."""
     return by.constant(1.0, epochs)
 
 
 def step(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
-    """``decay_factor`` to the power of the milestones passed."""
+    """Return ``decay_factor`` to the power of the number of milestones passed."""
     return by.by_milestones(epochs, settings.decay_milestones, step_factors(settings, 1))
 
 
 def piecewise(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
 ) -> Value:
-    """One of ``decay_values``."""
+    """Return one of ``decay_values``."""
     return by.by_milestones(epochs, settings.decay_milestones, settings.decay_values)
 
 
 def polynomial(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
 ) -> Value:
-    """A power of the remaining share."""
+    """Return the factor by a power of the remaining share."""
     left = 1 - share_passed(by, settings, epochs, end)
     return _down_to(settings, by.power(left, settings.decay_power))
 
 
 def cosine(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
-    """Half a period of a cosine."""
+    """Return the factor on half a period of a cosine."""
     t = share_passed(by, settings, epochs, end)
     return _down_to(settings, (1 + by.cosine(math.pi * t)) / 2)
 
 
 def linear(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
-    """The remaining share."""
+    """Return the factor by the remaining share."""
     return _down_to(settings, 1 - share_passed(by, settings, epochs, end))
 
 
 def wsd(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
-    """Only the cooldown."""
+    """Return the factor of the cooldown alone."""
     return _cooldown(by, settings, epochs, end)
 
 
 def inverse_sqrt(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
 ) -> Value:
-    """One over the square root of 1 plus the time since the warmup, and the cooldown."""
+    """Return 1 over the square root of 1 plus the scaled time since the warmup, times the cooldown."""
     since = by.at_least_zero(epochs - settings.warmup_epochs)
     body = by.power(1 + since / settings.value("inverse_sqrt_epochs"), -0.5)
     return body * _cooldown(by, settings, epochs, end)
 
 
 def power(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float) -> Value:
-    """A power of the time from ``power_start_epochs`` on, and the cooldown."""
+    """Return a power of the time from ``power_start_epochs`` on, times the cooldown."""
     start = settings.value("power_start_epochs")
     times = 1 + by.at_least_zero(epochs - start) / start
     body = by.power(times, -settings.value("power_exponent"))
@@ -159,7 +160,7 @@ def power(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end:
 def _cooldown(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
 ) -> Value:
-    """1, falling over the last ``cooldown_share`` of the training to the end value; begins after the warmup."""
+    """Return 1, falling over the last ``cooldown_share`` of the training (after the warmup) to the end value."""
     share, shape = settings.value("cooldown_share"), settings.value("cooldown_shape")
     start = max(settings.warmup_epochs, (1 - share) * end)
     if start >= end:
@@ -175,7 +176,7 @@ def _cooldown(
 def share_passed(
     by: Arithmetic[Value], settings: TrainingSettings, epochs: Value, end: float
 ) -> Value:
-    """t, from 0 at the end of the warmup to 1 at ``end``."""
+    """Return t, which goes from 0 at the end of the warmup to 1 at ``end``."""
     return by.share((epochs - settings.warmup_epochs) / (end - settings.warmup_epochs))
 
 

@@ -1,4 +1,4 @@
-"""The gradient noise scale, from gradients that a training computes anyway.
+"""The gradient noise scale, estimated from gradients that a training computes anyway.
 
 McCandlish et al. (arXiv:1812.06162, appendix A.1): gradients of the mean loss over b and over B samples have
 E|g_b|^2 = |G|^2 + tr(Sigma) / b, and the same with B. Two batch sizes thus give the true gradient and the
@@ -11,13 +11,13 @@ and the noise scale B_simple = tr(Sigma) / |G|^2, in samples. Both estimates are
 each is smoothed separately over the updates, and then the ratio is taken.
 
 Here g_B is the mean gradient of the global batch, and the small batches are its n chunks over all workers. Chunk i,
-with a share c_i of the samples, counts with weight c_i; the mean of |g_i|^2 then has the expectation
-|G|^2 + tr(Sigma) n / B for any shares, which is that of chunks of b = B / n samples each.
+with a share c_i of the samples, counts with weight c_i; the mean of |g_i|^2 then has the expectation |G|^2 + tr(Sigma)
+n / B for any shares, as if each chunk had b = B / n samples.
 
 A chunk consists of whole normalization groups, so it has the same gradient as inside the whole batch. Samples come from
-a permutation of the data set, without replacement: if B is not small compared to the set, tr(Sigma) / B of the
-estimate is up to 1 - B / N of that of independent samples. Settings that scale gradients (clipping, loss scaling,
-decay) do not enter it.
+a permutation of the data set, without replacement: if B is not small compared to the data set's size N, the estimate of
+tr(Sigma) / B falls to as little as 1 - B / N times its value for independent samples. Settings that scale gradients
+(clipping, loss scaling, decay) do not affect it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torch import Tensor
 from trainers.distributed.sampling import BatchLayout
 
 MEASURED_EVERY = 24
-"""Updates between measurements: cutting a measured batch costs up to 0.6 of an update, or 2.5 % overall."""
+"""Updates between measurements: cutting a measured batch into chunks costs up to 0.6 of an update, or 2.5 % overall."""
 
 SMOOTHING = 0.8
 """Decay of the averages per measurement."""
@@ -62,7 +62,7 @@ class SquaredNorms:
 
 
 class GradientStatistics:
-    """Exponential averages of |G|^2 and tr(Sigma), started so that the first measurement counts in full."""
+    """Exponential averages of |G|^2 and tr(Sigma), initialized so that the first measurement counts in full."""
 
     def __init__(self, smoothing: float) -> None:
         self.smoothing = smoothing
@@ -99,7 +99,7 @@ class GradientStatistics:
         return self._covariance_trace / self._squared_gradient
 
     def state_dict(self) -> dict[str, float]:
-        """The averages as plain numbers."""
+        """Return the averages as plain numbers."""
         return {
             "squared_gradient": self._squared_gradient,
             "covariance_trace": self._covariance_trace,
@@ -116,9 +116,9 @@ class GradientStatistics:
 
 
 def measured_layout(layout: BatchLayout, group_size: int, *, may_cut: bool) -> BatchLayout | None:
-    """Return the layout of a measured update: at least two chunks per worker if its groups allow; else None.
+    """Return the layout of a measured update: at least two chunks per worker if its groups allow it; else None.
 
-    ``may_cut`` says whether smaller micro batches than planned give the same training.
+    ``may_cut`` says whether micro batches smaller than planned give the same training.
     """
     half = -(-layout.local_batch_size // group_size // 2) * group_size
     chunk = min(layout.micro_batch_size, half) if may_cut else layout.micro_batch_size
@@ -127,7 +127,7 @@ def measured_layout(layout: BatchLayout, group_size: int, *, may_cut: bool) -> B
 
 
 def squared_norm(tensors: Iterable[Tensor]) -> Tensor:
-    """Return the sum of squares over all tensors, computed in float32 or wider, as a scalar of float64."""
+    """Return the sum of squares over all tensors, computed in float32 or wider, as a float64 scalar."""
     tensors = list(tensors)
     wide = [tensor.dtype for tensor in tensors if tensor.dtype.itemsize > 4]
     norms = torch._foreach_norm(tensors, 2, dtype=wide[0] if wide else torch.float32)

@@ -1,7 +1,8 @@
-"""Weight decay by its time scale in epochs, so that it scales with the batch and the rate.
+"""Weight decay set by its time scale in epochs, so that it scales with the batch and the rate.
 
 Decoupled decay makes the weights an average of their last updates, over 1 / (rate * weight_decay) of them (Wang and
-Aitchison, arXiv:2405.13698, section 2). In epochs that is ``weight_decay_epochs``, and with B of N samples in an update
+Aitchison, arXiv:2405.13698, section 2). In epochs that is ``weight_decay_epochs``, so for an update of B out of N
+samples
 
     weight_decay = B / (N * rate * weight_decay_epochs)
 

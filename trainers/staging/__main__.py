@@ -3,7 +3,7 @@
     python -m trainers.staging SHARED LOCAL [--mode all|partition] [--threads N]
     torchrun --nnodes N --nproc-per-node 1 -m trainers.staging SHARED LOCAL --backend torch
 
-Exit status: 0 if every file is in place, 2 if the data, the folders or the set-up are wrong, 1 for any other failure.
+Exit status: 0 if every file is in place, 2 if the data, the folders or the setup are wrong, 1 for any other failure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainers.staging.plan import MODES
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     end_with_launcher()
     return exit_status(_run, _parser().parse_args(arguments))
 

@@ -1,6 +1,6 @@
 """CRC-32 of files and streams.
 
-It detects every burst of up to 32 damaged bits and all but one in 4e9 of other errors, at several GB/s; a copy needs
+It detects every burst of up to 32 damaged bits and all but one in 4e9 other errors, at several GB/s; a copy needs
 protection from accidents, not from forgery.
 """
 
@@ -23,7 +23,7 @@ class Readable(Protocol):
 
 
 class Checksum:
-    """The CRC-32 of the blocks so far."""
+    """The CRC-32 of the blocks added so far."""
 
     def __init__(self) -> None:
         self._value = 0
@@ -33,7 +33,7 @@ class Checksum:
         self._value = zlib.crc32(block, self._value)
 
     def digest(self) -> bytes:
-        """The checksum so far, most significant byte first."""
+        """Return the checksum so far, most significant byte first."""
         return self._value.to_bytes(CHECKSUM_BYTES, "big")
 
 

@@ -1,4 +1,4 @@
-"""The nodes send each other the files that they read: one stream of bytes per node, in chunks, in turn."""
+"""The nodes send each other the files that they read: one stream of bytes per node, in chunks, by turns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def exchange_files(
     writer: FileWriter,
     faults: StagingFaults,
 ) -> None:
-    """Broadcast the files ``sent[node]`` of every node to all; a fault anywhere ends it after a round of chunks."""
+    """Broadcast each node's files, ``sent[node]``, to all in rounds of chunks; a fault ends it after its round."""
     lengths = [sum(file.bytes + CHECKSUM_BYTES for file in files) for files in sent]
     incoming = [IncomingStream(files, writer) for files in sent]
     for first in range(0, max(lengths, default=0), CHUNK_BYTES):
@@ -93,7 +93,7 @@ class FileWriter:
         self._submit(file, lambda: self._copy(file).write(piece))
 
     def finish(self, file: SharedFile, checksum: bytes) -> None:
-        """Check the complete file and give it its name."""
+        """Verify the complete file and rename it to its final name."""
 
         def check() -> None:
             self._copy(file).finish(checksum)
@@ -103,7 +103,7 @@ class FileWriter:
         self._submit(file, check)
 
     def wait(self) -> None:
-        """Wait until everything submitted is on the disk; discard unfinished files."""
+        """Wait until everything submitted is on disk; discard unfinished files."""
         for thread in self._threads:
             thread.shutdown(wait=True)
         for copy in self._copies.values():

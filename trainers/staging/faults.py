@@ -1,4 +1,4 @@
-"""A fault on one node ends the staging on all of them, with the same message."""
+"""A fault on one node stops the staging on all nodes, with the same message."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trainers.distributed.communicator import Communicator
 from trainers.errors import DataError, TrainerError
 
 READING, WRITING = 2, 1
-"""A fault in reading is reported before one in writing, which may be its consequence."""
+"""A read fault is reported in preference to a write fault, which may be its consequence."""
 
 _MESSAGE_BYTES = 4096
 
 
 class StagingFaults:
-    """The first and most severe fault of this node; ``stop`` tells its threads to end."""
+    """The first of the most severe faults of this node; ``stop`` tells its threads to end."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -28,7 +28,7 @@ class StagingFaults:
 
     @contextlib.contextmanager
     def noted(self, weight: int) -> Iterator[None]:
-        """Record an error instead of raising it: the other nodes must know of it first."""
+        """Record an error instead of raising it, because the other nodes must know of it first."""
         try:
             yield
         except Exception as error:

@@ -41,7 +41,7 @@ def local_folder(folder: Path, source: Mapping[str, Any]) -> Iterator[LocalFolde
 
 
 class LocalFolder:
-    """The files of one folder and its manifest: a line per staged file, a line per finished staging."""
+    """The files of one folder and its manifest, which has a line per staged file and a line per finished staging."""
 
     def __init__(self, folder: Path, source: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -87,7 +87,7 @@ class LocalFolder:
             )
 
     def new_copy(self, file: SharedFile) -> LocalCopy:
-        """Create a file to be written here; it gets its name once its checksum has been verified."""
+        """Create a file to be written here; it gets its final name once its checksum has been verified."""
         with self._lock:
             self._number += 1
             part = self.folder / ".staging" / f"{self._number}.part"
@@ -141,14 +141,14 @@ class LocalCopy:
             raise write_fault(self.local.folder / self.file.name, error) from error
 
     def finish(self, checksum: bytes) -> None:
-        """Read the written file back, compare it with ``checksum``, give it its name and add it to the manifest."""
+        """Read the file back, compare it with ``checksum``, rename it to its final name and add it to the manifest."""
         path = self.local.folder / self.file.name
         try:
             self.handle.close()
             if (found := checksum_of(self.part)) != checksum:
                 raise DataError(
                     f"{path} differs from the shared file after the copy (CRC-32 {found.hex()}, not "
-                    f"{checksum.hex()}); the disk or the network damaged it, stage again"
+                    f"{checksum.hex()}); the disk or the network damaged it, so stage again"
                 )
             path.parent.mkdir(parents=True, exist_ok=True)
             self.part.replace(path)
@@ -164,7 +164,7 @@ class LocalCopy:
             raise write_fault(path, error) from error
 
     def discard(self) -> None:
-        """Give up the copy."""
+        """Abandon the copy."""
         self.handle.close()
         self.part.unlink(missing_ok=True)
 
@@ -180,7 +180,7 @@ def write_fault(path: Path, error: OSError) -> DataError:
 
 
 def _lines(manifest: Path) -> list[dict[str, Any]]:
-    """Return the complete lines of a manifest; torn or foreign lines are ignored, and their files fetched again."""
+    """Return the complete lines of a manifest; torn or foreign lines are ignored, and their files are fetched again."""
     try:
         texts = manifest.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""``stage``: the nodes' work together, step by step."""
+"""``stage``: the nodes' joint work, step by step."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def stage(
     threads: int = 4,
     open_shared: Opener = open_unbuffered,
 ) -> StagingResult:
-    """Copy the files of ``shared`` that match ``pattern`` to ``local``, as ``mode`` says; called on every node.
+    """Copy the files of ``shared`` that match ``pattern`` to ``local``, as ``mode`` says; every node must call this.
 
-    Complete files of an earlier staging of the same folder are kept; those that this node no longer needs are
-    deleted. ``open_shared`` opens a file of the shared folder, once per file over all nodes.
+    Complete files from an earlier staging of the same folder are kept, except that files which this node no longer
+    needs are deleted. ``open_shared`` opens a file of the shared folder, once per file over all nodes.
 
     Raises:
-        DataError: on every node, with the node and the file, if one is missing, unreadable, changed, damaged
-            in transit, or the disk is full; files staged so far are kept for the next call.
-        CommunicationError: a node is gone.
+        DataError: on every node, naming the node and the file, if a file is missing, unreadable, changed or damaged in
+            transit, or a disk is full; files staged so far are kept for the next call.
+        CommunicationError: if a node is gone.
     """
     started = time.perf_counter()
     communicator = communicator or SingleProcess(torch.device("cpu"))
@@ -87,7 +87,7 @@ class MovedBytes:
 def _agree_on_files(
     communicator: Communicator, faults: StagingFaults, shared: Path, pattern: str
 ) -> tuple[SharedFile, ...]:
-    """List the folder on node 0 for all, so that every node works from the same list."""
+    """List the folder on node 0 for all nodes, so that they work from the same list."""
     text = b"[]"
     if communicator.rank == 0:
         with faults.noted(READING):
@@ -108,7 +108,7 @@ def _check(shared: Path, local: Path, threads: int) -> None:
 
 
 def _missing(folder: LocalFolder, plan: StagingPlan, threads: int) -> frozenset[int]:
-    """Return the files of this node that are not complete on its disk."""
+    """Return the files of this node that are not yet complete on its disk."""
     folder.remove_all_but({plan.files[index].name for index in plan.kept})
     wanted = sorted(plan.kept)
     with ThreadPoolExecutor(threads) as pool:
@@ -165,7 +165,7 @@ def _move(
 def _sent(
     communicator: Communicator, plan: StagingPlan, missing: frozenset[int]
 ) -> list[list[int]]:
-    """Return for each node the files that it must send, because another node lacks them."""
+    """Return, for each node, the files that it must send because another node lacks them."""
     counts = torch.zeros(len(plan.files), dtype=torch.int64)
     for index in missing:
         counts[index] = int(plan.reader[index] != communicator.rank)

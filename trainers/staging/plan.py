@@ -28,7 +28,7 @@ class SharedFile:
 
 @dataclass(frozen=True)
 class StagingPlan:
-    """The files in order; ``reader[i]`` is the node that reads file i, ``kept`` are this node's files."""
+    """The files in order; ``reader[i]`` is the node that reads file i, ``kept`` are the files that this node keeps."""
 
     files: tuple[SharedFile, ...]
     reader: tuple[int, ...]
@@ -36,7 +36,7 @@ class StagingPlan:
 
 
 def list_files(shared: Path, pattern: str) -> tuple[SharedFile, ...]:
-    """Return the files below ``shared`` whose name matches ``pattern``, by path, without hidden files and folders."""
+    """Return the files below ``shared`` whose names match ``pattern``, by path, without hidden files and folders."""
     if not shared.is_dir():
         raise DataError(f"the shared folder {shared} is not a folder that this node can read")
     found = []
@@ -78,7 +78,7 @@ def make_plan(
     seed: int,
     files_per_node: int | None,
 ) -> StagingPlan:
-    """Return the same reader of each file on every node, and the files that ``node`` keeps.
+    """Return the reader of each file, the same on every node, and the files that ``node`` keeps.
 
     If ``files_per_node`` is below the node's base share, files that no node keeps are not read at all.
     """
@@ -100,7 +100,7 @@ def make_plan(
 
 
 def balanced_readers(files: Sequence[SharedFile], nodes: int) -> tuple[int, ...]:
-    """Assign a reader to each file so that nodes read nearly equal bytes: the largest first, to the least loaded."""
+    """Assign a reader to each file so that nodes read nearly equal bytes: largest file first, to the least loaded."""
     laden = [(0, node) for node in range(nodes)]
     reader = [0] * len(files)
     for file in sorted(range(len(files)), key=lambda i: (-files[i].bytes, i)):

@@ -1,4 +1,4 @@
-"""This node's files, each opened once, read by several threads, checksummed, and passed on in order."""
+"""This node's files: each is opened once, read by one of several threads, checksummed, and passed on in order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def open_unbuffered(path: Path) -> FileIO:
 
 @dataclass
 class ReadingTask:
-    """One file that this node reads: its source, whether the node keeps it and whether others wait for it."""
+    """One file that this node reads: its source, whether this node keeps it and whether others wait for it."""
 
     file: SharedFile
     from_shared: bool
@@ -88,7 +88,7 @@ class FileReader:
         return taken
 
     def wait(self) -> None:
-        """Wait until every task is done, or abandoned after a fault."""
+        """Wait until every task is done, or was abandoned after a fault."""
         self._pool.shutdown(wait=True, cancel_futures=self._faults.stop.is_set())
 
     def _next_block(self) -> bytes:

@@ -1,4 +1,4 @@
-"""The result of a staging: the amount moved, and the speed."""
+"""The result of a staging: the amount of data moved, and the speed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ MEGABYTE = 1_000_000
 
 @dataclass(frozen=True)
 class StagingResult:
-    """The work of one node, and of all together; bytes are counted once per file read or written.
+    """The work of one node and of all nodes together; bytes are counted once per file read or written.
 
-    ``files`` are now on this node; ``files_read`` and ``bytes_read`` came from the shared folder through this
-    node; ``files_written`` and ``bytes_written`` were new on this node's disk. ``shared_reads`` and
-    ``shared_bytes_read`` are the sums over the nodes. ``seconds`` is the wall-clock time from the first listing
-    until every node was done, including checks and waiting.
+    ``files`` are now on this node; ``files_read`` and ``bytes_read`` came from the shared folder through this node;
+    ``files_written`` and ``bytes_written`` count what was new on this node's disk. ``shared_reads`` and
+    ``shared_bytes_read`` are the sums over the nodes. ``seconds`` is the wall-clock time from the first listing until
+    every node was done, including checks and waiting.
     """
 
     mode: str

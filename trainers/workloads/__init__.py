@@ -1,4 +1,4 @@
-"""Workloads by name: the described ones, and users' classes as ``package.module:Class``."""
+"""Workloads by name: those listed in ``described``, and users' classes as ``package.module:Class``."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def load_workload(
 
 
 def load_model_workload(job: TrainingJob) -> Workload:
-    """Return the workload of a job whose model is trained here; WorkloadError for one that trains itself."""
+    """Return the workload of a job whose model is trained here; raises WorkloadError if it trains itself."""
     workload = load_workload(job.workload, job.data, job.search_path)
     if not isinstance(workload, Workload):
         raise WorkloadError(
@@ -120,13 +120,13 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
         raise WorkloadError(f"{name!r} must define {', '.join(missing)}")
     if getattr(found, "metrics", {}).get("loss") is not False:
         raise WorkloadError(
-            f"{name}.metrics must contain 'loss': False, the evaluation loss, besides the others"
+            f"{name}.metrics must contain 'loss': False, the evaluation loss, in addition to the others"
         )
     return found
 
 
 def _scores(workload: type[Workload]) -> bool:
-    """Return whether a workload defines its evaluation: by each sample's score, or by counts and their metrics."""
+    """Return whether a workload defines its evaluation, by the score of each sample or by counts and their metrics."""
     by_counts = (
         workload.counts is not Workload.counts
         and workload.metrics_from is not Workload.metrics_from
@@ -173,7 +173,7 @@ _OURS = ("hpo", "search_spaces", "storage", "trainers")
 def _look_first_in(folder: str) -> None:
     """Look for modules in this folder first, and forget those that came from the previous folder.
 
-    Otherwise a process that runs many studies would give one study another's module of the same name.
+    Otherwise a process that runs many studies would give one study another study's module of the same name.
     """
     if _search.folder == folder:
         return

@@ -1,6 +1,7 @@
 """The workloads that a study may name: each is listed here once, with what is known before its data are opened.
 
-The class that ``rule`` names does the training. ``hpo init``, services, ``hpo doctor`` and tests read these.
+The class that ``rule`` names does the training. ``hpo init``, services, ``hpo doctor`` and tests read these
+descriptions.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ class Beginning:
     """The entries that ``hpo init`` writes for a workload, as a starting point.
 
     Attributes:
-        about: what it is, in a short phrase. data: the section ``data`` of the study file, as text; ``METRIC`` stands
-        for the target's metric and ``BETTER`` for whether a higher value is better. target: as ``top1>=0.76``.
-        optimizer: its name. learning_rate: the lowest and the highest value tried. warmup_epochs: the largest, 0 for
-        none. fixed: other settings. epochs: the maximum per training. others: whether any optimizer may be named.
+        about: what is trained, in a short phrase. data: the section ``data`` of the study file, as text; ``METRIC``
+        stands for the target's metric and ``BETTER`` for whether a higher value is better. target: in the form
+        ``top1>=0.76``. optimizer: its name. learning_rate: the lowest and the highest value tried. warmup_epochs: the
+        largest value tried, 0 for no warmup. fixed: other settings. epochs: the maximum per training. others: whether
+        any other optimizer may be named.
     """
 
     about: str
@@ -36,7 +38,7 @@ class Beginning:
 
 @dataclass(frozen=True)
 class ServiceDemand:
-    """A study's demand on a service: an amount at a place in its file, against the service's limit of that name."""
+    """A study's demand on a service: an amount at a place in its file, compared with the service's named limit."""
 
     place: tuple[str, str]
     amount: float
@@ -54,17 +56,17 @@ def _no_demands(
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadDescription:
-    """A workload; ``about`` says in a short phrase what is trained, ``source`` where it was published.
+    """A workload; ``about`` says in a short phrase what is trained, ``source`` says where it was published.
 
     Attributes:
-        rule: its class, ``module:Class``, a subclass of :class:`trainers.workloads.AnyWorkload`; imported on first
-        use. beginnings: what ``hpo init`` offers, by name. needs_torch: whether its class can only be opened where
-        torch is installed. served: whether services train it if their configuration names no workloads. writes: data
-        options that name a folder to be written; nobody can set them on a service. demands: what a study asks of a
-        service besides its trials, from its data section, the epochs of a training and the smallest batch size. grows:
-        sizes of the model of which a ladder may hold several: data options, or those that ``size_options`` name.
-        sample_flops: operations of a sample, forward and backward, by the data section, if they do not simply grow as
-        the square of the width.
+        rule: its class, ``module:Class``, a subclass of :class:`trainers.workloads.AnyWorkload`; imported on first use.
+        beginnings: the starting points that ``hpo init`` offers, by name. needs_torch: whether its class can only be
+        opened where torch is installed. served: whether services train it if their configuration names no workloads.
+        writes: data options that name a folder to be written; nobody can set them on a service. demands: what a study
+        asks of a service in addition to its trials, from its data section, the epochs of a training and the smallest
+        batch size. grows: sizes of the model that may vary over a ladder, as data options, or as the options that
+        ``size_options`` name. sample_flops: operations per sample, forward and backward, as a function of the data
+        section, if they do not simply grow as the square of the width.
     """
 
     rule: str
@@ -80,7 +82,7 @@ class WorkloadDescription:
     sample_flops: Callable[[Mapping[str, Any]], float] | None = None
 
     def size_option(self, size: str) -> str:
-        """Return the data option for a size of the model: ``width``, unless the data use that word otherwise."""
+        """Return the data option for a size of the model: ``width``, unless the data options use the word otherwise."""
         return self.size_options.get(size, size)
 
     def __post_init__(self) -> None:
@@ -89,13 +91,13 @@ class WorkloadDescription:
 
 
 def _number(value: Any) -> float:
-    """Return a number of a data section, or 0 if it is not one; the workload checks the value itself."""
+    """Return a number of a data section, or 0 if the value is not a number; the workload itself checks the value."""
     return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else 0.0
 
 
 def _of_decoder(data: Mapping[str, Any]) -> float:
-    """Return 6 per matrix weight and position, and 12 n^2 width per layer for the attention (Kaplan et al. 2020,
-    arXiv:2001.08361, section 2.1, with the output over 256 bytes and the attention's backward pass).
+    """Return the operations: 6 per matrix weight and position, and 12 n^2 width per layer for the attention (Kaplan et
+    al. 2020, arXiv:2001.08361, section 2.1, with the output over 256 bytes and the attention's backward pass).
     """
     usual = {"width": 64, "depth": 2, "sequence_length": 128}
     width, depth, length = (
@@ -163,7 +165,7 @@ WORKLOADS: Registry[WorkloadDescription] = Registry(
         "segmentation": WorkloadDescription(
             rule="trainers.workloads.segmentation.task:SegmentationWorkload",
             grows=("width",),
-            size_options={"width": "model_width"},  # the data's width is that of the grid
+            size_options={"width": "model_width"},  # in the data options, width is the grid's
             about="DeepLabv3+ or Tiramisu on climate fields",
             source="Kurth et al., arXiv:1810.01993",
             writes=("folder",),

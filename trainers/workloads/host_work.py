@@ -1,4 +1,4 @@
-"""The host's work for a sample: reading, decoding and cropping, until its batch is ready for the device."""
+"""The host's work per sample: reading, decoding and cropping, until its batch is ready for the device."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ if TYPE_CHECKING:
 SAMPLES = 64
 REPEATS = 3
 MOST_SECONDS = 1.0
-"""Seconds of a repetition; fewer samples are measured if they take longer."""
+"""The most seconds per repetition; fewer samples are measured if they would take longer."""
 
 
 def host_seconds_per_sample(
     workload: Workload, samples: int = SAMPLES, *, evaluation: bool = False
 ) -> float:
-    """Measure the processor seconds of one core to make one sample ready for the device, on this machine.
+    """Measure how many seconds one core of this machine needs to make one sample ready for the device.
 
-    It is the minimum of some repetitions over ``samples`` samples spread over the training (or evaluation) set, summed
-    over all threads; a worker with c cores for its data makes at most c over this many samples a second. It excludes
-    waiting for storage (``WorkloadCost.sample_bytes`` is the amount read) and the device's work (``prepare``).
+    The result is the minimum over some repetitions with ``samples`` samples spread over the training (or evaluation)
+    set, summed over all threads; a worker with c cores for its data prepares at most c divided by this many samples per
+    second. It excludes waiting for storage (``WorkloadCost.sample_bytes`` is the amount read) and the device's work
+    (``prepare``).
     """
     import torch
 

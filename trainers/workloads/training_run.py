@@ -1,8 +1,9 @@
-"""AnyTraining: what all trainings have in common: their progress, and the rules that end them.
+"""AnyTraining: what all trainings have in common, which is their progress and the rules that end them.
 
-A :class:`TrainingRun` does its updates and evaluations here, by a schedule; how the weights move is left to a subclass:
-``trainers.loop.synchronous.SynchronousTraining`` trains a PyTorch model, ``noisy_quadratic`` the modes of a quadratic.
-``trainers.workloads.program`` follows a program that trains by itself. Importing this does not import torch.
+A :class:`TrainingRun` does its updates and evaluations in this process, by a schedule; how the weights move is left to
+a subclass: ``trainers.loop.synchronous.SynchronousTraining`` trains a PyTorch model, ``noisy_quadratic`` the modes of a
+quadratic. ``trainers.workloads.program`` follows a program that trains by itself. Importing this module does not import
+torch.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ DIVERGENCE_FACTOR = 3.0
 
 @dataclass
 class TrainingProgress:
-    """The progress of a training; plain numbers, so that a checkpoint can hold it directly."""
+    """The progress of a training, in plain numbers, so that a checkpoint can hold it directly."""
 
     step: int = 0
     seconds: float = 0.0
@@ -43,9 +44,9 @@ class TrainingProgress:
 class TrainingSegment:
     """The updates up to an evaluation, and the results of the evaluation.
 
-    ``train_loss`` is the mean over the updates, ``first_loss`` that of the first, ``learning_rate`` that of the
-    last; ``scores`` holds every metric; ``seconds`` is the time of the updates and the evaluation; ``memory_bytes``
-    their peak memory, None if not measured.
+    ``train_loss`` is the mean loss over the updates, ``first_loss`` the loss of the first update, ``learning_rate`` the
+    rate of the last; ``scores`` holds every metric; ``seconds`` is the time of the updates and the evaluation;
+    ``memory_bytes`` is their peak memory, None if not measured.
     """
 
     train_loss: float
@@ -60,8 +61,8 @@ class TrainingSegment:
 class AnyTraining(ABC):
     """One training in progress; ``advance`` goes to the next evaluation until ``finished``.
 
-    ``metrics`` and ``train_samples`` are those of its workload. ``resumed`` are the evaluations of earlier starts, if a
-    training keeps its own files and resumes from them by itself; None if :meth:`state_dict` is its state.
+    ``metrics`` and ``train_samples`` are those of its workload. ``resumed`` holds the evaluations of earlier starts, if
+    a training keeps its own files and resumes from them by itself; it is None if :meth:`state_dict` is its state.
     """
 
     resumed: list[ConvergencePoint] | None = None
@@ -82,7 +83,7 @@ class AnyTraining(ABC):
         """Train to the next evaluation, and decide whether the training goes on; None if it ended without one."""
 
     def gather(self) -> None:  # noqa: B027 - most keep everything on every worker
-        """Copy to every worker the state that only some of them keep; all call it before one takes the state."""
+        """Copy the state that only some workers keep to every worker; all must call this before one takes the state."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -93,10 +94,10 @@ class AnyTraining(ABC):
         """Continue from the result of :meth:`state_dict`, with any number of workers and any micro batch."""
 
     def close(self) -> None:  # noqa: B027 - most have started nothing
-        """End everything that the training has started, at any point."""
+        """Stop everything that the training has started, at any point."""
 
     def sample_images(self) -> dict[str, Any] | None:
-        """The workload's sample images of the current model (``trainers.loop.sample_images``); None if it has none."""
+        """Return the workload's sample images of the current model (``trainers.loop.sample_images``), or None."""
         return None
 
     @property
@@ -106,7 +107,7 @@ class AnyTraining(ABC):
 
     @property
     def outcome(self) -> TrainingOutcome:
-        """Return how the training ended; raises :class:`JobError` before it is ``finished``."""
+        """How the training ended; raises :class:`JobError` before it is ``finished``."""
         if not self.finished:
             raise JobError(
                 "a training has an outcome only once it is finished; call advance() until it is"
@@ -128,11 +129,11 @@ class AnyTraining(ABC):
 
     @property
     def found_micro_batch(self) -> int | None:
-        """The micro batch found to fit in memory; None if the requested one did."""
+        """The micro batch size found to fit in memory; None if the requested one fitted."""
         return None
 
     def _measure(self, scores: Mapping[str, float], memory_bytes: int | None) -> None:
-        """Record the results of an evaluation besides the target's metric."""
+        """Record the results of an evaluation other than the target's metric."""
         at = self.progress
         at.measures = {
             name: float(value)
@@ -143,14 +144,14 @@ class AnyTraining(ABC):
             at.memory_bytes = max(memory_bytes, at.memory_bytes or 0)
 
     def _decide(self, train_loss: float | None, metric: float, *, budget_spent: bool) -> None:
-        """Decide whether the training goes on; a ``train_loss`` of None was not reported."""
+        """Decide whether the training goes on; a ``train_loss`` of None means that none was reported."""
         at, target = self.progress, self.job.target
         at.best_metric, at.final_metric = target.better(at.best_metric, metric), metric
         limit = at.first_loss + (DIVERGENCE_FACTOR - 1) * abs(at.first_loss)
         if train_loss is not None and not (math.isfinite(train_loss) and train_loss <= limit):
             at.state = "diverged"
             at.reason = (
-                f"the mean training loss over the updates up to {at.step} was {train_loss:.4g}, not finite "
+                f"the mean training loss over the updates up to {at.step} was {train_loss:.4g}, which is not finite "
                 f"or above {DIVERGENCE_FACTOR:g} times the first update's {at.first_loss:.4g}"
             )
         elif target.reached(metric):
@@ -167,10 +168,10 @@ class AnyTraining(ABC):
 
 
 class TrainingRun(AnyTraining):
-    """A training that does its updates here, by a schedule of batches and evaluations.
+    """A training that does its updates in this process, by a schedule of batches and evaluations.
 
-    ``scheduled`` are the settings that determine rate and batch: those of the job, or, if the batch follows the
-    noise scale, the ones decided so far, with ``batch_growth``: factors of the first batch, each from a number of
+    ``scheduled`` are the settings that determine the rate and the batch: those of the job or, if the batch follows the
+    noise scale, those decided so far. ``batch_growth`` holds factors of the first batch, each applying from a number of
     epochs on.
     """
 
@@ -181,9 +182,9 @@ class TrainingRun(AnyTraining):
 
     @abstractmethod
     def _train(self, first_step: int, last_step: int) -> TrainingSegment:
-        """Do the updates from ``first_step`` up to, not including, ``last_step``, then evaluate.
+        """Do the updates from ``first_step`` up to but not including ``last_step``, then evaluate.
 
-        They all belong to one phase, and so have one global batch size.
+        The updates all belong to one phase, and so have the same global batch size.
         """
 
     @abstractmethod
@@ -264,7 +265,7 @@ class TrainingRun(AnyTraining):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from the result of :meth:`state_dict`, with any number of workers and any micro batch.
 
-        Raises :class:`CheckpointError` for the state of another job, or one that is not a training's.
+        Raises :class:`CheckpointError` for the state of another job, or for one that is not the state of a training.
         """
         if set(state) | {"batch_growth"} != set(self.state_dict()):
             raise CheckpointError(
@@ -309,7 +310,7 @@ def _check_target(job: TrainingJob, metrics: Mapping[str, bool]) -> None:
 
 
 def _identity(job: TrainingJob) -> dict[str, Any]:
-    """Return the inputs that determine the weights; file paths, micro batch and decoding threads do not."""
+    """Return the inputs that determine the weights, without file paths, micro batch and decoding threads."""
     incidental = ("micro_batch_size", "search_path")
     identity = {name: value for name, value in job.to_dict().items() if name not in incidental}
     identity["data"] = {

@@ -1,7 +1,7 @@
 """The classes that define what is trained: data, model, loss and metrics.
 
-Your own workload is a subclass of :class:`Workload` in any importable file, named ``package.module:Class``
-in the study. Importing this does not import torch; a workload that trains a model does.
+Your own workload is a subclass of :class:`Workload` in any importable file, named ``package.module:Class`` in the
+study. Importing this module does not import torch; a workload that trains a model does.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ __all__ = [
 
 
 class AnyWorkload(ABC):
-    """The base of every workload: metrics and a number of samples. Subclass one of the two classes below.
+    """The base class of every workload: metrics and a number of samples. Subclass one of the two classes below.
 
     Attributes:
-        metrics: every score that an evaluation gives, and whether a higher value is better; it holds
-        "loss": False. train_samples: size of the training set, the unit of an epoch. simulated: whether a
-        training is computed in milliseconds and without torch, so that a sweep needs no separate process for it.
-        own_settings: names of its own settings, which a study may then fix or tune and the workload finds in
+        metrics: every score that an evaluation returns, and whether a higher value is better; it contains "loss":
+        False. train_samples: size of the training set, the unit of an epoch. simulated: whether a training is computed
+        in milliseconds and without torch, so that a sweep needs no separate process for it. own_settings: the names of
+        the workload's own settings, which a study may then fix or tune and which the workload finds in
         ``settings.own``. data_options: the data options with which :func:`trainers.workloads.load_workload` opened it;
-        on a machine they may name a folder of the node's local disk.
+        on a machine they may name a folder on the node's local disk.
     """
 
     metrics: ClassVar[Mapping[str, bool]]
@@ -60,12 +60,12 @@ class AnyWorkload(ABC):
 
     @classmethod
     def metrics_of(cls, data: Mapping[str, Any]) -> Mapping[str, bool]:  # noqa: ARG003 - for the program
-        """Return the metrics with these data options."""
+        """Return the metrics of the workload with these data options."""
         return cls.metrics
 
     @classmethod
     def own_settings_of(cls, data: Mapping[str, Any]) -> Collection[str] | None:  # noqa: ARG003
-        """Return its own settings with these data options; None if only the program that it runs knows them."""
+        """Return the workload's own settings with these data options; None if only its program knows them."""
         return cls.own_settings
 
 
@@ -74,25 +74,25 @@ class CustomLoopWorkload(AnyWorkload):
 
     @abstractmethod
     def begin(self, job: TrainingJob, communicator: Communicator | None) -> TrainingRun:
-        """Create a training of this workload at its first update; ``communicator`` None means a single process."""
+        """Create a training of this workload before its first update; ``communicator`` None means a single process."""
 
 
 class Workload(AnyWorkload):
-    """A model that is trained, by :mod:`trainers.loop` or :mod:`trainers.asynchronous`.
+    """A model that :mod:`trainers.loop` or :mod:`trainers.asynchronous` trains.
 
-    Everything a worker needs follows from ``data``, so every worker builds its own.
+    Everything that a worker needs follows from ``data``, so every worker builds its own workload.
 
     Attributes:
-        evaluation_samples: size of the evaluation set. largest_micro_batch: the most samples per forward
-        pass, if a job does not set it. prefetched_batches: micro batches that are prepared ahead in the
-        background; for data that are slow to read. concurrent_batches: how many of them are prepared at the same time,
+        evaluation_samples: size of the evaluation set. largest_micro_batch: the largest number of samples per forward
+        pass, if a job does not set it. prefetched_batches: the number of micro batches to prepare ahead in the
+        background, for data that are slow to read. concurrent_batches: how many of them are prepared at the same time,
         each by its own thread; more than 1 only if ``training_batch`` and ``evaluation_batch`` may be called by several
         threads at once. streamed: whether the samples come in a fixed order, from ``training_stream`` and
         ``evaluation_stream``, rather than by index; see :class:`StreamWorkload`. initialization: how the initial values
-        of ``build_model`` scale with the width, by prefixes of parameter names, if they are not PyTorch's
+        of ``build_model`` scale with the width, by prefix of the parameter name, if they are not PyTorch's
         (:func:`~trainers.numerics.parametrization.maximal_update_`). residual_outputs: the modules of a residual block
-        whose outputs are added to the stream, by their names in it, if ``base_model`` has another number of blocks.
-        The others are those of every workload.
+        whose outputs are added to the stream, by their names in the block, if ``base_model`` has a different number of
+        blocks. The other attributes are those of every workload.
 
     A workload may also define ``sample_images(model) -> dict``: pictures of its predictions for the report, and
     baselines to compare with, as plain JSON values. The model is in evaluation mode, without gradients.
@@ -118,20 +118,21 @@ class Workload(AnyWorkload):
         """
 
     def base_model(self, settings: TrainingSettings) -> nn.Module | None:  # noqa: ARG002 - for subclasses
-        """Build the same model at the size at which its settings were chosen; only its shapes are read.
+        """Build the same model at the size at which its settings were chosen; only the shapes of that model are read.
 
         With a base model, the training uses the maximal update parametrization
         (:mod:`trainers.numerics.parametrization`), so that settings that are good at the base width are good at this
-        one. If the base has another number of blocks, it uses CompleteP, which transfers them over the depth too.
-        Return None for the standard parametrization.
+        width. If the base has a different number of blocks, the training uses CompleteP, which also transfers settings
+        over the depth. Return None for the standard parametrization.
         """
         return None
 
     def parameter_kinds(self, model: nn.Module) -> Mapping[str, str]:  # noqa: ARG002 - for subclasses
         """Return the kinds of parameters that :mod:`trainers.optimizers.parameter_kinds` would misclassify.
 
-        By their names in ``model.named_parameters()``: "weight"; "normalization" or "bias", which the settings exclude
-        from weight decay and from layer-wise adaptation; "embedding", a weight that is not a matrix of features.
+        The keys are names in ``model.named_parameters()``. The kinds are "weight"; "normalization" or "bias", which the
+        settings exclude from weight decay and from layer-wise adaptation; and "embedding", a weight that is not a
+        matrix of features.
         """
         return {}
 
@@ -139,11 +140,11 @@ class Workload(AnyWorkload):
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
         """Return the training samples ``indices``, augmented as given by their epochs and the seed; all ``(n,)`` int64.
 
-        :func:`~trainers.numerics.random_numbers.sample_uniforms` gives random numbers that depend on nothing else.
+        :func:`~trainers.numerics.random_numbers.sample_uniforms` returns random numbers that depend on nothing else.
         """
 
     def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
-        """Yield one worker's training samples of an epoch, in batches of any size: see :class:`StreamWorkload`."""
+        """Yield one worker's training samples of an epoch, in batches of any size; see :class:`StreamWorkload`."""
         raise NotImplementedError(
             f"{type(self).__name__} is streamed and must define training_stream"
         )
@@ -157,9 +158,9 @@ class Workload(AnyWorkload):
     def prepare(self, batch: Batch) -> Batch:
         """Convert a training or evaluation batch to the input of :meth:`loss`, :meth:`score` and :meth:`counts`.
 
-        Called when the batch is on the device; on a CPU in the background, if batches are prefetched. So batches may
-        be small (bytes as stored), and operations on all of a batch (conversion, normalization, layout) are done
-        there. By default returns the batch unchanged.
+        This is called when the batch is on the device; on a CPU it is called in the background, if batches are
+        prefetched. Batches may therefore be small (bytes as stored), and operations on a whole batch (conversion,
+        normalization, layout) are done on the device. By default, return the batch unchanged.
         """
         return batch
 
@@ -182,30 +183,31 @@ class Workload(AnyWorkload):
         )
 
     def counts(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Return the sums over the evaluation set, by name: tensors of any shape, the same for every batch.
+        """Return a batch's part of the sums over the evaluation set, by name: tensors whose shapes are the same for
+        every batch.
 
-        By default the sum of each metric over the samples. Other examples are true positives, sums over tokens or
-        histograms of scores.
+        By default these are the sums of each metric over the samples. Other examples are true positives, sums over
+        tokens and histograms of scores.
         """
         return {name: each.double().sum() for name, each in self.score(model, batch).items()}
 
     def metrics_from(self, counts: Mapping[str, Tensor], samples: int) -> Mapping[str, float]:
         """Compute every metric of ``metrics`` from the sums over all batches of all workers, in float64.
 
-        ``counts`` are tensors by name, of the shapes that :meth:`counts` gives. By default returns the means over the
+        ``counts`` are tensors by name, in the shapes that :meth:`counts` returns. By default, return the means over the
         ``samples``.
         """
         return {name: float(counts[name]) / samples for name in self.metrics}
 
 
 class StreamWorkload(Workload):
-    """A model trained on a stream of samples: from tar shards, a DataLoader, a DALI pipeline, any iterable.
+    """A model trained on a stream of samples: from tar shards, a DataLoader, a DALI pipeline or any iterable.
 
     ``train_samples`` and ``evaluation_samples`` are declared; an epoch of worker r of n is its n-th part of
-    ``train_samples`` (a stream that ends early starts again, and samples beyond it are skipped). The order must be
-    determined by ``seed`` and ``epoch``: then a training can be repeated, and is resumed where it was by skipping the
-    processed samples. Which samples share a batch depends on the number of workers, so trainings with different
-    numbers of workers agree only in distribution; samples addressed by index have no such limit.
+    ``train_samples`` (a stream that ends early starts again, and samples beyond that number are skipped). The order
+    must be determined by ``seed`` and ``epoch``; then a training can be repeated, and it resumes where it stopped by
+    skipping the processed samples. Which samples share a batch depends on the number of workers, so trainings with
+    different numbers of workers agree only in distribution; samples addressed by index have no such limit.
     """
 
     streamed = True
@@ -213,26 +215,27 @@ class StreamWorkload(Workload):
 
     @abstractmethod
     def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
-        """Yield one worker's training samples of an epoch, in batches of any size, in an order drawn from both numbers.
+        """Yield one worker's training samples of an epoch, in batches of any size, in an order drawn from epoch and
+        seed.
 
         The workers' parts must not overlap, and should be of about the same length.
         """
 
     @abstractmethod
     def evaluation_stream(self, part: Part) -> Iterable[Batch]:
-        """One worker's evaluation samples, in batches of any size, each sample once over all workers."""
+        """Yield each of one worker's evaluation samples once, in batches of any size; workers share no samples."""
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
-        """Samples of a stream have no index."""
+        """Raise :class:`~trainers.errors.WorkloadError`: the samples of a stream have no index."""
         raise WorkloadError(f"the samples of {type(self).__name__} come as a stream, not by index")
 
     def evaluation_batch(self, indices: Tensor) -> Batch:  # noqa: ARG002
-        """Samples of a stream have no index."""
+        """Raise :class:`~trainers.errors.WorkloadError`: the samples of a stream have no index."""
         raise WorkloadError(f"the samples of {type(self).__name__} come as a stream, not by index")
 
 
 def some_samples(workload: Workload, count: int, *, evaluation: bool = False) -> Batch:
-    """Return a batch of any ``count`` samples, to measure with; the training or evaluation set must hold as many."""
+    """Return a batch of any ``count`` samples, for a measurement; the training or evaluation set must hold as many."""
     import torch
 
     if workload.streamed:

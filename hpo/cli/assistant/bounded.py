@@ -29,7 +29,7 @@ NOTICE = (
 def answer(found: Any) -> str:
     """Return the answer of a tool: one JSON document with the notice before the result.
 
-    Strings and lists over the limits end in a note on what is left out. While the whole is longer than
+    Strings and lists over the limits end in a note on what is left out. As long as the whole is longer than
     :data:`MOST_ANSWER`, its lists and strings are cut in half.
     """
     text, entries = MOST_TEXT, MOST_ENTRIES

@@ -23,13 +23,13 @@ Plain = dict[str, Any]
 
 
 class StudySource(Protocol):
-    """The calls that the tools make to a database or a server. Raises :class:`hpo.errors.HpoError`."""
+    """The calls that the tools make to a database or a server. They raise :class:`hpo.errors.HpoError`."""
 
     plans_are_kept: bool
     """Whether making a plan stores it."""
 
     def studies(self, state: str | None, search: str | None) -> list[Plain]:
-        """Return the studies in the state with ``search`` in their name, newest first."""
+        """Return the studies that are in the state and have ``search`` in their name, newest first."""
         ...
 
     def study(self, name: str) -> Plain:
@@ -37,7 +37,7 @@ class StudySource(Protocol):
         ...
 
     def trials(self, name: str) -> list[Plain]:
-        """Return its trials, ordered by number."""
+        """Return the study's trials, ordered by number."""
         ...
 
     def events(self, name: str) -> list[Plain]:
@@ -45,11 +45,11 @@ class StudySource(Protocol):
         ...
 
     def forecast(self, name: str, batches: Sequence[int], budgets: Sequence[float]) -> list[Plain]:
-        """Return forecasts at batch sizes; at the study's full-scale batch if none is given."""
+        """Return forecasts at the batch sizes, or at the study's full-scale batch if none is given."""
         ...
 
     def designs(self, name: str) -> Plain:
-        """Return what its trainings buy at full scale, for fewer and for more."""
+        """Return the interval at full scale and the cost for the study's trainings, and for fewer or more of them."""
         ...
 
     def plan(self, name: str, asked: Mapping[str, Any]) -> Plain:

@@ -59,7 +59,7 @@ Hours = Annotated[float, Field(gt=0, le=MOST_HOURS, allow_inf_nan=False)]
 
 
 class StudyTools:
-    """The tools, on one source. The assistant reads a method's docstring."""
+    """The tools, on one source. The assistant reads the docstrings of the methods."""
 
     def __init__(self, source: StudySource) -> None:
         self._source = source
@@ -79,7 +79,7 @@ class StudyTools:
         return self._source.study(study)
 
     def list_trials(self, study: StudyName, after: After = 0, limit: Limit = 50) -> Plain:
-        """List trials of a study by number: batch, sizes, settings, seed, state, epochs to target, why one ended."""
+        """List trials of a study by number: batch, sizes, settings, seed, state, epochs to target, why each ended."""
         return _page("trials", self._source.trials(study), after, limit)
 
     def read_log(self, study: StudyName, after: After = 0, limit: Limit = 50) -> Plain:
@@ -119,7 +119,7 @@ class StudyTools:
         return {"forecasts": made}
 
     def design(self, study: StudyName) -> Plain:
-        """Show what fewer or more trainings of a study would buy: their cost against the interval at full scale.
+        """Show the cost of fewer or more trainings of a study, and how wide the interval at full scale would be.
 
         Costs are in trainings at full scale. The row `own` is the current study; only rows that no cheaper one beats
         are listed.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hpo.runs.study_changes import DeletedStudy
 
 _server = click.option(
-    "--server", metavar="URL", help="Do it on this server, with the token, instead of in a storage."
+    "--server", metavar="URL", help="Act on this server, with the token, instead of on a storage."
 )
 
 

@@ -48,7 +48,7 @@ class AgeParameter(click.ParamType):  # type: ignore[type-arg]  # no click befor
 
 @contextmanager
 def store_errors() -> Iterator[None]:
-    """Convert errors of the storage to errors of the service, which the command line prints."""
+    """Convert errors of the storage into errors of the service, which the command line prints."""
     from hpo.errors import ExportError, StorageUnavailableError, StudyNotFoundError
     from storage.errors import Conflict, InvalidRecord, NotFound, StoreError
 

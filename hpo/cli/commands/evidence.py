@@ -12,14 +12,14 @@ from hpo.cli.commands import options
 
 
 class _Scale(click.ParamType):  # type: ignore[type-arg]     # generic only in newer versions of click
-    """A direction and its value at full scale, ``NAME=VALUE``."""
+    """A size that grows and its value at full scale, ``NAME=VALUE``."""
 
     name = "NAME=VALUE"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, float]:
-        """Return both parts; a usage error for anything else."""
+        """Return both parts; fail with a usage error for anything else."""
         if isinstance(value, tuple):
             return value
         name, _, text = str(value).partition("=")
@@ -65,12 +65,12 @@ class _Scale(click.ParamType):  # type: ignore[type-arg]     # generic only in n
     "epochs",
     metavar="EPOCHS",
     type=click.FloatRange(min=0, min_open=True, max=1e6),
-    help="The number of epochs that every run in the table trained; needs --best.",
+    help="The number of epochs for which every run in the table trained; needs --best.",
 )
 @click.option(
     "--direction",
     type=click.Choice(["maximize", "minimize"]),
-    help="Which way METRIC is better; default: inferred from its name.",
+    help="Whether a higher or a lower METRIC is better; default: inferred from its name.",
 )
 @click.option(
     "--full-scale",
@@ -139,7 +139,7 @@ class _Configuration(click.ParamType):  # type: ignore[type-arg]     # generic o
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, int]:
-        """Return both counts; a usage error for anything else."""
+        """Return both counts; fail with a usage error for anything else."""
         if isinstance(value, tuple):
             return value
         counts = [

@@ -199,7 +199,7 @@ def mlflow(
 @options.storage
 @options.json_output
 def trackers(study: str, follow: bool, folder: Path, storage: str, as_json: bool) -> None:
-    """Write the trials of a STUDY to the trackers in its file: whatever is missing there, and nothing twice."""
+    """Write the trials of a STUDY to the trackers in its file: only what is missing there."""
     from hpo.runs.exports.tracking import make_tracker
 
     choices = _choices(study, storage)

@@ -1,4 +1,4 @@
-"""`hpo import`: imports runs made elsewhere into a storage."""
+"""`hpo import`: imports runs that were made elsewhere into a storage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Importers(click.Group):
         return [*super().list_commands(ctx), *options.Named(IMPORTERS).names()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of this name; a usage error for a faulty importer."""
+        """Return the command of this name; raise a usage error for a faulty importer."""
         if own := super().get_command(ctx, cmd_name):
             return own
         try:
@@ -43,7 +43,7 @@ class _Importers(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command named by the arguments; the error for an unknown one suggests the nearest."""
+        """Return the command named by the arguments; for an unknown name, fail with a suggestion of the nearest one."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             hint = IMPORTERS.explain(args[0]) or f"; there are {', '.join(self.list_commands(ctx))}"
             ctx.fail(f"there is no importer {args[0]!r}{hint}")

@@ -29,7 +29,7 @@ OWN = Beginning(
 
 
 def study_beginnings() -> dict[str, tuple[str, Beginning]]:
-    """Return workload and template by the name in an answer, without faulty plug-ins."""
+    """Return the workloads and templates, by the name in an answer, without faulty plug-ins."""
     found: dict[str, tuple[str, Beginning]] = {}
     for workload in WORKLOADS:
         with contextlib.suppress(PluginError):
@@ -39,7 +39,7 @@ def study_beginnings() -> dict[str, tuple[str, Beginning]]:
 
 
 class _Answer(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
-    """A value parsed by a given function, which rejects it with the rule."""
+    """A value parsed by a given function, whose error states the rule that the value breaks."""
 
     def __init__(self, name: str, read: Callable[[str], Any]) -> None:
         self.name, self._read = name, read
@@ -73,7 +73,7 @@ class MetricAim:
 
 @dataclass(frozen=True)
 class NodePartition:
-    """The resources of a node that trials use: GPUs or cores, and how many each trial takes."""
+    """The part of a node that trials use: GPUs or cores, and how many each trial takes."""
 
     unit: str
     count: int
@@ -297,7 +297,7 @@ def _yaml(value: Any) -> str:
 
 
 def _is_special(name: str) -> bool:
-    """Whether YAML would read the name as something else."""
+    """Return whether YAML would read the name as something else."""
     return re.fullmatch(r"[A-Za-z][\w-]+", name) is None or name.lower() in _YAML_WORDS
 
 

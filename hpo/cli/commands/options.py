@@ -52,7 +52,7 @@ def _choose_compiler(ctx: click.Context, param: click.Parameter, value: bool) ->
 
 
 def _tell_processes(ctx: click.Context, variable: str, value: str) -> None:
-    """Pass a value to every process that the command starts, in its environment."""
+    """Pass a value, in the environment, to every process that the command starts."""
     before = os.environ.get(variable)
     os.environ[variable] = value
 
@@ -111,7 +111,7 @@ BATCH_OR_BEST = _BatchOrBest()
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
-    """A name of a registry for which ``able`` holds; plug-ins are searched only if the help or an error lists them."""
+    """A name in a registry for which ``able`` holds; plug-ins are searched only if the help or an error lists them."""
 
     name = "name"
 
@@ -207,7 +207,7 @@ def print_json(document: Any) -> None:
 
 
 def full_scale(result: StudyResult) -> tuple[int, ...]:
-    """Return a study's full-scale batch size; a usage error if its file names none."""
+    """Return a study's full-scale batch size; raise a usage error if its file names none."""
     if result.spec.full_scale is None:
         raise click.UsageError(
             f"study {result.study.name!r} has no full_scale batch size; give one"

@@ -16,14 +16,14 @@ UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 class LifetimeParameter(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 takes an argument
-    """A time such as 12h, 30d or 8w; ``never``."""
+    """A time such as 12h, 30d or 8w, or ``never``."""
 
     name = "lifetime"
 
     def convert(
         self, value: Any, parameter: click.Parameter | None, context: click.Context | None
     ) -> Any:
-        """Return a timedelta, None for never."""
+        """Return a timedelta, or None for never."""
         if not isinstance(value, str):
             return value
         found = re.fullmatch(r"([1-9][0-9]{0,4})([mhdw])", value)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 SECONDS_OF_TIMING = 20.0
-"""Maximum number of seconds for which `hpo run` times a study before it begins."""
+"""Maximum number of seconds that `hpo run` spends timing a study before it begins."""
 
 
 @click.command()
@@ -115,7 +115,7 @@ def run(
         return
     if of_scheduler["array"] is not None:
         raise click.UsageError("--array needs --on, the scheduler that starts the agents")
-    # Ray reports dead worker processes on stdout, which is only for the result
+    # Ray reports dead worker processes on stdout, which is for the result only
     with live_progress() as progress, contextlib.redirect_stdout(sys.stderr):
         result = api.run_study(
             spec,
@@ -250,7 +250,7 @@ def _submit_sweep(
 
 
 def _shared(storage: str) -> str:
-    """Return the storage as the hosts of a slot can find it: an SQLite path is made absolute."""
+    """Return the storage's URL in a form that the hosts of a slot can use: an SQLite path is made absolute."""
     prefix = "sqlite:///"
     if "://" not in storage:
         return f"{prefix}{Path(storage).absolute()}"
@@ -433,7 +433,7 @@ def forecast(
 @options.storage
 @options.json_output
 def design(study: str, storage: str, as_json: bool) -> None:
-    """Show what fewer or more trainings of a STUDY would buy: their cost against the interval at full scale."""
+    """Show the cost of fewer or more trainings of a STUDY, and how wide the interval at full scale would be."""
     from hpo.cli.output.designs import show_designs
     from hpo.runs import api
 

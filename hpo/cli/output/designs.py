@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show_designs(found: Designs) -> None:
-    """Print each choice of sizes and trainings that no cheaper one matches, and the study as it is."""
+    """Print each choice of sizes and trainings that no cheaper one matches, and the current study."""
     sizes = dict(found.full_scale)
     at = ", ".join(
         filter(None, (f"batch {sizes.pop(BATCH):,}", sizes_in_words(tuple(sizes.items()))))

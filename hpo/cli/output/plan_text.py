@@ -1,4 +1,4 @@
-"""A plan in words and tables: what to run, what it should take, what limits it, the alternatives and pilot runs."""
+"""A plan in words and tables: what to run, the expected time, what limits it, the alternatives and pilot runs."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class LiveProgress(_TellsPrice):
 
 
 class PlainProgress(_TellsPrice):
-    """A line for each trial that ends and each run that starts, for a log file."""
+    """Prints a line for each trial that ends and each run that starts, for a log file."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -139,7 +139,7 @@ class PlainProgress(_TellsPrice):
 
 @contextmanager
 def live_progress() -> Iterator[Progress]:
-    """Progress on stderr: drawn in place on a terminal, line by line elsewhere."""
+    """Show progress on stderr: drawn in place on a terminal, line by line elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield PlainProgress(sys.stderr)

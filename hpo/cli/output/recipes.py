@@ -61,7 +61,7 @@ def show_recipe(each: Recipe) -> None:
 
 
 def recipe_batches(each: Recipe) -> str:
-    """Return the published batch sizes: all if few, else the range, and the final batch if it grows in a training."""
+    """Return the published batch sizes: all if few, else their range; and the last batch, if it grows in a training."""
     published = [format_number(batch) for batch in each.published_batches]
     text = ", ".join(published) if len(published) <= 3 else f"{published[0]} to {published[-1]}"
     return f"{text} -> {format_number(each.grows_to)}" if each.grows_to else text

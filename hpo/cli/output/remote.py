@@ -93,7 +93,7 @@ def show_status(study: StudyStatus) -> None:
 
 
 def event_line(event: RemoteEvent) -> str:
-    """Return an event as one line, or more if its message has more."""
+    """Return an event as one line, or as several if its message has several."""
     at = f"{event.at:%Y-%m-%d %H:%M:%S}  " if event.at else ""
     return f"{at}{event.kind:<12} {event.message}".rstrip()
 

@@ -43,7 +43,7 @@ YES_OR_NO = {None: "", True: "yes", False: "no"}
 
 
 def show_study(result: StudyResult, found: Sequence[Importances] = ()) -> None:
-    """Print rungs, importances of the settings, full-scale forecast, and validation beside rules of thumb."""
+    """Print the rungs, the importance of settings, the full-scale forecast, and its validation with rules of thumb."""
     console = new_console()
     console.print(_rungs(result))
     for each in result.keeping:
@@ -72,7 +72,7 @@ def show_study(result: StudyResult, found: Sequence[Importances] = ()) -> None:
 def show_forecasts(
     forecasts: Sequence[Forecast], trade_offs: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Print forecasts at several batch sizes with the reason of each below, and the trade-offs over all of them."""
+    """Print forecasts at several batch sizes with the reason for each below, and the trade-offs over all of them."""
     console = new_console()
     console.print(_forecasts(forecasts, "forecast"))
     for each in forecasts:
@@ -134,13 +134,13 @@ def _one_line(value: Any) -> Any:
 
 
 def _no_formula(value: Any) -> Any:
-    """Return the value; an apostrophe precedes a string that a spreadsheet would compute (OWASP, CSV injection)."""
+    """Return the value, with an apostrophe before a string that a spreadsheet would compute (OWASP, CSV injection)."""
     computed = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
     return f"'{value}" if computed else value
 
 
 def show_trials(result: StudyResult) -> None:
-    """Print the trials with the settings that vary; below, each cause once with a program's last output."""
+    """Print the trials with the settings that vary; below, print each cause of failure once, with the last output."""
     varied, fixed = result.spec.varied, result.spec.question.fixed
     table = new_table(
         f"trials of {result.study.name}",
@@ -189,7 +189,7 @@ def _first(reason: str) -> str:
 
 
 def show_launched(plan: Plan, runs: Sequence[LaunchReport]) -> None:
-    """Print the launches of a plan beside its forecast and the baselines of their models."""
+    """Print the launches of a plan beside its forecast and the baselines for their models."""
     table = new_table(
         f"plan {plan.id} at {plan.global_batch_size}",
         "outcome",
@@ -229,7 +229,7 @@ def show_launched(plan: Plan, runs: Sequence[LaunchReport]) -> None:
 
 
 def _rates(plan: Plan, runs: Sequence[LaunchReport]) -> Iterator[str]:
-    """Yield notes on time that the plan's rate includes but the measured rate of a launch does not."""
+    """Yield notes on time that is included in the plan's rate but not in the measured rate of a launch."""
     timed = [run for run in runs if run.samples_per_second and run.outcome.seconds > 0]
     if not timed:
         return
@@ -270,7 +270,7 @@ def calibration_row(row: CalibrationRow) -> dict[str, Any]:
 
 
 def show_calibration(rows: Sequence[CalibrationRow]) -> None:
-    """Print forecast against observed over all launched plans, and how many intervals held."""
+    """Print forecasts against observed outcomes of all launched plans, and how many intervals held."""
     table = new_table(
         "calibration",
         "plan",
@@ -415,7 +415,7 @@ def _forecasts(forecasts: Sequence[Forecast], title: str) -> Table:
 
 
 def _prospects(forecast: Forecast) -> Table:
-    """Return further remarks of a forecast, one line each."""
+    """Return further remarks on a forecast, one line each."""
     table = new_list()
     for name, text in forecast_remarks(forecast):
         table.add_row(Text(name), Text(text))
@@ -451,7 +451,7 @@ def _launched(result: StudyResult) -> Table:
 
 
 def _references(result: StudyResult) -> Iterator[str]:
-    """Yield the metrics of each launch beside the baselines of its workload."""
+    """Yield the metrics of each launch, beside the baselines of its workload."""
     for run in result.launched:
         for outcome in run.outcomes:
             others = run.references(outcome)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def show_throughputs(forecasts: Sequence[ThroughputForecast], rows: Sequence[Measurement]) -> None:
-    """Print forecasts with their share of linear scaling from the smallest measured row, and the reason for trust."""
+    """Print forecasts with their share of linear scaling from the smallest measured row, and the reasons for trust."""
     smallest = min(rows, key=lambda row: (row.accelerators, -row.global_batch_size))
     table = new_table(
         "throughput (median and 90 % interval)",

@@ -15,10 +15,10 @@ from storage.figures import AMOUNT
 def read_lines(
     path: Path, required: Sequence[str], one_row_per: str
 ) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Return the header, and every row that is not empty with its line number.
+    """Return the header and every non-empty row with its line number.
 
-    The header must be present, without repeated columns; nothing else about it is checked. The :class:`EvidenceError`
-    for an empty file names the ``required`` columns; that for a file without rows asks for one row per ``one_row_per``.
+    Only the header is checked: it must be present, without repeated columns. The :class:`EvidenceError` names the
+    ``required`` columns if the file is empty, and asks for one row per ``one_row_per`` if there are no rows.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -58,7 +58,7 @@ def check_required(path: Path, header: Sequence[str], required: Sequence[str]) -
 def cells_of(
     path: Path, line: int, header: Sequence[str], row: Sequence[str], required: Sequence[str]
 ) -> dict[str, str]:
-    """Return the row's non-empty cells by column; raise :class:`EvidenceError` if a ``required`` one is empty."""
+    """Return the row's non-empty cells by column; raise :class:`EvidenceError` if a ``required`` cell is empty."""
     if len(row) != len(header):
         raise EvidenceError(
             f"{path}, line {line}: a row must have {len(header)} cells, like the header, "

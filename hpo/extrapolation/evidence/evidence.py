@@ -11,7 +11,7 @@ from hpo.errors import EvidenceError
 from trainers.job import Question
 
 STATES = ("reached", "censored", "diverged", "pruned")
-LEAST_RUNS_OF_A_RECIPE = 4  # a configuration is run this often only after it was chosen
+LEAST_RUNS_OF_A_RECIPE = 4  # a configuration is run this often only after it has been chosen
 Scale: TypeAlias = Literal["log", "linear"]
 
 
@@ -44,10 +44,11 @@ class Observation:
     """One trial: a training with its settings, global batch size and seed.
 
     ``state`` is "reached", "censored" (the budget ended first), "diverged" or "pruned".
-    ``epochs`` counts the epochs to the target if ``state`` is "reached", else the epochs trained when it ended.
+    ``epochs`` counts the epochs to the target if ``state`` is "reached", otherwise the epochs until the trial ended.
     The target was reached in (epochs - resolution_epochs, epochs], between two evaluations.
-    If the evidence is on a fixed budget, "reached" says that the trial trained to the end of it, and ``epochs`` is its
-    shortfall then (:meth:`trainers.job.Question.need`), or a lower bound of that for a training that was stopped.
+    If the question is about a fixed budget, "reached" means that the trial trained to the end of the budget, and
+    ``epochs`` is its shortfall at the end (:meth:`trainers.job.Question.need`), or a lower bound on that shortfall if
+    the training was stopped.
     Trainings at one batch with the same ``seed`` share initial weights and sample order; it is None if unknown.
     """
 
@@ -97,14 +98,14 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that one forecast is based on: trials, rows of a table, or both; at least one of them.
+    """Everything that one forecast is based on: trials, rows of a table, or both, and at least one trial or row.
 
-    ``tuned`` names the numeric settings that were tuned at every rung (role ``scaled``), to be extrapolated.
+    ``tuned`` lists the numeric settings that were tuned at every rung (role ``scaled``) and are to be extrapolated.
     ``question`` is set if the evidence shows how good trainings get within a fixed budget; it is None if the evidence
     shows how soon they reach their target.
-    ``full_scale`` holds the size of the model and the length of the training that a forecast is for, by the names of
-    settings that every trial and row has; empty if these are the same in all. ``carried`` are those of its names over
-    which the parametrization transfers the learning rate.
+    ``full_scale`` holds the model size and training length that a forecast is for, by the names of settings that every
+    trial and row has; it is empty if they never differ. ``carried`` lists those among them over which the
+    parametrization transfers the learning rate.
     """
 
     observations: Sequence[Observation] = ()
@@ -146,7 +147,7 @@ class Evidence:
 
     @property
     def batches(self) -> list[int]:
-        """The distinct global batch sizes seen, increasing."""
+        """The distinct global batch sizes seen, in increasing order."""
         return sorted(
             {trial.global_batch_size for trial in self.observations}
             | {row.global_batch_size for row in self.aggregates}
@@ -161,7 +162,7 @@ class Evidence:
         ]
 
     def setting_values(self, name: str) -> list[float]:
-        """Every value of a numeric setting in the evidence, trials first; missing ones are left out."""
+        """Return every value of a numeric setting in the evidence, trials first; missing values are left out."""
         return [float(item[name]) for item in self.settings if item.get(name) is not None]
 
 

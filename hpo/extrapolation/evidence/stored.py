@@ -15,7 +15,7 @@ from storage.records import Convergence, Trial, TrialState, training_key
 from trainers.job import Question
 
 MOST_MEASURED = (
-    64  # trials whose points are read for their noise scale: a median over more is no better
+    64  # trials from which the noise scale is read: a median over more would be no better
 )
 
 _TELLING = (TrialState.REACHED, TrialState.CENSORED, TrialState.DIVERGED)
@@ -30,12 +30,12 @@ def study_evidence(
     *,
     carried: tuple[str, ...] = (),
 ) -> Evidence:
-    """Return the evidence of the trials on how the settings that ``space`` scales move with the batch size.
+    """Return the trials as evidence of how the scaled settings of ``space`` change with the batch size.
 
-    ``noise_scales`` are measured gradient noise scales in samples, by the id of the trial; ``question`` is the
-    question of the study, by default the epochs to the target. ``full_scale`` holds the sizes of model and training if
-    trials differ in them (they are among the settings of a trial), ``carried`` those over which the learning rate stays
-    constant. Raises :class:`EvidenceError` if no trial is informative.
+    ``noise_scales`` holds measured gradient noise scales in samples, by trial id; ``question`` is the question of the
+    study, by default the epochs to target. ``full_scale`` holds the model size and training length if trials differ in
+    them (they are among a trial's settings); ``carried`` lists those over which the learning rate stays constant.
+    Raises :class:`EvidenceError` if no trial is informative.
     """
     trials = counted_once(trials)
     fixed = question if question is not None and question.fixed else None
@@ -55,7 +55,7 @@ def study_evidence(
 
 
 def _sized(seen: Observation, full_scale: Mapping[str, float]) -> Observation:
-    """Return the observation with its sizes; one without any, such as a plan's run, had those of the full scale."""
+    """Return the observation with its sizes; if it has none, like a plan's run, it was made at full scale."""
     if full_scale.keys() <= seen.settings.keys():
         return seen
     return dataclasses.replace(seen, settings={**full_scale, **seen.settings})
@@ -64,8 +64,8 @@ def _sized(seen: Observation, full_scale: Mapping[str, float]) -> Observation:
 def counted_once(trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials without repetitions of the same settings, batch size and seed.
 
-    A repetition adds no information, and would pass for another seed. Of repeated trainings, one that ran to its end
-    takes precedence over one that was pruned, failed or has not finished.
+    A repetition adds no information and would be mistaken for another seed. Of repeated trainings, one that ran to its
+    end takes precedence over one that was pruned, failed or has not finished.
     """
     chosen: dict[tuple[int, int, str] | None, Trial] = {}
     for trial in trials:
@@ -78,9 +78,9 @@ def counted_once(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def as_counted(trial: Trial, question: Question) -> Trial:
-    """Return the trial as the search counts it: one that breaks a constraint has not reached its target.
+    """Return the trial as the search counts it: if it violates a constraint, it has not reached its target.
 
-    Its epochs stay those of its training. The laws of the epochs are fitted to the original trial.
+    Its epochs are unchanged. The laws of the epochs are fitted to the original trial.
     """
     if not question.constraints or trial.state is not TrialState.REACHED:
         return trial
@@ -96,15 +96,15 @@ def as_counted(trial: Trial, question: Question) -> Trial:
 
 
 def samples_per_epoch(trials: Sequence[Trial]) -> float | None:
-    """Samples per epoch, the median over trials; None if no trial reports them."""
+    """Return the median samples per epoch over the trials; None if no trial reports them."""
     told = [trial.samples / trial.epochs for trial in trials if trial.samples and trial.epochs]
     return float(np.median(told)) if told else None
 
 
 def measured_trials(trials: Sequence[Trial]) -> list[int]:
-    """Ids of the trials whose convergence points give the noise scale: some of those that reached the target.
+    """Return the ids of the trials from which the noise scale is read: some of those that reached the target.
 
-    If none did, as with a fixed budget, some of those that trained to the end of their budget.
+    If none did, as with a fixed budget, return some of those that trained to the end of their budget.
     """
     reached = [trial.id for trial in trials if trial.state is TrialState.REACHED]
     reached = reached or [trial.id for trial in trials if trial.state is TrialState.CENSORED]
@@ -112,7 +112,7 @@ def measured_trials(trials: Sequence[Trial]) -> list[int]:
 
 
 def noise_scales(points: Convergence) -> dict[int, float]:
-    """The noise scale of each trial in samples, the median over its points; trials without one are left out."""
+    """Return each trial's noise scale in samples, the median over its points; trials without one are left out."""
     found = {}
     measured = np.isfinite(points.gradient_noise_scale) & (points.gradient_noise_scale > 0)
     for trial_id in np.unique(points.trial_id[measured]):
@@ -123,7 +123,7 @@ def noise_scales(points: Convergence) -> dict[int, float]:
 
 
 def observation_of_trial(trial: Trial, noise_scale: float | None = None) -> Observation | None:
-    """The observation of a finished trial; None if it failed or ended before its first evaluation."""
+    """Return the observation of a finished trial; None if it failed or ended before its first evaluation."""
     diverged = trial.state is TrialState.DIVERGED
     epochs = trial.epochs_to_target if trial.state is TrialState.REACHED else trial.epochs
     if not trial.state.finished or trial.state is TrialState.FAILED or not (epochs or diverged):
@@ -147,8 +147,8 @@ def shortfalls(
 ) -> list[Observation]:
     """Return observations of the shortfall after a fixed budget.
 
-    A trial that was stopped because others at its batch and ``sizes`` were better is taken to have ended behind the
-    best of them: it only says that its shortfall is larger. One that failed, or ended early by itself, is left out.
+    A trial that was stopped because others at its batch and ``sizes`` were better is assumed to end behind the best of
+    them, which gives only a lower bound on its shortfall. A trial that failed or ended early by itself is left out.
     """
     found, least = [], dict[tuple[object, ...], float]()
 
@@ -180,7 +180,7 @@ def shortfalls(
 
 
 def tuned_settings(space: SearchSpace) -> tuple[ScaledSetting, ...]:
-    """The numeric settings with the role ``scaled``, with the scale and bounds of their domains."""
+    """Return the numeric settings with the role ``scaled``, with the scale and bounds of their domains."""
     domains = {name: space.domains[name] for name in space.scaled}
     return tuple(
         ScaledSetting(name, "log" if domain.log else "linear", domain.low, domain.high)

@@ -1,13 +1,14 @@
 """Reads evidence from a CSV table: one row per configuration, tuned or not.
 
 Columns: ``global_batch_size``, ``epochs_to_target`` (any positive unit); optional ``runs``, ``sd``,
-``samples_per_epoch``; ``state``, how a run ended (``epochs_to_target`` is then when it ended, 0 or more); any setting
-by its name in TrainingSettings. Every other column is a free setting, forecast like the others if all of its cells
-are numbers. An empty cell of an optional column means "unknown", an empty state that the target was reached.
+``samples_per_epoch``; ``state``, which says how a run ended (unless it is ``reached``, ``epochs_to_target`` holds the
+epochs until then, 0 or more); any setting, by its name in TrainingSettings. Every other column is a free setting, which
+is forecast like the others if all of its cells are numbers. An empty cell of an optional column means "unknown"; an
+empty state means that the target was reached.
 
-If the question is about a fixed budget, the column of its metric replaces ``epochs_to_target``: the best value within
-that budget. The state ``reached`` then says that the run reached the end of the budget; the metric of one that did not
-may be empty.
+If the question is about a fixed budget, a column named after its metric replaces ``epochs_to_target`` and holds the
+best value within that budget. The state ``reached`` then means that the run reached the end of the budget; for a run
+that did not, the metric may be empty.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ def read_table(
     question: Question | None = None,
     full_scale: Mapping[str, float] | None = None,
 ) -> Evidence:
-    """Return the evidence in the CSV file at ``path``; an :class:`EvidenceError` names line, column and value.
+    """Return the evidence in the CSV file at ``path``; an :class:`EvidenceError` names the line, column and value.
 
     If any run did not reach the target, all rows except means over several runs are read as single trials. ``strict``
-    refuses free settings. ``question`` is about a fixed budget; without it the table holds epochs to a target.
-    ``full_scale`` names the columns of model size and length, and their values at the scale of the forecast.
+    rejects free settings. ``question`` is given for a fixed budget; without it the table holds epochs to a target.
+    ``full_scale`` maps the columns of model size and training length to their values at the scale of the forecast.
     """
     path, full_scale = Path(path), dict(full_scale or {})
     required = REQUIRED if question is None else ("global_batch_size", question.target.metric)
@@ -97,7 +98,7 @@ def _as_needs(
 ) -> list[tuple[int, dict[str, str]]]:
     """Return the cells with the shortfall after the budget in place of the metric.
 
-    A run that was stopped earlier is taken to have ended behind the best of its batch, as in a study.
+    A run that was stopped earlier is assumed to end behind the best run at its batch, as in a study.
     """
     metric, found, least = question.target.metric, [], dict[tuple[str, ...], float]()
     rung = ("global_batch_size", *scales)
@@ -184,7 +185,7 @@ def _state(path: Path, line: int, cells: Mapping[str, str]) -> str:
 
 
 def _texts(tables: Sequence[tuple[int, Mapping[str, str]]]) -> set[str]:
-    """The free columns with a cell that is not a number: no law can extrapolate them."""
+    """Return the free columns with a cell that is not a number, which no law can extrapolate."""
     found = set()
     for _, cells in tables:
         for name in cells.keys() - {*REQUIRED, *OPTIONAL, *names()}:

@@ -1,16 +1,16 @@
-"""How informative trainings are about the full scale: the expected interval and regret after a number of them.
+"""How much trainings tell about the full scale: the expected interval and regret after a given number of them.
 
 The laws are linearized about a particle of the posterior. In whitened unknowns z, whose prior is normal with unit
-variance, a training at rung r observes log need = J_r z + residual_r + scatter, so that n_r trainings at each leave
+variance, a training at rung r observes log need = J_r z + residual_r + scatter. So after n_r trainings at each rung:
 
     precision = 1 + sum over r of n_r share J_r' J_r / R        variance of anything with gradient g = g precision^-1 g'
 
 (Chaloner and Verdinelli 1995, Statistical Science 10, sections 2 and 4: the expected gain of a design in the linear
 normal model, and its mean over a posterior where the model is not linear). The expected information never decreases
-with more trainings. J_r is the mean over settings on both sides of the rung's best, as a sampler tries them; R is the
-variance of a Student's t with the scatter of trainings, by its Fisher information; ``share`` is the share of them that
-train to their end. The regret is the expected cost of suboptimal settings at full scale: half its curvature times the
-variance.
+with more trainings. J_r is averaged over settings on both sides of the rung's best, as a sampler tries them; R is the
+variance of Student's t with the scatter of trainings, from its Fisher information; ``share`` is the share of the
+trainings that run to their end. The regret is the expected cost of suboptimal settings at full scale: half the
+curvature of that cost times the variance.
 """
 
 from __future__ import annotations
@@ -38,32 +38,31 @@ from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
-PARTICLES = 24  # about which the laws are linearized
-STEP = 0.05  # of a whitened unknown, for the slopes
+PARTICLES = 24  # number of particles about which the laws are linearized
+STEP = 0.05  # step in a whitened unknown for the slopes
 TRIED = (
     -0.7,
     0.0,
     0.7,
 )  # offsets from the best at which a sampler tries a setting, in units of its coordinate
-STUDENT = (
-    1.5  # variance over squared scale of Student's t with 3 degrees, by its Fisher information
-)
+# variance over squared scale of Student's t with 3 degrees of freedom, from its Fisher information
+STUDENT = 1.5
 MOST_TIMES = 5.0  # factor by which the linearization may under- or overestimate the regret
 MOST_REGRET = float(np.log(3.0))  # a training is given up at three times the epochs
 OF_RUNGS = (
     "rungs",
     "seeds",
-)  # unknowns of single rungs and seeds, handled apart from the laws
+)  # unknowns of single rungs and seeds, handled separately from the laws
 
 
 @dataclass(frozen=True)
 class TrainingInformation:
-    """The information of a training at each rung; the arrays are (particles, rungs or unknowns, unknowns).
+    """What a training at each rung tells about the full scale; arrays are (particles, rungs or unknowns, unknowns).
 
-    ``prior`` is the precision before any training, ``told`` what one training at each rung adds to it, ``forecast`` the
-    slope of the log need at full scale. ``missed`` holds for each tuned setting the slope of its best coordinate
-    there and the curvature of the cost of a deviation from it; ``run_variance`` is the variance of the mean of a few
-    runs. ``regret_times`` is the factor from the linearized regret to the regret.
+    ``prior`` is the precision before any training, ``told`` the precision that one training at each rung adds, and
+    ``forecast`` the slope of the log need at full scale. For each tuned setting, ``missed`` holds the slope of its best
+    coordinate at full scale and the curvature of the cost of a deviation from it. ``run_variance`` is the variance of
+    the mean of a few runs. ``regret_times`` is the ratio of the regret to the linearized regret.
     """
 
     prior: Array
@@ -74,21 +73,21 @@ class TrainingInformation:
     regret_times: float = 1.0
 
     def scaled(self, counts: Sequence[float], regret: float) -> TrainingInformation:
-        """Return a copy scaled to ``regret``, the posterior's own expectation after ``counts`` trainings.
+        """Return a copy scaled so that the regret after ``counts`` trainings is ``regret``, as the posterior expects.
 
-        A linearization about the best underestimates costs far from it.
+        A linearization about the best settings underestimates costs far from them.
         """
         linear = self.regret(counts)
         times = float(np.clip(regret / linear, 1 / MOST_TIMES, MOST_TIMES)) if linear > 0 else 1.0
         return dataclasses.replace(self, regret_times=times)
 
     def spread(self, counts: Sequence[float]) -> float:
-        """Standard deviation of the log need at full scale after ``counts`` trainings at the rungs."""
+        """Return the standard deviation of the log need at full scale after ``counts`` trainings at the rungs."""
         variance = self._variance(self._covariance(counts), self.forecast) + self.run_variance
         return float(np.sqrt(variance.mean()))
 
     def regret(self, counts: Sequence[float]) -> float:
-        """Expected log factor on the epochs at full scale of the settings chosen after ``counts`` trainings."""
+        """Return the expected log factor on the full-scale epochs of settings chosen after ``counts`` trainings."""
         covariance, total = self._covariance(counts), np.zeros(len(self.prior))
         for slope, curvature in self.missed:
             total += 0.5 * curvature * self._variance(covariance, slope)
@@ -115,9 +114,9 @@ def training_information(
     rungs: Sequence[tuple[int, Mapping[str, float]]],
     share: float = 1.0,
 ) -> TrainingInformation:
-    """Return the information of trainings at ``rungs`` (batch, sizes) about ``global_batch_size`` at full scale.
+    """Return what trainings at ``rungs`` (batch, sizes) tell about ``global_batch_size`` at full scale.
 
-    ``share`` of them (0 to 1) train to the end. Raises :class:`EvidenceError` if the posterior has no trials.
+    ``share`` is the share of them (0 to 1) that run to the end. Raises :class:`EvidenceError` without trials.
     """
     if not len(posterior.model.trials):
         raise EvidenceError(
@@ -131,7 +130,7 @@ def training_information(
 
 
 class _Linearised:
-    """The laws about a few particles: values at a rung and at full scale, and their slopes."""
+    """The laws, linearized about a few particles: values at a rung and at full scale, and their slopes."""
 
     def __init__(
         self,
@@ -196,7 +195,7 @@ class _Linearised:
         )
 
     def _slopes(self) -> Array:
-        """Slopes in the unknowns: (particles, tried places then full scale then best coordinates, unknowns)."""
+        """Return slopes in the unknowns: (particles, tried places then full scale then best coordinates, unknowns)."""
         found = []
         for parameter in self._unknowns:
             for index in range(parameter.size):
@@ -221,7 +220,7 @@ class _Linearised:
         return np.concatenate([needs, self._model.mean(values, self._full), *bests], axis=1)
 
     def _needs(self, values: Values) -> tuple[Array, Array]:
-        """Log need, and the part of it due to the settings, at every tried place: (particles, tries x rungs)."""
+        """Return the log need at every tried place and the part due to the settings: (particles, tries x rungs)."""
         model = self._model
         level = model.mean_at(values, self._rung_log_batch, self._away)[:, self._tries.at]
         cost = model.missed(values, self._tries)
@@ -231,7 +230,7 @@ class _Linearised:
         return trial_scale(self._values, self._needs(self._values)[1])
 
     def _tried(self) -> Configurations:
-        """Settings around the best of each rung, the median over particles."""
+        """Return settings around the best of each rung, the median over particles."""
         model, values = self._model, self._values
         rungs = len(self._rung_log_batch)
         at = np.tile(np.arange(rungs, dtype=np.intp), len(TRIED))
@@ -256,7 +255,7 @@ class _Linearised:
         )
 
     def _curvature(self, index: int) -> Array:
-        """Second derivative of the cost of a setting at its best value at full scale: (particles,)."""
+        """Return the second derivative of the cost of a setting at its best value at full scale: (particles,)."""
         law, step = self._laws[index], 0.5
         response = law.response(self._values, self._full)
         unit = response.unit

@@ -1,4 +1,4 @@
-"""Interval: an uncertain figure, as its median and the ends of its 90 % interval."""
+"""Intervals: an uncertain figure as its median and the ends of its 90 % interval."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Interval:
     high: float
 
     def to_dict(self) -> dict[str, float]:
-        """The interval as plain values."""
+        """Return the interval as plain values."""
         return {"median": self.median, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True)
 class BestMetric:
-    """How good trainings of a fixed number of ``epochs`` get: the predictive interval of the target's ``metric``."""
+    """How good trainings get in a fixed number of ``epochs``: the predictive interval of the target's ``metric``."""
 
     metric: str
     epochs: float

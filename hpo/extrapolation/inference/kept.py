@@ -1,15 +1,16 @@
 """Predicts by linear regression whether trainings with given settings at a batch satisfy the constraints of a study.
 
-Every training that ended reports the constrained figures, whether or not it reached the target. Their expectations are
+Every training that ended reports the constrained figures, whether or not it reached the target. Their means are
 
     memory              m(B) = a + b B                        a fixed part, and a part per sample of the batch
     seconds per sample  s(B) = a + b / B                      the fixed cost of an update, spread over its samples
     another metric      y    = a + b log B + sum_i (c_i x_i + d_i x_i^2)    x_i the tuned settings, in logs if so tuned
 
-with independent normal errors. The coefficients have a weak normal prior on features scaled to deviation 1, the error's
-variance has a scaled inverse chi-square prior: no figure is known better than to ``RELATIVE_ERROR``. The prediction has
-a Student distribution (Gelman et al., Bayesian Data Analysis, 3rd edition, section 14.2), wider farther from the data;
-its degrees of freedom are the trainings minus the coefficients that they determine, the trace of the hat matrix.
+with independent normal errors. The coefficients have a weak normal prior on features scaled to a standard deviation of
+1. The error variance has a scaled inverse chi-square prior: no figure is known better than to ``RELATIVE_ERROR``. The
+prediction follows Student's t (Gelman et al., Bayesian Data Analysis, 3rd edition, section 14.2), wider farther from
+the data; its degrees of freedom are the number of trainings minus the number of coefficients that they determine, the
+trace of the hat matrix.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from trainers.job import MEMORY, PACE, Constraint, Question
 Array: TypeAlias = NDArray[np.float64]
 
 RELATIVE_ERROR = 0.01
-PRIOR_PRECISION = 1e-3  # of a coefficient, on a feature of deviation 1, in units of the error
+# precision of a coefficient, for a feature of standard deviation 1, in units of the error
+PRIOR_PRECISION = 1e-3
 PRIOR_RUNS = 1.0  # weight of the prior on the error, in trainings
 LIKELY = 0.5
 """Settings that satisfy a constraint with less than this probability are not recommended."""
@@ -76,10 +78,11 @@ class ConstraintOutlook:
 
 @dataclass(frozen=True)
 class FigureFit:
-    """The posterior of one figure's regression: coefficients of mean (features,) with covariance times the error's
-    variance (features, features), and the error's variance, ``scale``, with ``freedom`` degrees of freedom.
+    """The posterior of one figure's regression.
 
-    Features are ``(x - centre) / spread``, after a constant 1.
+    ``mean`` (features,) holds the expected coefficients; their covariance is ``covariance`` (features, features) times
+    the error variance. ``scale`` is the error variance, with ``freedom`` degrees of freedom. The features are
+    ``(x - centre) / spread``, after a constant 1.
     """
 
     constraint: Constraint
@@ -93,20 +96,20 @@ class FigureFit:
     freedom: float
 
     def told(self, log_batch: float, settings: Mapping[str, Array]) -> tuple[Array, Array]:
-        """Location and scale of the Student distribution of one training each: (places,)."""
+        """Return the location and scale of Student's t for one training at each place: (places,) each."""
         raw = _features(self.constraint.name, self.tuned, log_batch, settings)
         rows = np.column_stack([np.ones(len(raw)), (raw - self.centre) / self.spread])
         spread = np.einsum("pi,ij,pj->p", rows, self.covariance, rows)
         return rows @ self.mean, np.sqrt(self.scale * (1.0 + spread))
 
     def chance(self, log_batch: float, settings: Mapping[str, Array]) -> Array:
-        """Probability that a training meets the bound: (places,)."""
+        """Return the probability that a training meets the bound: (places,)."""
         location, scale = self.told(log_batch, settings)
         beyond = (self.constraint.bound - location) / scale
         return _student(self.freedom, beyond if self.constraint.at_most else -beyond)
 
     def outlook(self, log_batch: float, settings: Mapping[str, Array]) -> ConstraintOutlook:
-        """The prediction at one place, as an interval and a chance."""
+        """Return the prediction at one place, as an interval and a chance."""
         (location,), (scale,) = self.told(log_batch, settings)
         half = float(scale) * _quantile(self.freedom)
         low = location - half
@@ -128,19 +131,19 @@ class KeptConstraints:
         self.fits = tuple(fits)
 
     def chance(self, log_batch: float, settings: Mapping[str, Array]) -> Array:
-        """Probability that all constraints are satisfied, assumed independent: (places,)."""
+        """Return the probability that all constraints are satisfied, assuming independence: (places,)."""
         chances = [fit.chance(log_batch, settings) for fit in self.fits]
         return np.asarray(functools.reduce(np.multiply, chances, np.ones(1)))
 
     def outlooks(
         self, log_batch: float, settings: Mapping[str, float]
     ) -> tuple[ConstraintOutlook, ...]:
-        """The prediction for each constraint with the settings to use at a batch."""
+        """Return the prediction for each constraint with the settings to use at a batch."""
         columns = {name: np.array([value]) for name, value in settings.items()}
         return tuple(fit.outlook(log_batch, columns) for fit in self.fits)
 
     def mendable(self, log_batch: float, settings: Mapping[str, Array]) -> Array:
-        """Probability that a constraint is violated, beyond the least over all places: (places,)."""
+        """Return the probability that a constraint is violated, in excess of the least over all places: (places,)."""
         broken = 1.0 - self.chance(log_batch, settings)
         least = float(broken.min())
         return np.asarray((broken - least) / max(1.0 - least, 1e-9))
@@ -149,7 +152,7 @@ class KeptConstraints:
 def fit_constraints(
     trials: Sequence[Any], question: Question, tuned: Sequence[ScaledSetting]
 ) -> KeptConstraints:
-    """Fit every constraint to the ``trials`` that ended and report it (:class:`storage.records.Trial`)."""
+    """Fit every constraint to those ``trials`` (:class:`storage.records.Trial`) that ended and report it."""
     fits = []
     for constraint in question.constraints:
         seen = [(each, value) for each in trials if (value := _told(constraint, each)) is not None]
@@ -159,7 +162,7 @@ def fit_constraints(
 
 
 def _told(constraint: Constraint, trial: Any) -> float | None:
-    """The figure of an ended trial; one that diverged only has its memory and pace, not its metric."""
+    """Return the figure of an ended trial; a diverged trial has memory and pace, but not a metric."""
     if not trial.state.finished or (
         trial.state == "diverged" and constraint.name not in (MEMORY, PACE)
     ):
@@ -218,7 +221,7 @@ def _features(
     log_batch: float,
     settings: Mapping[str, Array],
 ) -> Array:
-    """The features of a figure's regression, without the constant: (places, features)."""
+    """Return the features of a figure's regression, without the constant: (places, features)."""
     if name == MEMORY:
         return np.array([[math.exp(log_batch)]])
     if name == PACE:
@@ -235,7 +238,7 @@ def _features(
 
 
 def _middle(setting: ScaledSetting) -> float:
-    """The middle of the searched range, about which the square is taken."""
+    """Return the middle of the searched range, about which the square is taken."""
     low, high = setting.low, setting.high
     if low is None or high is None:
         return 0.0

@@ -5,7 +5,7 @@ residual is a Gaussian process over log B: part of it is shared by neighbouring 
 configuration's own, because recipes change from rung to rung. Rows of a table are tuned configurations:
 their settings add no cost, but scatter around the best ones.
 
-If the evidence is on a fixed budget, ``log epochs`` stands for the logarithm of the shortfall after it, and the effects
+If the evidence has a fixed budget, ``log epochs`` stands for the logarithm of the shortfall after it, and the effects
 of the batch and the settings are multiplied by an exponent (:mod:`hpo.extrapolation.laws.fixed_budget`).
 """
 
@@ -44,12 +44,12 @@ from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
-# the measured noise scale predicts the critical batch, and the batch where the best rate levels off, to an order of
-# magnitude (arXiv:1812.06162, section 4): on noisy quadratics it is 0.3 to 3.5 times the former
+# the measured noise scale predicts the critical batch, and the batch where the best rate levels off, to within an order
+# of magnitude (arXiv:1812.06162, section 4): on noisy quadratics it is 0.3 to 3.5 times the critical batch
 MEASURED_NOISE, MEASURED_NOISE_OF_RATE = 1.2, 1.0
 SHOWN = NormalPrior(
     1.0, 1.5
-)  # logit of the share of lost trainings that diverge; others go on without progress
+)  # logit of the share of lost trainings that diverge; the others continue without progress
 TRIAL_SCATTER = NormalPrior(float(np.log(0.09)), 0.7)
 BAD, FAR_HALF = 0.9, 0.5
 # relative error of the cost of suboptimal settings: smaller if the law of descent gives that cost
@@ -63,8 +63,8 @@ FAR_MISS, FAR_MISS_OF_DESCENT = (
 class PosteriorModel:
     """Everything that the likelihood needs; the sampler calls :meth:`log_posterior`.
 
-    ``apart`` holds the unknowns of those settings of table rows that share none with the rest, one layout per
-    setting: the joint density is a product of their densities, so they are sampled separately.
+    ``apart`` holds, in one layout per setting, the unknowns of those settings of table rows that share no unknowns with
+    the rest: the joint density is a product of their densities, so they are sampled separately.
     """
 
     layout: ParticleLayout
@@ -79,11 +79,11 @@ class PosteriorModel:
     scales: Scales = field(default_factory=Scales)
 
     def gain(self, values: Values) -> Array:
-        """The slope of the observed log need in the log factor on the epochs: (particles,); 1 for epochs to target."""
+        """Return the slope of the log need against the log factor on the epochs: (particles,); 1 without a budget."""
         return np.ones(1) if self.budget is None else self.budget.gain(values)
 
     def log_posterior(self, particles: Array) -> Array:
-        """Log posterior of whitened ``particles`` (count, dimension) up to the prior's constant: (count,)."""
+        """Return the log posterior (count,) of whitened ``particles`` (count, dimension) up to the prior's constant."""
         values = self.layout.values(particles)
         total = -0.5 * (particles**2).sum(axis=1)
         if len(self.rows.log_batch):
@@ -96,9 +96,10 @@ class PosteriorModel:
         return np.asarray(total)
 
     def _log_likelihood_of_noise_scale(self, values: Values) -> Array:
-        """The noise scale predicts the critical batch, and the batch where the best rate levels off.
+        """Return the log likelihood of the noise scale, given B_crit and the batch where the best rate levels off.
 
-        It is measured without momentum, which raises B_crit by its full speed-up on a quadratic, by less elsewhere.
+        The noise scale is measured without momentum, which raises B_crit by its full speed-up on a quadratic and by
+        less elsewhere.
         """
         expected, doubt = self.log_noise_scale or 0.0, 0.0
         if self.descent is not None:
@@ -116,7 +117,7 @@ class PosteriorModel:
         return total
 
     def log_posterior_apart(self, name: str, particles: Array) -> Array:
-        """Log posterior of the unknowns of one setting in ``apart``: (count,)."""
+        """Return the log posterior of the unknowns of one setting in ``apart``: (count,)."""
         values = self.apart[name].values(particles)
         total = -0.5 * (particles**2).sum(axis=1)
         for law, seen in zip(self.laws, self.rows.settings, strict=True):
@@ -125,7 +126,7 @@ class PosteriorModel:
         return np.asarray(total)
 
     def guesses(self, count: int, rng: np.random.Generator) -> Array:
-        """Particles (count, dimension) around the prior's mean, at the settings that did best at the largest rung."""
+        """Return particles (count, dimension) around the prior's mean, with the best settings at the largest rung."""
         found = 0.5 * rng.standard_normal((count, self.layout.dimension))
         names = {parameter.name for parameter in self.layout.parameters}
         for law, value in self.trials.best_settings(self.laws):
@@ -137,11 +138,11 @@ class PosteriorModel:
         return found
 
     def mean_of_rows(self, values: Values) -> Array:
-        """Log epochs of the best settings at each row's batch, by the law alone: (particles, rows)."""
+        """Return the log epochs of the best settings at each row's batch, by the law alone: (particles, rows)."""
         return self.mean_at(values, self.rows.log_batch, self.rows.away)
 
     def mean_at(self, values: Values, log_batch: Array, away: Array) -> Array:
-        """Log epochs of the best settings by the law alone: (particles, places).
+        """Return the log epochs of the best settings by the law alone: (particles, places).
 
         ``away`` (places, directions) is how far the sizes are from the full scale.
         """
@@ -151,7 +152,7 @@ class PosteriorModel:
         return there + self.scales.level(values, away) - self._level(values)
 
     def mean(self, values: Values, log_batch: Array) -> Array:
-        """Log epochs of the best settings at full scale by the law alone: (particles, batches)."""
+        """Return the log epochs of the best settings at full scale by the law alone: (particles, batches)."""
         if self.descent is not None:
             log_batch = np.asarray(log_batch)
             lags = (
@@ -174,34 +175,35 @@ class PosteriorModel:
         return np.asarray(level + self.gain(values)[:, None] * grown)
 
     def missed(self, values: Values, configurations: Configurations) -> Array:
-        """The log factor on the epochs due to settings that are not the best: (particles, places)."""
+        """Return the log factor on the epochs due to suboptimal settings: (particles, places)."""
         return settings_outlook(values, self.laws, self.warmup, configurations).cost
 
     def log_min(self, values: Values) -> Array:
-        """Log epochs far below the critical batch, at full scale: (particles,)."""
+        """Return the log epochs far below the critical batch, at full scale: (particles,)."""
         return np.asarray((values["log_min_epochs"][:, None] + self._level(values))[:, 0])
 
     def _level(self, values: Values) -> Array | float:
-        """What the full scale adds to the log epochs: (particles, 1)."""
+        """Return what the full scale adds to the log epochs: (particles, 1)."""
         here = np.zeros((1, len(self.scales.names)))
         return self.scales.level(values, here) if self.scales else 0.0
 
     def slope(self, values: Values, log_batch: float) -> Array:
-        """d log E / d log B of the best settings, E the epochs that a batch needs: (particles,)."""
+        """Return d log E / d log B with the best settings, where E is the epochs that a batch needs: (particles,)."""
         ends = self.mean(values, np.array([log_batch - 0.05, log_batch + 0.05]))
         return np.asarray((ends[:, 1] - ends[:, 0]) / 0.1 / self.gain(values))
 
     def turn(self, values: Values) -> Array:
-        """The unknown in which laws that fit the rungs equally well differ beyond them: (particles,)."""
+        """Return the unknown in which laws that fit the rungs equally well differ beyond them: (particles,)."""
         return values["log_sharpness"] if self.descent is None else values["descent.log_wall"]
 
 
 def make_models(evidence: Evidence, priors: Priors) -> list[PosteriorModel]:
-    """Return the models of one body of evidence: the general one, for trials of SGD also one with the law of descent,
-    and for Adam and AdamW one with their own law.
+    """Return the models that suit the evidence.
 
-    A table that holds a sweep is read as trials. The law of descent gives the updates to target on one quadratic: it
-    does not apply to a fixed budget, nor to trainings of several sizes, which are several quadratics.
+    There is always the general model; for trials of SGD there is also one with the law of descent, and for Adam and
+    AdamW one with their own law. A table that holds a sweep is read as trials. The law of descent gives the updates to
+    target on one quadratic: it applies neither to a fixed budget nor to trainings of several sizes, which amount to
+    several quadratics.
     """
     aggregates, observations = list(evidence.aggregates), list(evidence.observations)
     if _is_sweep(aggregates, list(evidence.full_scale)):
@@ -229,9 +231,9 @@ def told_apart(
     """Return the trainings of a fixed budget, with those that made no progress marked as censored.
 
     The laws do not describe a training that got stuck near its start: it was lost, though it did not diverge, and its
-    shortfall depends on the task. The log distance from the best of its batch (and of its size and length, the settings
-    ``scales``) to the bad ones (the tenth worst of a hundred) is halved: a training in the farther half is only known
-    to lie there.
+    shortfall depends on the task. Per batch (and per size and length, the settings ``scales``), the log distance from
+    the best training to the bad ones (the tenth worst of a hundred) is halved: all that is known of a training in the
+    farther half is that it lies there.
     """
     ended = [item for item in observations if item.state == "reached"]
     best: dict[tuple[object, ...], float] = {}
@@ -347,14 +349,17 @@ def _make_model(
 
 
 def _is_adams(evidence: Evidence) -> bool:
-    """Whether everything was trained with Adam or AdamW, with a tuned learning rate."""
+    """Return whether everything was trained with Adam or AdamW, with a tuned learning rate."""
     return all(is_adam(settings) for settings in evidence.settings) and any(
         law.name == RATE for law in evidence.tuned
     )
 
 
 def _is_sweep(aggregates: Sequence[Aggregate], scales: Sequence[str] = ()) -> bool:
-    """Whether most rungs occur three times or more with different settings; means over several runs are not a sweep."""
+    """Return whether most rungs occur three times or more with different settings.
+
+    Means over several runs are not a sweep.
+    """
     if not aggregates:
         return False
     batches = [
@@ -373,7 +378,7 @@ def _guess_of_min_epochs(rows: TableRows, trials: TrialArrays) -> tuple[float, f
     best = [*rows.log_epochs, *trials.log_epochs[: trials.cut[1]]]
     if best:
         return float(min(best)), 1.0
-    # nothing reached the target: it lies beyond what was trained, by an unknown distance
+    # nothing reached the target: it lies beyond what was trained, at an unknown distance
     return float(np.max(trials.log_epochs)) + 1.0, 1.5
 
 

@@ -27,9 +27,9 @@ from hpo.extrapolation.laws.warmup_law import WARMUP
 
 Array: TypeAlias = NDArray[np.float64]
 
-FEW_TRIALS = 40  # up to this many the sampler starts from the prior, else near the mode
+FEW_TRIALS = 40  # up to this many, the sampler starts from the prior; with more, near the mode
 MOST_PARTICLES, LEAST_PARTICLES = 4000, 300
-MANY = 1000  # with more trials there is one search for the mode
+MANY = 1000  # with more trials than this, there is only one search for the mode
 GUESSES, SEARCHES = 300, 4
 WORK = 160_000  # particles times trials: the most that one step of the sampler may cost
 TYPICAL_RUNS = 5  # runs over which the mean of a new configuration is taken
@@ -37,11 +37,11 @@ TYPICAL_RUNS = 5  # runs over which the mean of a new configuration is taken
 
 @dataclass(frozen=True)
 class Posterior:
-    """Equally weighted particles of the unknowns; ``note`` says where the fit is wider than it should be.
+    """Equally weighted particles of the unknowns; ``note`` says why, if the fit is wider than it should be.
 
-    ``values`` holds each parameter by name, shape (particles,); ``residuals`` the residual of every
-    configuration seen, in log epochs, shape (particles, configurations), at ``residual_places``
-    (configurations, 1 + directions): the log batch, then how far model and length are from the full scale.
+    ``values`` holds each parameter by name, shape (particles,). ``residuals`` holds the residual of every configuration
+    seen, in log epochs, shape (particles, configurations). ``residual_places`` (configurations, 1 + directions) holds
+    the log batch of each, then how far its model size and training length are from the full scale.
     """
 
     evidence: Evidence
@@ -72,11 +72,11 @@ class Posterior:
     def log_epochs(
         self, log_batch: float, runs: float = TYPICAL_RUNS, away: Array | None = None
     ) -> tuple[Array, Array]:
-        """Mean and standard deviation of the log epochs of a new configuration, (particles,) each.
+        """Return the mean and standard deviation of the log epochs of a new configuration, (particles,) each.
 
-        They are those of the mean of ``runs`` trainings with the best settings; the residual is predicted from
-        neighbouring rungs. With a fixed budget they are those of the log shortfall after it. ``away`` (directions,) is
-        how far model and length are from the full scale, by default 0.
+        They apply to the mean of ``runs`` trainings with the best settings; the residual is predicted from neighbouring
+        rungs. With a fixed budget, the log shortfall after it takes the place of the log epochs. ``away`` (directions,)
+        is how far model size and training length are from the full scale, by default 0.
         """
         places = self.residual_places
         place = np.zeros((1, places.shape[1]))
@@ -96,13 +96,13 @@ class Posterior:
         return mean + self.residuals @ weight, np.sqrt(variance)
 
     def log_needed(self, log_batch: float) -> Array:
-        """Log epochs to target with the best settings, or the log epochs of a fixed budget: (particles,)."""
+        """Return the log epochs to target with the best settings, or the log epochs of a fixed budget: (particles,)."""
         level = self.log_epochs(log_batch)[0]
         budget = self.model.budget
         return level if budget is None else np.full(len(level), budget.log_epochs)
 
     def knows_cost(self, name: str) -> bool:
-        """Whether the evidence gives the cost of a value other than the best: trials do, tuned rows do not."""
+        """Return whether the evidence shows what suboptimal values cost: trials show it, tuned rows do not."""
         return not self.law(name).has_scatter(self.values)
 
     def _run_variance(self, runs: float) -> Array | float:
@@ -111,7 +111,7 @@ class Posterior:
                 (np.exp(2 * self.values["log_trial_scatter"]) + least_scatter(self.values) ** 2)
                 / runs
             )
-        # the rows' error is that of means over about TYPICAL_RUNS trainings
+        # the rows' error is the error of means over about TYPICAL_RUNS trainings
         return float(np.median(self.model.rows.error)) ** 2 * max(TYPICAL_RUNS / runs, 1.0)
 
 
@@ -132,13 +132,13 @@ def fit(evidence: Evidence, *, rng: np.random.Generator, priors: Priors | None =
     """Return the posterior of the joint model; deterministic given ``rng``.
 
     If several models are possible, the one with the largest marginal likelihood is used. If the sampler does not reach
-    the posterior, the particles stay wider than it, and ``note`` says so.
+    the posterior, the particles remain wider than the posterior, and ``note`` says so.
     """
     models = make_models(evidence, priors or Priors())
     samples = [
         _sample(model, own) for model, own in zip(models, rng.spawn(len(models)), strict=True)
     ]
-    # the first is the general one: a sampler that stopped early gives no likelihood
+    # the first model is the general one; a sampler that stopped early yields no likelihood
     best = max(range(len(models)), key=lambda index: samples[index].log_evidence)
     return _posterior(evidence, models[best], samples[best], rng)
 
@@ -157,7 +157,7 @@ def _sample(model: PosteriorModel, rng: np.random.Generator) -> ParticleSample:
     )
     most = (
         MOST_PARTICLES if model.descent is None else MOST_PARTICLES // 2
-    )  # it takes twice the time
+    )  # with the law of descent, a particle takes twice the time
     count = int(np.clip(WORK / max(trials, 1), LEAST_PARTICLES, most))
     return sample_by_tempering(start, model.log_posterior, count, rng)
 

@@ -19,7 +19,7 @@ Values: TypeAlias = Mapping[str, Array]
 
 UNTOLD_SEED_SCATTER = 0.05  # relative sd of single runs if a table gives none
 LEAST_SEED_SCATTER = 0.01  # targets are checked only at evaluations, so a given sd may be too small
-COARSE = 0.03  # runs with equal epochs were evaluated too rarely to differ; averaging does not help
+COARSE = 0.03  # runs with equal epochs were evaluated too rarely; averaging does not help
 
 
 @dataclass(frozen=True)
@@ -42,15 +42,15 @@ class TableRows:
         return np.column_stack([self.log_batch, self.away])
 
     def covariance(self, values: Values) -> Array:
-        """Covariance of the log epochs, residuals and errors together: (particles, rows, rows)."""
+        """Return the covariance of the log epochs, residuals and errors together: (particles, rows, rows)."""
         scatter = np.exp(2 * values["log_recipe_scatter"])[:, None, None]
         return np.asarray(scatter * residual_correlation(self.places) + np.diag(self.error**2))
 
     def log_likelihood(self, values: Values, mean: Array, laws: Sequence[SettingLaw]) -> Array:
-        """Log likelihood (particles,) given the law's log epochs at each row, ``mean`` (particles, rows).
+        """Return the log likelihood (particles,) given the law's log epochs at each row, ``mean`` (particles, rows).
 
-        It is normal in log epochs; the rows' settings scatter around the best ones, with the tails of Student's
-        t, since a published recipe may be badly tuned or state its learning rate in another unit.
+        It is normal in log epochs. The rows' settings scatter around the best ones with the heavy tails of Student's t,
+        since a published recipe may be badly tuned or state its learning rate in another unit.
         """
         root = np.linalg.cholesky(self.covariance(values))
         white = np.linalg.solve(root, (self.log_epochs - mean)[:, :, None])[:, :, 0]
@@ -63,7 +63,7 @@ class TableRows:
         return np.asarray(total)
 
     def log_likelihood_of_settings(self, values: Values, law: SettingLaw, seen: Array) -> Array:
-        """Log likelihood (particles,) of the coordinates of one tuned setting; rows without it are skipped."""
+        """Return the log likelihood (particles,) of one tuned setting's coordinates; rows without it are skipped."""
         told = np.isfinite(seen)
         width = law.scatter(values)[:, None]
         here = self.scales.log_batch(values, self.log_batch[told], self.away[told])
@@ -72,7 +72,7 @@ class TableRows:
         return np.asarray(log_student(off / width).sum(axis=1) - told.sum() * np.log(width[:, 0]))
 
     def draw_residuals(self, values: Values, mean: Array, rng: np.random.Generator) -> Array:
-        """A draw of the residuals given the epochs, by Matheron's rule: (particles, rows)."""
+        """Return a draw of the residuals given the epochs, by Matheron's rule: (particles, rows)."""
         scatter = np.exp(values["log_recipe_scatter"])[:, None]
         prior = residual_correlation(self.places)
         draw = scatter * (rng.standard_normal(mean.shape) @ np.linalg.cholesky(prior).T)
@@ -84,7 +84,7 @@ class TableRows:
 def make_rows(
     aggregates: Sequence[Aggregate], laws: Sequence[SettingLaw], scales: Scales
 ) -> TableRows:
-    """Return the table rows as arrays, by increasing batch."""
+    """Return the table rows as arrays, in order of increasing batch."""
     ordered = sorted(aggregates, key=lambda row: row.global_batch_size)
     relative = [row.sd / row.epochs_to_target for row in ordered if row.sd]
     usual = float(np.median(relative)) if relative else UNTOLD_SEED_SCATTER

@@ -1,8 +1,8 @@
 """Tempered sequential Monte Carlo: particles move from a start distribution to the posterior, in small steps.
 
-Del Moral, Doucet and Jasra 2006, "Sequential Monte Carlo samplers": targets start^(1-t) posterior^t with t
-raised so that the effective sample size halves at each stage; then particles are resampled and moved by
-random-walk Metropolis steps shaped by their own covariance. Everything is vectorised over particles.
+Del Moral, Doucet and Jasra 2006, "Sequential Monte Carlo samplers": the targets are start^(1-t) posterior^t, where t is
+raised so that the effective sample size halves at each stage; then particles are resampled and moved by random-walk
+Metropolis steps shaped by their own covariance. Everything is vectorised over particles.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TARGET_ACCEPTANCE = 0.25
 
 @dataclass(frozen=True)
 class StudentStart:
-    """A multivariate Student-t (``df`` = inf: normal) to start from; root @ root.T is its scale matrix."""
+    """A multivariate Student's t (normal if ``df`` is inf) to start from; root @ root.T is its scale matrix."""
 
     mean: Array
     root: Array
@@ -39,7 +39,7 @@ class StudentStart:
         return np.asarray(self.mean + normal @ self.root.T)
 
     def log_density(self, points: Array) -> Array:
-        """Log density up to a constant, shape (count,)."""
+        """Return the log density up to a constant, shape (count,)."""
         white = np.linalg.solve(self.root, (points - self.mean).T)
         square = (white**2).sum(axis=0)
         if not np.isfinite(self.df):
@@ -66,7 +66,7 @@ class ParticleSample:
     """Equally weighted particles, shape (count, dimension), and how far the sampler got.
 
     ``temperature`` is 1 for the posterior; below 1 the sampler gave up early and the particles are wider.
-    ``log_evidence`` is the log marginal likelihood, up to a constant that all models of one evidence share.
+    ``log_evidence`` is the log marginal likelihood, up to a constant that all models of the same evidence share.
     """
 
     particles: Array
@@ -76,7 +76,7 @@ class ParticleSample:
 
 
 def standard_normal(dimension: int) -> StudentStart:
-    """The prior in whitened coordinates."""
+    """Return the prior in whitened coordinates."""
     return StudentStart(np.zeros(dimension), np.eye(dimension))
 
 
@@ -88,13 +88,13 @@ def near_mode(
     guesses: Array | None = None,
     searches: int = 1,
 ) -> StudentStart:
-    """Return a wide Student-t at the mode, by the curvature there; never wider than ``widen`` times the prior.
+    """Return a wide Student's t at the mode, scaled by the curvature there; never wider than ``widen`` times the prior.
 
-    The mode is the highest found by ``searches`` searches, which start at the best of ``guesses`` (guesses, dimension),
-    by default at the prior's mean. This start is cheaper than the prior for many trials; the tempering corrects its
+    The mode is the highest that ``searches`` searches find, starting at the best of ``guesses`` (guesses, dimension),
+    by default at the prior's mean. With many trials this start is cheaper than the prior; the tempering corrects its
     shape.
     """
-    from scipy.optimize import minimize  # takes half a second, and a table does not need it
+    from scipy.optimize import minimize  # its import takes half a second; a table does not need it
 
     def value_and_slope(point: Array) -> tuple[float, Array]:
         steps = np.vstack(
@@ -130,7 +130,7 @@ def near_mode(
     if not np.isfinite(hessian).all():
         return standard_normal(dimension)
     precision, axes = np.linalg.eigh((hessian + hessian.T) / 2)
-    # the prior alone has precision 1: less is a numerical error, or a ridge where the prior dominates
+    # the prior alone has precision 1: a lower one is a numerical error, or a ridge where the prior dominates
     return StudentStart(mode, axes * (widen / np.sqrt(np.maximum(precision, 1.0))), df=5.0)
 
 
@@ -179,7 +179,7 @@ def sample_by_tempering(
 
 
 def _finite(values: Array) -> Array:
-    # an overflow far out gets no weight and is not a failure
+    # a point so far out that it overflows gets no weight; this is not a failure
     return np.where(np.isfinite(values), values, -1e12)
 
 

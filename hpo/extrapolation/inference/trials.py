@@ -1,4 +1,4 @@
-"""Single trials: when they reached the target, or that they did not, or that they diverged."""
+"""Single trials: when they reached the target, that they did not reach it, or that they diverged."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from hpo.extrapolation.laws.warmup_law import WarmupLaw
 Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
-FINE = 0.02  # evaluations closer than this in log epochs give the epochs exactly
+FINE = 0.02  # if evaluations are closer together than this in log epochs, the epochs count as exactly known
 # the laws are only roughly right, so many trials are worth less than as many independent observations: the coarsened
 # posterior of Miller and Dunson 2019 (arXiv:1506.06101) raises their likelihood to 1 / (1 + trials / witnesses);
 # whether a training diverges depends on fewer things than how long it takes
 WITNESSES, WITNESSES_OF_DIVERGENCE = 50.0, 250.0
-LEAST_SCATTER = 0.02  # of log epochs between seeds: runs that look equal were evaluated rarely, but do have scatter
+LEAST_SCATTER = 0.02  # of log epochs between seeds: runs look equal if they are evaluated rarely
 # standard deviation between seeds at one batch, as a multiple of the scatter of single trainings: 0.75 on digits with
 # AdamW, 2.5 on a network without normalization
 SEED_RATIO = NormalPrior(0.0, 0.7)
@@ -43,11 +43,11 @@ LEAST = 1e-12  # smallest probability: an outlier costs no more than this
 
 @dataclass(frozen=True)
 class TrialArrays:
-    """Trials as arrays, shape (trials,), ordered: exactly known, known up to an interval, not reached.
+    """Trials as arrays, shape (trials,): first those with exact epochs, then with intervals, then without the target.
 
     ``configurations`` are at the batches of the rungs; ``log_before`` is the log epochs of the last evaluation that
-    missed the target; ``cut`` holds the starts of the second and third group. ``seed`` numbers the seeds that several
-    trials at one batch share, as in a race; it is -1 for a trial whose seed no other shares.
+    missed the target; ``cut`` holds the starts of the second and third groups. ``seed`` numbers the seeds that several
+    trials at one batch share, as in a race; it is -1 for a trial that shares its seed with no other.
     """
 
     configurations: Configurations
@@ -76,7 +76,7 @@ class TrialArrays:
         return np.column_stack([self.rung_log_batch, self.configurations.away])
 
     def residuals(self, values: Values) -> Array:
-        """Residual of each rung in log epochs: (particles, rungs)."""
+        """Return the residual of each rung in log epochs: (particles, rungs)."""
         white = values["rungs"].reshape(-1, len(self.rung_log_batch))
         root = np.linalg.cholesky(residual_correlation(self.places))
         return np.asarray(np.exp(values["log_recipe_scatter"])[:, None] * (white @ root.T))
@@ -87,7 +87,7 @@ class TrialArrays:
         return int(self.seed.max(initial=-1)) + 1
 
     def of_seeds(self, values: Values) -> Array:
-        """The effect of the seed on the log epochs of each trial, 0 if no other shares it: (particles, trials).
+        """Return the effect of the seed on each trial's log epochs: (particles, trials); 0 if the seed is not shared.
 
         Only call this if there are ``shared_seeds``: otherwise the unknowns do not exist.
         """
@@ -103,13 +103,13 @@ class TrialArrays:
         warmup: WarmupLaw | None,
         budget: FixedBudget | None = None,
     ) -> Array:
-        """Log likelihood (particles,) given the law's log epochs by rung, ``rung_mean`` (particles, rungs).
+        """Return the log likelihood (particles,) given the law's log epochs by rung, ``rung_mean`` (particles, rungs).
 
-        log epochs = rung_mean + residual + cost of suboptimal settings + effect of the seed + scatter, and the delay
-        of the warmup. The learning rate determines the risk that a training is lost: that it diverges, or continues
-        and never reaches its target. So one that diverged was lost, and one that ended before the target was lost or
-        needs longer. With a fixed ``budget`` the observation is the shortfall after it, on which cost and warmup act
-        through the law of that budget.
+        log epochs = rung_mean + residual + cost of suboptimal settings + effect of the seed + scatter, plus the delay
+        due to the warmup. The learning rate determines the risk that a training is lost, which means that it diverges,
+        or continues and never reaches its target. So a training that diverged was lost, and one that ended before the
+        target was either lost or needs longer. With a fixed ``budget`` the observation is the shortfall after it, on
+        which cost and warmup act through the law of that budget.
         """
         level = (rung_mean + self.residuals(values))[:, self.rung]
         seen = settings_outlook(values, laws, warmup, self.configurations)
@@ -130,7 +130,7 @@ class TrialArrays:
             lost = np.zeros(len(total))
             total += _log(longer).sum(axis=1)
         else:
-            risk, share = seen.risk[:, missed], least_epochs_shown(values)[:, None]
+            risk, share = seen.risk[:, missed], diverging_share(values)[:, None]
             lost = np.log1p(-seen.risk[:, : self.cut[1]]).sum(axis=1) + np.log(risk * share)[
                 :, diverged
             ].sum(axis=1)
@@ -140,7 +140,7 @@ class TrialArrays:
         )
 
     def best_settings(self, laws: Sequence[SettingLaw]) -> list[tuple[SettingLaw, float]]:
-        """The coordinates of the best trial at the largest rung where a trial reached its target."""
+        """Return the coordinates of the best trial at the largest rung where a trial reached its target."""
         reached = slice(0, self.cut[1])
         if not self.cut[1]:
             return []
@@ -174,7 +174,7 @@ def expected_needs(
 
 
 def trial_scale(values: Values, cost: Array) -> Array:
-    """Scale (particles, places) of Student's t about log epochs, given the ``cost`` of suboptimal settings."""
+    """Return the scale (particles, places) of Student's t for log epochs, given the ``cost`` of suboptimal settings."""
     far_miss = np.exp(values["log_far_miss"])[:, None] if "log_far_miss" in values else 0.0
     return np.asarray(
         np.sqrt(
@@ -186,12 +186,12 @@ def trial_scale(values: Values, cost: Array) -> Array:
 
 
 def least_scatter(values: Values) -> float:
-    """The least scatter between seeds, of log epochs or of the log shortfall."""
+    """Return the least scatter between seeds, of log epochs or of the log shortfall."""
     return LEAST_SCATTER_OF_SHORTFALL if "log_gain" in values else LEAST_SCATTER
 
 
-def least_epochs_shown(values: Values) -> Array:
-    """The share of lost trainings that diverge: (particles,); the others go on without progress."""
+def diverging_share(values: Values) -> Array:
+    """Return the share of lost trainings that diverge: (particles,); the others continue without progress."""
     return logistic(values["diverges_when_lost"])
 
 
@@ -228,7 +228,7 @@ def make_trials(
 
 
 def _shared_seeds(seeds: Sequence[int | None], rung: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The index of each trial's seed among those that several share at one rung, -1 if no other shares it."""
+    """Return the index of each trial's seed among those that several trials at one rung share, -1 if not shared."""
     told = list(zip(rung.tolist(), seeds, strict=True))
     shared = [each for each, count in Counter(told).items() if count > 1 and each[1] is not None]
     return np.array([shared.index(each) if each in shared else -1 for each in told], dtype=np.intp)

@@ -5,11 +5,11 @@
 
 With beta2 fixed, small batches need more epochs: the average of the squared gradients spans too few samples, so it is
 as noisy as the gradient that it normalizes (arXiv:2410.21676 finds no excess when beta2 is tuned).
-Below N the best rate grows as the power a of the batch; beyond N, f decides: f = 0 is flat (McCandlish et al. 2018,
-arXiv:1812.06162), a = f = 1/2 the surge of Li et al. 2024 (arXiv:2405.14578, equation 21), f = -a one power throughout
-(Malladi et al. 2022, arXiv:2205.10287, has 1/2). These candidates are points of one prior, so that every fit weighs
-them by its own evidence. Normalized updates tolerate a wrong rate better than plain ones: on both sides the epochs
-grow less than proportionally, as a power of the deviation.
+Below N the best rate grows as the power a of the batch. Beyond N it depends on f: with f = 0 it is flat (McCandlish et
+al. 2018, arXiv:1812.06162), a = f = 1/2 gives the surge of Li et al. 2024 (arXiv:2405.14578, equation 21), and f = -a
+one power throughout (1/2 in Malladi et al. 2022, arXiv:2205.10287). These candidates are points of one prior, so that
+every fit weighs them by its own evidence. Normalized updates tolerate a wrong rate better than plain ones: on both
+sides the epochs grow less than proportionally, as a power of the deviation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hpo.extrapolation.laws.setting_laws import RATE, Array, Values
 from search_spaces.techniques import described_optimizer
 
 LOW = "adam.log_low_over_critical"
-# field of AdamPriors -> the unknown that it is the prior of
+# field of AdamPriors -> the unknown whose prior it is
 UNKNOWN = {
     "growth_log_sharpness": "log_sharpness",
     "growth_log_exponent": "log_exponent",
@@ -73,7 +73,7 @@ def epochs_parameters(priors: AdamPriors) -> list[Parameter]:
 
 
 def log_excess(values: Values, log_batch: Array) -> Array | float:
-    """The excess of small batches in log epochs: (particles, batches); 0 if another optimizer is modelled."""
+    """Return the excess of small batches in log epochs: (particles, batches); 0 if another optimizer is modelled."""
     if LOW not in values:
         return 0.0
     log_low = values["log_critical"] + values[LOW]
@@ -85,7 +85,7 @@ def log_excess(values: Values, log_batch: Array) -> Array | float:
 
 
 def log_best_batch(values: Values) -> Array:
-    """Logarithm of the batch with the fewest epochs, for B_low far below and B_crit far above it: (particles,)."""
+    """Return the log of the batch with the fewest epochs, for B_low far below and B_crit far above it: (particles,)."""
     sharpness = np.exp(values["log_sharpness"])
     away = values[LOW] + values["adam.log_low_power"] - values["log_exponent"]
     return np.asarray(values["log_critical"] + away / (1 + sharpness))
@@ -98,7 +98,7 @@ class AdamRate(RateLaw):
     priors: AdamPriors = field(default_factory=AdamPriors)
 
     def parameters(self, *, response: bool) -> list[Parameter]:
-        """The unknowns of the rate; with ``response`` also those of its cost and of the stability limit."""
+        """Return the unknowns of the rate; with ``response`` also those of its cost and of the stability limit."""
         anchor = Parameter(f"{RATE}.anchor", self.centre, self.spread)
         if not response:
             return [anchor, *make_parameters(self.priors, OF_RATE), self.scatter_parameter()]
@@ -108,13 +108,13 @@ class AdamRate(RateLaw):
         ]
 
     def log_noise(self, values: Values) -> Array:
-        """Logarithm of the batch N where the rate stops growing, in samples: (particles,)."""
+        """Return the logarithm of the batch N where the rate stops growing, in samples: (particles,)."""
         return log_best_batch(values) + values["learning_rate.log_noise_over_best_batch"]
 
     def response(
         self, values: Values, log_batch: Array, momentum: Array | None = None
     ) -> AdamResponse:
-        """The cost of a rate other than the best one at each batch."""
+        """Return the cost of a rate other than the best one at each batch."""
         named = {
             name: np.exp(values[f"{RATE}.log_{name}"])[:, None]
             for name in ("below", "above", "round", "margin", "divergence_width")
@@ -173,7 +173,7 @@ class AdamResponse(BoundedResponse):
         )
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:
-        """Logarithm of the factor on the epochs: (particles, places)."""
+        """Return the logarithm of the factor on the epochs: (particles, places)."""
         miss = coordinate - self.best
         slow, fast = (
             np.minimum(miss, 0.0),
@@ -186,6 +186,6 @@ class AdamResponse(BoundedResponse):
 
 
 def is_adam(settings: Mapping[str, object]) -> bool:
-    """Whether the settings use Adam, AdamW, or another optimizer whose rate is known to follow the same law."""
+    """Return whether the settings use Adam, AdamW, or another optimizer whose rate is known to follow the same law."""
     described = described_optimizer(settings.get("optimizer"))
     return described is not None and described.rate_law == "adam"

@@ -1,4 +1,4 @@
-"""What the laws predict for configurations: settings at a batch, of trials that were run or that may be run."""
+"""What the laws predict for configurations: settings at a batch, from trials that were run or that may be run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Configurations:
     """Settings at batches: ``at`` (places,) indexes ``log_batch`` (batches,).
 
     ``coordinates`` holds one array (places,) for every law, NaN where a setting is missing; ``momentum`` is (places,).
-    ``away`` (batches, directions) says how far the model or the length is from the full scale.
+    ``away`` (batches, directions) says how far the model size or the training length is from the full scale.
     """
 
     log_batch: Array
@@ -43,8 +43,10 @@ class Configurations:
 
 @dataclass(frozen=True)
 class SettingsOutlook:
-    """Predictions, (particles, places): ``cost`` is the log factor on the epochs of the best settings at the full rate
-    throughout, ``risk`` the probability that a training is lost, None if no law gives it.
+    """Predictions, (particles, places).
+
+    ``cost`` is the log factor on the epochs that the best settings need at the full rate throughout; ``risk`` is the
+    probability that a training is lost, None if no law gives it.
     """
 
     cost: Array
@@ -102,7 +104,7 @@ def settings_outlook(
 def log_epochs(
     values: Values, warmup: WarmupLaw | None, configurations: Configurations, at_full_rate: Array
 ) -> Array:
-    """Return log epochs to target (particles, places), from those at the full rate throughout (without warmup)."""
+    """Return log epochs to target (particles, places), given those at the full rate throughout (without warmup)."""
     if warmup is None or configurations.warmups is None:
         return at_full_rate
     return warmup.log_delayed(values, at_full_rate, configurations.warmups)

@@ -1,19 +1,19 @@
-"""How SGD descends: one law of the epochs to target in learning rate, batch and momentum, for all trials of a ladder.
+"""How SGD descends: one law for the epochs to target by learning rate, batch and momentum, for all trials of a ladder.
 
     E(r, B, m) = (E_free^q + E_floor^q)^(1/q)            E_floor = c B / (N (1 - m)),  N samples in an epoch
     E_free = A (1 - m) B / (r (1 - x)^(1/b))             x = F r / ((1 - m) B (1 - (r / r_max)^k)),  r_max ~ 1 + m
 
 An update moves by r / (1 - m) times the gradient. The loss above its noise floor falls as the power -b of the distance
-travelled, and must reach the target less the share x of it that is noise. That share is proportional to the temperature
-r / ((1 - m) B) (Smith and Le 2017, arXiv:1710.06451), and is larger near the stability limit r_max: for one mode of a
-quadratic by exactly 1 / (1 - r / r_max) (k = 1), for a whole spectrum by less. Heavy-ball momentum is stable up to a
-rate of 2 (1 + m) over the largest curvature (Polyak 1964), and decays no faster than m^(t/2), so reducing a loss by a
-factor G takes about log G / (1 - m) updates at any rate.
+travelled, and must fall to the target minus the share x of the target that is noise. That share is proportional to the
+temperature r / ((1 - m) B) (Smith and Le 2017, arXiv:1710.06451), and is larger near the stability limit r_max: for one
+mode of a quadratic by exactly 1 / (1 - r / r_max) (k = 1), for a whole spectrum by less. Heavy-ball momentum is stable
+up to a rate of 2 (1 + m) over the largest curvature (Polyak 1964), and decays no faster than m^(t/2), so reducing a
+loss by a factor G takes about log G / (1 - m) updates at any rate.
 
 At small batches the best noise share is b / (1 + b): the best rate is proportional to (1 - m) B, and the epochs are
 E_min for any batch and momentum (Zhang et al. 2019, arXiv:1907.04164). At large batches the rate approaches r_max, and
 the epochs grow in proportion: E_min B / B_crit with B_crit ~ (1 + m) / (1 - m), or E_floor. On noisy quadratics, whose
-epochs are known exactly, the law holds within 2 % (rms) over all rungs and rates of a ladder.
+epochs are known exactly, the law holds to within 2 % (rms) over all rungs and rates of a ladder.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ LAGS = 16
 class Descent:
     """The law of the trials of one ladder; every method returns (particles, places) in natural logarithms.
 
-    ``momentum`` is the one that B_crit and r_max refer to, ``log_anchor`` the batch whose best rate is a parameter,
-    ``log_samples`` is log N, None if unknown: then there is no floor.
+    ``momentum`` is the momentum to which B_crit and r_max refer; ``log_anchor`` is the log batch whose best rate is a
+    parameter; ``log_samples`` is log N, or None if unknown: then there is no floor.
     """
 
     momentum: float
@@ -60,7 +60,7 @@ class Descent:
     tuned: bool
 
     def parameters(self) -> list[Parameter]:
-        """The unknowns other than E_min, B_crit and the best rate at the anchor."""
+        """Return the unknowns other than E_min, B_crit and the best rate at the anchor."""
         named = [("log_decay", DECAY), ("log_wall", WALL)]
         if self.log_samples is not None:
             named += [("log_fewest_lags", FEWEST_LAGS), ("log_corner", CORNER)]
@@ -77,29 +77,29 @@ class Descent:
         return float(log_speedup(self.lags)[0])
 
     def log_noise_scale(self, values: Values) -> Array:
-        """The batch N where the best rate, r_max / (1 + N / B) in both limits, levels off: (particles,)."""
+        """Return log N: the best rate, r_max / (1 + N / B) in both limits, levels off at batch N: (particles,)."""
         decay = np.exp(values["descent.log_decay"])
         return np.asarray(values["log_critical"] - np.log1p(decay) / decay)
 
     def log_best(self, values: Values, log_batch: Array, lags: Array) -> Array:
-        """The ratio of the best rate to r_max."""
+        """Return the ratio of the best rate to r_max."""
         noise = self._log_noise(values, log_batch, lags)
         decay = np.broadcast_to(values["descent.log_decay"][:, None], noise.shape)
         wall = np.broadcast_to(values["descent.log_wall"][:, None], noise.shape)
         return log_best_share(noise, decay, wall)
 
     def log_ceiling(self, values: Values, lags: Array) -> Array:
-        """r_max, derived from the best rate at the anchor."""
+        """Return r_max, derived from the best rate at the anchor."""
         at_anchor = self.log_best(values, np.array([self.log_anchor]), self.lags)
         shift = np.log(2 - np.exp(-lags)) - math.log1p(self.momentum)
         return np.asarray(values["learning_rate.anchor"][:, None] - at_anchor + shift)
 
     def log_growth(self, values: Values, log_batch: Array, lags: Array) -> Array:
-        """The ratio of the epochs at the best rate to E_min."""
+        """Return the ratio of the epochs at the best rate to E_min."""
         return self.log_epochs(values, log_batch, lags, self.log_best(values, log_batch, lags))
 
     def log_epochs(self, values: Values, log_batch: Array, lags: Array, log_share: Array) -> Array:
-        """The ratio of the epochs to E_min, at the rate r with ``log_share`` = log(r / r_max)."""
+        """Return the ratio of the epochs to E_min, at the rate r with ``log_share`` = log(r / r_max)."""
         decay = np.exp(values["descent.log_decay"])[:, None]
         wall = np.exp(values["descent.log_wall"])[:, None]
         noise = self._log_noise(values, log_batch, lags) + log_share
@@ -122,7 +122,7 @@ class Descent:
         return np.asarray(np.logaddexp(corner * free, corner * floor) / corner)
 
     def best_lags(self, values: Values, log_batch: Array) -> Array:
-        """-log(1 - m) of the momentum with the fewest epochs at each batch: (particles, batches)."""
+        """Return -log(1 - m) of the momentum with the fewest epochs at each batch: (particles, batches)."""
         grid = np.linspace(0.0, MOST_LAG, LAGS)
         cost = self.log_growth(values, np.repeat(log_batch, LAGS), np.tile(grid, len(log_batch)))
         cost = cost.reshape(len(cost), len(log_batch), LAGS)
@@ -135,7 +135,7 @@ class Descent:
         return np.asarray((at[:, :, 0] + moved) * (grid[1] - grid[0]))
 
     def _log_noise(self, values: Values, log_batch: Array, lags: Array) -> Array:
-        """F r_max / ((1 - m) B): the noise share at r_max without the factor of the stability limit."""
+        """Return F r_max / ((1 - m) B): the noise share at r_max without the factor of the stability limit."""
         decay = np.exp(values["descent.log_decay"])[:, None]
         return np.asarray(
             values["log_critical"][:, None]
@@ -147,19 +147,19 @@ class Descent:
 
 
 def log_speedup(lags: Array) -> Array:
-    """log (1 + m) / (1 - m) as a function of -log(1 - m)."""
+    """Return log((1 + m) / (1 - m)) as a function of -log(1 - m)."""
     return np.asarray(np.log(2 * np.exp(lags) - 1))
 
 
 def _log_least(decay: Array) -> Array:
-    """The logarithm of x (1 - x)^(1/b) at x = b / (1 + b), the best noise share without a stability limit."""
+    """Return the logarithm of x (1 - x)^(1/b) at x = b / (1 + b), the best noise share without a stability limit."""
     return np.asarray(np.log(decay) - (1 + 1 / decay) * np.log1p(decay))
 
 
 def log_best_share(log_noise: Array, log_decay: Array, log_wall: Array) -> Array:
-    """log r / r_max of the best rate, which maximizes r (1 - x)^(1/b), interpolated in a table; all of one shape.
+    """Return log(r / r_max) of the best rate, which maximizes r (1 - x)^(1/b); arguments and result have one shape.
 
-    The table holds its ratio to 1 / (1 + noise / (b / (1 + b))), the limit at both ends.
+    It is interpolated in a table of the ratio to 1 / (1 + noise / (b / (1 + b))), the limit at both ends.
     """
     from scipy.ndimage import map_coordinates
 
@@ -174,7 +174,7 @@ def log_best_share(log_noise: Array, log_decay: Array, log_wall: Array) -> Array
 
 @lru_cache(maxsize=1)
 def _best_shares() -> tuple[tuple[Array, Array, Array], Array]:
-    """The axes and the table of :func:`log_best_share`; the best rate solves x (1 + k u^k / (1 - u^k)) = b (1 - x)."""
+    """Return axes and table of :func:`log_best_share`; the best rate solves x (1 + k u^k / (1 - u^k)) = b (1 - x)."""
     axes = np.linspace(-12.0, 12.0, 97), np.linspace(-2.0, 3.0, 21), np.linspace(-2.0, 3.0, 21)
     log_noise, decay, wall = np.meshgrid(axes[0], np.exp(axes[1]), np.exp(axes[2]), indexing="ij")
     bound = np.logaddexp(0.0, log_noise + np.log1p(1 / decay))

@@ -29,7 +29,7 @@ class DescentRate(RateLaw):
     descent: Descent
 
     def parameters(self, *, response: bool) -> list[Parameter]:
-        """The best rate at the largest rung, the law's unknowns, and those of the stability limit."""
+        """Return the best rate at the largest rung, the law's unknowns, and those of the stability limit."""
         assert response, "the law of descent needs single trials"
         return [
             Parameter("learning_rate.anchor", self.centre, self.spread),
@@ -41,26 +41,26 @@ class DescentRate(RateLaw):
         ]
 
     def log_noise(self, values: Values) -> Array:
-        """Logarithm of the batch where the best rate levels off, in samples: (particles,)."""
+        """Return the logarithm of the batch where the best rate levels off, in samples: (particles,)."""
         return self.descent.log_noise_scale(values)
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:
-        """Logarithm of the best rate at each batch (and momentum): (particles, batches)."""
+        """Return the logarithm of the best rate at each batch (and momentum): (particles, batches)."""
         log_batch, lags = np.asarray(log_batch), self._lags(momentum)
         return self.descent.log_best(values, log_batch, lags) + self.descent.log_ceiling(
             values, lags
         )
 
     def ceiling(self, values: Values, momentum: Array | None = None) -> Array:
-        """Logarithm of the upper limit r_max of the rate at each momentum: (particles, 1 or momenta)."""
+        """Return the logarithm of the upper limit r_max of the rate at each momentum: (particles, 1 or momenta)."""
         return self.descent.log_ceiling(values, self._lags(momentum))
 
     def response(
         self, values: Values, log_batch: Array, momentum: Array | None = None
     ) -> DescentResponse:
-        """The cost of a rate other than the best one at each batch (and momentum).
+        """Return the cost of a rate other than the best one at each batch (and momentum).
 
-        If momentum differs between trials but is not tuned, the cost includes that of the momentum.
+        If momentum differs between trials but is not tuned, the cost includes that of a suboptimal momentum.
         """
         log_batch, lags = np.asarray(log_batch), self._lags(momentum)
         share, ceiling = (
@@ -101,7 +101,7 @@ class DescentRate(RateLaw):
 class DescentResponse(BoundedResponse):
     """The cost under the law of descent; ``log_batch`` and ``lags`` are (places,), the others (particles, places).
 
-    ``least`` is the logarithm of the ratio to E_min that counts as no cost, ``ceiling`` that of r_max.
+    ``least`` is the log of the ratio to E_min that counts as no cost; ``ceiling`` is the log of r_max.
     """
 
     descent: Descent
@@ -128,7 +128,7 @@ class DescentResponse(BoundedResponse):
         )
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
-        """Logarithm of the factor on the epochs: (particles, places)."""
+        """Return the logarithm of the factor on the epochs: (particles, places)."""
         epochs = self.descent.log_epochs(
             self.values, self.log_batch, self.lags, coordinate - self.ceiling
         )
@@ -147,7 +147,7 @@ class DescentMomentum(SettingLaw):
         return []
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:  # noqa: ARG002
-        """Best coordinate at each batch: (particles, batches)."""
+        """Return the best coordinate at each batch: (particles, batches)."""
         batches, at = np.unique(log_batch, return_inverse=True)
         return self.descent.best_lags(values, batches)[:, at]
 
@@ -157,7 +157,7 @@ class DescentMomentum(SettingLaw):
         log_batch: Array,
         momentum: Array | None = None,  # noqa: ARG002
     ) -> DescentMomentumResponse:
-        """The cost of a momentum other than the best one at each batch, each with its best rate."""
+        """Return the cost of a momentum other than the best one at each batch, with the best rate for either."""
         best = self.best(values, log_batch)
         return DescentMomentumResponse(
             best,
@@ -172,7 +172,7 @@ class DescentMomentum(SettingLaw):
 
 @dataclass(frozen=True)
 class DescentMomentumResponse(Response):
-    """``log_batch`` is (places,); ``least`` is the log ratio of the epochs to E_min at the best momentum."""
+    """The cost of a momentum: ``log_batch`` is (places,), ``least`` the log ratio to E_min at the best momentum."""
 
     descent: Descent
     values: Values
@@ -192,7 +192,7 @@ class DescentMomentumResponse(Response):
         )
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
-        """Logarithm of the factor on the epochs: (particles, places)."""
+        """Return the logarithm of the factor on the epochs: (particles, places)."""
         return (
             self.descent.log_growth(self.values, self.log_batch, np.maximum(coordinate, 0.0))
             - self.least

@@ -1,14 +1,14 @@
 """The shortfall of trainings with a fixed number of epochs: the law of the epochs, inverted.
 
-A batch or settings that need f times the epochs to a target reach in N epochs what the best ones reach in N / f. Along
-a learning curve the shortfall falls about as a power of the samples, S ~ n^-r (Hestness et al. 2017,
+A batch or settings that need f times the epochs to reach a target get as far in N epochs as the best ones in N / f.
+Along a learning curve the shortfall falls about as a power of the samples, S ~ n^-r (Hestness et al. 2017,
 arXiv:1712.00409; Kaplan et al. 2020, arXiv:2001.08361), so that after N epochs
 
     log S = log S_min + r log f(batch, settings)
 
-with f as in the laws of the epochs to a target, and r an unknown. S is a loss, or one minus a metric
+where f is as in the laws of the epochs to target, and r is an unknown. S is a loss, or one minus a metric
 (:class:`trainers.job.Question`). An irreducible part of the loss makes r smaller; it is not modelled separately,
-because trainings of one length cannot separate the two.
+because trainings of a single length cannot separate the two.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Array: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = Mapping[str, Array]
 
 # exponents of published learning curves lie between 0.07 and 0.5 for the whole loss; the error on small images falls
-# about in proportion to the samples of a training
+# roughly in proportion to the samples of a training
 GAIN = NormalPrior(float(np.log(0.3)), 0.8)
-# of log S, between tuned recipes and between seeds: about r times those of log epochs, with wide priors
+# scatter of log S between tuned recipes and between seeds: about r times that of log epochs, with wide priors
 RECIPE_SCATTER, TRIAL_SCATTER = (
     NormalPrior(float(np.log(0.01)), 1.0),
     NormalPrior(float(np.log(0.02)), 1.2),
 )
-LEAST_SCATTER = 0.002  # of log S between seeds: an evaluation resolves no finer differences
+LEAST_SCATTER = 0.002  # of log S between seeds: evaluations do not resolve finer differences
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class FixedBudget:
         return float(np.log(self.epochs))
 
     def parameters(self) -> list[Parameter]:
-        """The unknown of this law, r."""
+        """Return the unknown of this law, r."""
         return [Parameter("log_gain", GAIN.mean, GAIN.sd)]
 
     def gain(self, values: Values) -> Array:
-        """r, the slope of log S in the log factor on the epochs: (particles,)."""
+        """Return r, the slope of log S against the log factor on the epochs: (particles,)."""
         return np.asarray(np.exp(values["log_gain"]))

@@ -1,4 +1,4 @@
-"""Choose the laws that fit a body of evidence."""
+"""Chooses the laws that suit a body of evidence."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from search_spaces.techniques import described_optimizer
 def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Descent | None:
     """Return the law of descent if the trials tune the learning rate of SGD with heavy-ball momentum, else None.
 
-    Momentum may be tuned too if the evidence gives the samples per epoch: its floor is a number of updates.
+    Momentum may be tuned too if the evidence gives the samples per epoch, because the floor is a number of updates.
     """
     tuned, samples = {setting.name for setting in evidence.tuned}, evidence.samples_per_epoch
     needed = {RATE, MOMENTUM} & tuned
@@ -89,7 +89,7 @@ def make_laws(
 ) -> list[SettingLaw]:
     """Return one law for each tuned setting that has a value in the evidence.
 
-    ``descent`` is the law of its trials; ``adam`` holds the priors of Adam's law if Adam trained everything.
+    ``descent`` is the law of descent of its trials, if any; ``adam`` holds the priors of Adam's law if all used Adam.
     """
     log_anchor = float(np.log(evidence.batches[-1]))
     scales = make_scales(evidence)
@@ -146,7 +146,7 @@ def _descends(optimizer: object) -> bool:
 
 
 def _exponent(evidence: Evidence) -> NormalPrior:
-    """The prior on the rate's exponent, from the description of the optimizer if one optimizer trained everything."""
+    """Return the prior on the rate's exponent, that of the optimizer if a single one trained everything."""
     optimizers = {str(settings.get("optimizer")) for settings in evidence.settings}
     described = described_optimizer(optimizers.pop()) if len(optimizers) == 1 else None
     if described is None or described.rate_exponent is None:
@@ -155,6 +155,6 @@ def _exponent(evidence: Evidence) -> NormalPrior:
 
 
 def _momentum(observations: Sequence[Observation]) -> float | None:
-    """The momentum at which the law is anchored: the median if trials differ in it, else None."""
+    """Return the momentum at which the law is anchored: the median if trials differ in momentum, else None."""
     values = momentum_values([item.settings for item in observations])
     return float(np.median(values)) if len(set(values)) > 1 else None

@@ -1,11 +1,11 @@
-"""Momentum tuned together with the learning rate: it moves the critical batch, and does not matter far below it.
+"""Momentum tuned together with the learning rate: it moves the critical batch and does not matter far below it.
 
     B_crit(m) = B_crit / cosh(log((1 - m) / (1 - m*)))
 
 At small batches every momentum is equally good with its best learning rate (Shallue et al. 2018, arXiv:1811.03600,
 section 4; Zhang et al. 2019, arXiv:1907.04164): only lr / (1 - m) matters. At large batches the fewest updates are a
-sum of two terms: the limit on the rate requires about (1 - m) times those of plain SGD, and momentum takes 1 / (1 - m)
-updates to respond. The sum is least at m*, and grows on both sides as the hyperbolic cosine.
+sum of two terms: the limit on the rate requires about (1 - m) times the updates of plain SGD, and momentum takes
+1 / (1 - m) updates to respond. The sum is smallest at m*, and grows on both sides as the hyperbolic cosine.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class MomentumLaw(SettingLaw):
     """The law of momentum; its coordinate is -log(1 - m)."""
 
     def parameters(self, *, response: bool) -> list[Parameter]:
-        """The best coordinate at large batches; without ``response`` the parameters of any other setting."""
+        """Return the best coordinate at large batches; without ``response``, the parameters of any other setting."""
         if not response:
             return super().parameters(response=False)
         return [Parameter(f"{MOMENTUM}.anchor", BEST.mean, BEST.sd)]
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:
-        """Best coordinate at each batch, the same for all: (particles, batches)."""
+        """Return the best coordinate at each batch, the same for all: (particles, batches)."""
         if f"{MOMENTUM}.growth" in values:
             return super().best(values, log_batch, momentum)
         return np.repeat(values[f"{MOMENTUM}.anchor"][:, None], np.shape(log_batch)[-1], axis=1)
 
     def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Response:  # noqa: ARG002
-        """The cost of a momentum other than the best one at each batch."""
+        """Return the cost of a momentum other than the best one at each batch."""
         away = np.atleast_2d(log_batch) - values["log_critical"][:, None]
         return MomentumResponse(
             self.best(values, log_batch),
@@ -55,7 +55,7 @@ class MomentumLaw(SettingLaw):
 
 @dataclass(frozen=True)
 class MomentumResponse(Response):
-    """``away`` is the log ratio of the batch to the critical batch; the epochs grow as in ``laws.log_growth``."""
+    """The cost of a momentum: ``away`` is the log ratio of batch to critical batch, for growth as in ``log_growth``."""
 
     away: Array
     sharpness: Array
@@ -73,7 +73,7 @@ class MomentumResponse(Response):
         )
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
-        """Logarithm of the factor on the epochs: (particles, places)."""
+        """Return the logarithm of the factor on the epochs: (particles, places)."""
         best, momentum = -np.expm1(-self.best), -np.expm1(-coordinate)
         shift = log_critical_by_momentum(momentum, best)
         return log_growth(self.away - shift, 0.0, self.sharpness, self.exponent) - log_growth(

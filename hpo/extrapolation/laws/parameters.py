@@ -34,7 +34,7 @@ class ParticleLayout:
         return sum(parameter.size for parameter in self.parameters)
 
     def index(self, name: str) -> int:
-        """The (first) coordinate of a parameter."""
+        """Return the (first) coordinate of a parameter in a particle."""
         names = [parameter.name for parameter in self.parameters]
         return sum(parameter.size for parameter in self.parameters[: names.index(name)])
 
@@ -50,5 +50,5 @@ class ParticleLayout:
 
 
 def logistic(values: Array) -> Array:
-    """1 / (1 + exp(-x)): map an unbounded unknown to a share between 0 and 1."""
+    """Return 1 / (1 + exp(-x)), which maps an unbounded unknown to a share between 0 and 1."""
     return np.asarray(1 / (1 + np.exp(np.minimum(-values, 700.0))))

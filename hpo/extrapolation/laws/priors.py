@@ -20,12 +20,12 @@ class NormalPrior:
 
 @dataclass(frozen=True)
 class AdamPriors:
-    """Beliefs on the law of Adam and AdamW (``adam_law``); natural logarithms except exponent, fall and follow.
+    """Beliefs about the law of Adam and AdamW (``adam_law``); natural logarithms except exponent, fall and follow.
 
     The defaults are what ``python -m benchmarks.adamw_grids dense.csv --learn`` learns from eight published grids of
-    learning rate by batch size, AdamW on dense language models (run tables of step-law/steplaw, arXiv:2503.04715).
-    As all grids are of one kind of workload, the prior on N's distance from the batch with the fewest epochs is wider
-    (1.5) than they suggest (0.44): on images (digits) the rate grows further.
+    learning rate by batch size for AdamW on dense language models (run tables of step-law/steplaw, arXiv:2503.04715).
+    As all grids are of one kind of workload, the prior on the distance of N from the batch with the fewest epochs is
+    wider (1.5) than they suggest (0.44): on images (digits) the rate grows further.
     """
 
     growth_log_sharpness: NormalPrior = NormalPrior(0.22, 0.20)
@@ -46,7 +46,7 @@ class AdamPriors:
 
 @dataclass(frozen=True)
 class Priors:
-    """Beliefs on the law of the epochs and on the scatter around it; natural logarithms.
+    """Beliefs about the law of the epochs and the scatter around it; natural logarithms.
 
     The defaults are what ``python -m benchmarks.extrapolation.learn`` learns from published reference points.
     """

@@ -4,7 +4,7 @@
 
 The best rate is a power a of B far below the noise scale N, then flat; s = 1 is the published form (McCandlish et al.
 2018, arXiv:1812.06162, equation 2.6). The stability limit is a property of the curvature: with k = 0 it is the same at
-every batch, as on a quadratic, so that every trial at any rung, diverged or not, is evidence on lr_max; with k = 1 it
+every batch, as on a quadratic, so that every trial at any rung, diverged or not, is evidence of lr_max; with k = 1 it
 follows the best rate.
 If trials differ in momentum, N ~ 1 / (1 - m) and lr_max ~ 1 + m: at small batches lr / (1 - m) matters (Smith and Le
 2017, arXiv:1710.06451), at large ones the heavy-ball limit lr h < 2 (1 + m) (Polyak 1964).
@@ -33,8 +33,9 @@ from hpo.extrapolation.laws.setting_laws import (
 EXPONENT = NormalPrior(0.75, 0.2)
 # the noise scale is an order-of-magnitude predictor of the critical batch (arXiv:1812.06162, section 4)
 NOISE_OVER_CRITICAL = NormalPrior(0.0, 1.5)
-# Adam's rate stops growing at a smaller batch than its epochs start to, by an unknown factor: on two language models
-# (arXiv:2410.21676) one rate is best from 64 to 16,384 sequences, while the critical batch of the epochs is thousands
+# Adam's rate stops growing at a smaller batch than the one where its epochs start to grow, by an unknown factor: on two
+# language models (arXiv:2410.21676) one rate is best from 64 to 16,384 sequences, while the critical batch of the
+# epochs is in the thousands
 NOISE_OVER_CRITICAL_OF_ADAM = NormalPrior(-2.0, 3.0)
 RESPONSE = {
     "log_sharpness": NormalPrior(
@@ -53,14 +54,14 @@ RESPONSE = {
 
 @dataclass(frozen=True)
 class RateLaw(SettingLaw):
-    """The law of the learning rate; ``momentum`` is the one it is anchored at, None if all trials share it."""
+    """The law of the learning rate, anchored at ``momentum``, which is None if all trials have the same momentum."""
 
     exponent: NormalPrior = EXPONENT
     momentum: float | None = None
     noise_over_critical: NormalPrior = NOISE_OVER_CRITICAL
 
     def parameters(self, *, response: bool) -> list[Parameter]:
-        """The unknowns of this law; with ``response`` also those of the rate's cost and of the stability limit."""
+        """Return the unknowns of this law; with ``response``, also those of the rate's cost and stability limit."""
         found = [
             Parameter("learning_rate.anchor", self.centre, self.spread),
             _parameter("learning_rate.exponent", self.exponent),
@@ -74,17 +75,17 @@ class RateLaw(SettingLaw):
         ]
 
     def log_noise(self, values: Values) -> Array:
-        """Logarithm of the noise scale at the anchor's momentum, in samples: (particles,)."""
+        """Return the logarithm of the noise scale at the anchor's momentum, in samples: (particles,)."""
         return np.asarray(values["log_critical"] + values["learning_rate.log_noise_over_critical"])
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:
-        """Logarithm of the best rate at each batch (and momentum): (particles, batches)."""
+        """Return the logarithm of the best rate at each batch (and momentum): (particles, batches)."""
         return self.ceiling(values, momentum) - self._damping(
             values, np.asarray(log_batch), momentum
         )
 
     def ceiling(self, values: Values, momentum: Array | None = None) -> Array:
-        """Logarithm of lr_max, the best rate without noise, at each momentum: (particles, 1 or momenta)."""
+        """Return the logarithm of lr_max, the best rate without noise, at each momentum: (particles, 1 or momenta)."""
         at_anchor = self._damping(values, np.array([self.log_anchor]), None)
         shift = 0.0
         if momentum is not None and self.momentum is not None:
@@ -94,10 +95,10 @@ class RateLaw(SettingLaw):
     def response(
         self, values: Values, log_batch: Array, momentum: Array | None = None
     ) -> BoundedResponse:
-        """The cost of a rate other than the best one at each batch (and momentum).
+        """Return the cost of a rate other than the best one at each batch (and momentum).
 
-        Where noise limits the best rate the response is round; the more the ceiling limits it, the straighter the slope
-        below it and the steeper the wall above, in proportion to (1 - k), the part of the stability limit that the
+        Where noise limits the best rate, the response is round. The more the ceiling limits it, the straighter is the
+        slope below and the steeper the wall above, in proportion to (1 - k), the part of the stability limit that the
         curvature sets. On noisy quadratics both shrink as 1 - (best / lr_max)^2.
         """
         below, above, wall, width = (
@@ -116,7 +117,7 @@ class RateLaw(SettingLaw):
         )
 
     def _damping(self, values: Values, log_batch: Array, momentum: Array | None) -> Array:
-        """log (lr_max / best): (particles, batches)."""
+        """Return log(lr_max / best): (particles, batches)."""
         log_noise = self.log_noise(values)[:, None]
         if momentum is not None and self.momentum is not None:
             log_noise = (
@@ -132,7 +133,7 @@ class RateLaw(SettingLaw):
 
 
 def momentum_values(settings: Sequence[Mapping[str, object]]) -> Array:
-    """Return the momentum of each of many settings, 0 where it is missing."""
+    """Return the momentum in each element of ``settings``, 0 where it is missing."""
     return np.asarray(np.nan_to_num(setting_values(MOMENTUM, settings)))
 
 

@@ -35,7 +35,7 @@ class Response:
         return Response(self.best[:, index], self.curvature, self.unit)
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
-        """Logarithm of the factor on the epochs: (particles, places).
+        """Return the logarithm of the factor on the epochs: (particles, places).
 
         ``lowered`` is how much a short warmup lowers the log of the learning rate that a training tolerates.
         """
@@ -43,19 +43,22 @@ class Response:
         return np.asarray(self.curvature * 4 * np.log1p(miss**2 / 4))
 
     def risk(self, coordinate: Array, lowered: Array | None = None) -> Array | None:  # noqa: ARG002
-        """Probability that a training is lost: (particles, places); None for a setting that cannot cause a loss."""
+        """Return the probability of losing a training: (particles, places); None if the setting cannot cause a loss."""
         return None
 
 
 @dataclass(frozen=True)
 class BoundedResponse(Response):
-    """A learning rate: beyond ``limit`` (particles, places) trainings diverge; a small ``width`` is a sharp limit."""
+    """The response of a learning rate: beyond ``limit`` (particles, places) trainings diverge.
+
+    A small ``width`` is a sharp limit.
+    """
 
     limit: Array
     width: Array
 
     def risk(self, coordinate: Array, lowered: Array | None = None) -> Array:
-        """Probability that a training is lost: (particles, places)."""
+        """Return the probability that a training is lost: (particles, places)."""
         limit = self.limit if lowered is None else self.limit - lowered
         steep = 1 / (1 + np.exp(np.clip((limit - coordinate) / self.width, -50, 50)))
         return np.asarray(LOST_BY_CHANCE + (1 - 2 * LOST_BY_CHANCE) * steep)
@@ -63,12 +66,13 @@ class BoundedResponse(Response):
 
 @dataclass(frozen=True)
 class RateResponse(BoundedResponse):
-    """The learning rate. Below the best rate progress is proportional to the rate, so the cost tends to |deviation|.
+    """The response of a learning rate.
 
-    Above it the cost is quadratic at first, with a wall where noise keeps the training from its target, and beyond
-    ``limit`` the training diverges. Arrays are as in :class:`Response`; ``below`` is how far below the best rate the
-    response is round before it becomes a straight line; ``wall`` and ``width`` (of the divergence) are distances in log
-    rate too. Both sides shrink by ``room`` where a ceiling, not noise, limits the best rate.
+    Below the best rate, progress is proportional to the rate, so the cost tends to |deviation|. Above it the cost is
+    quadratic at first, followed by a wall where noise keeps the training from its target; beyond ``limit`` the training
+    diverges. Arrays are as in :class:`Response`. ``below`` is how far below the best rate the response is round before
+    it becomes a straight line; ``wall`` and ``width`` (of the divergence) are also distances in log rate. Both sides
+    shrink by ``room`` where a ceiling, not noise, limits the best rate.
     """
 
     below: Array
@@ -91,7 +95,7 @@ class RateResponse(BoundedResponse):
         )
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:
-        """Logarithm of the factor on the epochs: (particles, places)."""
+        """Return the logarithm of the factor on the epochs: (particles, places)."""
         miss = coordinate - self.best
         below = self.below * self.room
         slow = np.sqrt(below**2 + np.minimum(miss, 0) ** 2) - below

@@ -6,18 +6,19 @@ Everything is relative to the full scale: ``away`` is log(value / value at full 
     the best settings  log best += sum k_d away_d
     the epochs         log E    += -sum a_d away_d
     the best metric    log S    += log(f + sum s_d exp(-b_d u_d))             with f + sum s_d = 1
-                       u_d = away_d, but with steps that grow as exp(k_d (away_d - that of the largest seen))
+                       u_d = away_d, but with steps that grow as exp(k_d (away_d - away_d of the largest seen))
 
-The critical batch grows about as the square root of the samples, and hardly with the model (Zhang et al. 2024,
-arXiv:2410.21676; Bergsma et al. 2025, arXiv:2505.13738). In the standard parametrization the best learning rate falls
-with the model, by a power of its parameters from 0.5 (one over the width, Yang et al. 2022, arXiv:2203.03466) to 0.71
-(Step Law, arXiv:2503.04715); in the maximal update parametrization it stays constant. With longer trainings at one
-batch it falls too (Bjorck et al. 2024, arXiv:2409.19913), mostly because the critical batch grows. The shortfall of a
-training is a sum of powers of model and samples plus an irreducible floor (Hoffmann et al. 2022, arXiv:2203.15556,
-equation 2). No power law holds forever: the exponent falls near a floor, and is larger for trainings so short that
-they have only begun to learn (Alabdulmohsin et al. 2022, arXiv:2209.06640; Caballero et al. 2022, arXiv:2210.14891).
-So the exponent drifts with the scale, in either direction, and the forecast widens with the distance from the evidence.
-All of these are priors with a width: the exponents are unknowns of the fit, and a published law is one point of them.
+The critical batch grows about as the square root of the number of samples and hardly depends on the model size (Zhang
+et al. 2024, arXiv:2410.21676; Bergsma et al. 2025, arXiv:2505.13738). In the standard parametrization the best learning
+rate falls with the model size, by a power of the number of parameters from 0.5 (one over the width, Yang et al. 2022,
+arXiv:2203.03466) to 0.71 (Step Law, arXiv:2503.04715); in the maximal update parametrization it stays constant. With
+longer trainings at one batch it falls too (Bjorck et al. 2024, arXiv:2409.19913), mostly because the critical batch
+grows. The shortfall of a training is a sum of powers of model size and samples plus an irreducible floor (Hoffmann et
+al. 2022, arXiv:2203.15556, equation 2). No power law holds forever: the exponent falls near a floor, and is larger for
+trainings so short that they have only begun to learn (Alabdulmohsin et al. 2022, arXiv:2209.06640; Caballero et al.
+2022, arXiv:2210.14891). So the exponent drifts with the scale, in either direction, and the forecast widens with the
+distance from the evidence. All of these are priors with a width: the exponents are unknowns of the fit, and a published
+law is one point of the prior.
 """
 
 from __future__ import annotations
@@ -53,19 +54,20 @@ EPOCHS = {"model": NormalPrior(0.25, 0.35), "length": NormalPrior(0.0, 0.3)}
 SHARE = NormalPrior(float(np.log(0.3)), 1.0)  # log (s_d / f)
 POWER = NormalPrior(float(np.log(0.3)), 0.5)  # log b_d
 # k_d: the change of the log of the exponent per factor of e in the parameters or the samples, beyond what the floor of
-# the loss explains. In 20 published series of language models over the samples it is -0.36, of which the floor explains
-# -0.24; in trainings on bytes of at most 256 updates it is +0.5. Less is known about model sizes
+# the loss explains. Over the samples it is -0.36 in 20 published series of language models, of which the floor explains
+# -0.24; in byte-level trainings of at most 256 updates it is +0.5. It was not measured over model sizes, and is
+# assumed to be half as large there
 DRIFT = {"model": NormalPrior(0.0, 0.25), "length": NormalPrior(0.0, 0.5)}
-MOST_DRIFT = 5.0  # of the logarithm of the exponent
+MOST_DRIFT = 5.0  # largest change of the logarithm of the exponent
 
 
 @dataclass(frozen=True)
 class Scales:
     """The directions besides the batch in which a study scales, and their values at ``full_scale``.
 
-    ``reach`` (directions,) is how far the largest value seen lies below the full scale, 0 if that was seen.
-    ``fixed_budget`` says that the question is about a metric, not the epochs; ``carried`` are the directions over which
-    the parametrization transfers the learning rate.
+    ``reach`` (directions,) is how far the largest value seen lies below the full scale, 0 if the full scale was seen.
+    ``fixed_budget`` says that the question is about a metric, not the epochs; ``carried`` lists the directions over
+    which the parametrization transfers the learning rate.
     """
 
     full_scale: Mapping[str, float] = field(default_factory=dict)
@@ -89,7 +91,7 @@ class Scales:
         return list(self.full_scale)
 
     def away(self, settings: Sequence[Mapping[str, object]]) -> Array:
-        """log(value / value at full scale) of each direction: (settings, directions)."""
+        """Return log(value / value at full scale) of each direction: (settings, directions)."""
         columns = [
             np.log(setting_values(name, settings)) - np.log(value)
             for name, value in self.full_scale.items()
@@ -97,19 +99,19 @@ class Scales:
         return np.stack(columns, axis=1) if columns else np.zeros((len(settings), 0))
 
     def growth(self) -> dict[str, float]:
-        """The ratio of the full scale to the largest seen, in parameters or samples, by direction."""
+        """Return the ratio of the full scale to the largest seen, in parameters or samples, by direction."""
         return {
             name: float(np.exp(unit * far))
             for name, unit, far in zip(self.names, self._units, self.reach, strict=True)
         }
 
     def longer(self, away: Array) -> Array:
-        """log(length / length at full scale): (places,)."""
+        """Return log(length / length at full scale): (places,)."""
         lengths = [name in LENGTHS for name in self.names]
         return np.asarray(away[:, lengths].sum(axis=1))
 
     def parameters(self, settings: Sequence[str], away: Array) -> list[Parameter]:
-        """The unknowns; ``settings`` are those with laws, ``away`` (seen, directions) is where there is evidence."""
+        """Return the unknowns, for ``settings`` with laws; ``away`` (seen, directions) is where there is evidence."""
         found = []
         for index, name in enumerate(self.names):
             kind, unit = _kind(name), _unit(name)
@@ -129,17 +131,17 @@ class Scales:
         return found
 
     def log_batch(self, values: Values, log_batch: Array, away: Array) -> Array:
-        """The equivalent batch at full scale: (1 or particles, places)."""
+        """Return the log of the equivalent batch at full scale: (1 or particles, places)."""
         if not self:
             return np.atleast_2d(log_batch)
         return np.asarray(np.asarray(log_batch)[None, :] - self._sum(values, "critical", away))
 
     def shift(self, values: Values, setting: str, away: Array) -> Array:
-        """What the scale adds to the best coordinate of a setting: (particles, places)."""
+        """Return what the scale adds to the best coordinate of a setting: (particles, places)."""
         return self._sum(values, setting, away)
 
     def level(self, values: Values, away: Array) -> Array:
-        """What the scale adds to the log epochs, or to the log shortfall of a training: (particles, places).
+        """Return what the scale adds to the log epochs, or to the log shortfall of a training: (particles, places).
 
         It is relative to the largest values seen, where the evidence is strongest.
         """
@@ -161,12 +163,12 @@ class Scales:
         return np.asarray(np.log(np.maximum(total, 1e-12)))
 
     def moves(self, setting: str) -> NormalPrior:
-        """The belief on how far the best coordinate of a setting moves from the largest seen to the full scale."""
+        """Return the belief about how far a setting's best coordinate moves from the largest seen to the full scale."""
         beliefs = [self._best(setting, name) for name in self.names]
         return _total(beliefs, self._units * self.reach)
 
     def critical_moves(self) -> NormalPrior:
-        """The belief on how far the log critical batch moves from the largest seen to the full scale."""
+        """Return the belief about how far the log critical batch moves from the largest seen to the full scale."""
         beliefs = [CRITICAL[_kind(name)] for name in self.names]
         return _total(beliefs, self._units * self.reach)
 
@@ -190,7 +192,7 @@ class Scales:
 
 
 def drifted(beyond: Array, drift: Array) -> Array:
-    """The distance ``beyond`` the largest seen, in steps that grow as exp(drift beyond), 1 at 0."""
+    """Return the distance ``beyond`` the largest seen, in steps that grow as exp(drift * beyond) from 1 at 0."""
     grown = np.clip(drift * beyond, -MOST_DRIFT, MOST_DRIFT)
     return np.asarray(
         beyond

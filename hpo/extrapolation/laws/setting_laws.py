@@ -1,8 +1,8 @@
 """How the best value of each tuned setting moves with the batch, and the cost of other values.
 
-A law handles its setting in a coordinate: the logarithm for a setting on a log scale, -log(1 - m) for momentum (the
-logarithm of how many gradients it averages over), the value itself for others. This module has the law of every setting
-but the learning rate (``rate_law``): a power law in the batch, of which p = 1 for warmup in epochs is LEGW.
+A law works in a coordinate of its setting: the logarithm for a setting on a log scale, -log(1 - m) for momentum (the
+logarithm of the number of gradients that it averages over), the value itself for others. This module has the law of
+every setting but the learning rate (``rate_law``): a power law in the batch. For warmup in epochs, p = 1 is LEGW.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ Values: TypeAlias = Mapping[str, Array]
 RATE, MOMENTUM = "learning_rate", "momentum"
 MOST_MOMENTUM = 1 - 1e-4
 MOST_LOG = 700.0  # the logarithm of the largest value that a setting on a logarithmic scale is forecast to have
-# p in value ~ B^p: for the warmup LEGW says 1 and Goyal et al. 0; other settings hardly move in published recipes
+# p in value ~ B^p: for the warmup it is 1 in LEGW and 0 in Goyal et al.; in published recipes other settings hardly
+# move
 GROWTH = {"warmup_epochs": NormalPrior(0.5, 0.4)}
 GROWTH_ELSE = NormalPrior(0.0, 0.2)
 
@@ -36,7 +37,7 @@ GROWTH_ELSE = NormalPrior(0.0, 0.2)
 class SettingLaw:
     """One tuned setting: its scale, the range that was tried, and the batch at which its law is anchored.
 
-    ``slack`` is how much farther from the tried range the best value may lie at the full scale of model and training.
+    ``slack`` is how much farther outside the tried range the best value may lie at the full size and length.
     """
 
     setting: ScaledSetting
@@ -57,7 +58,7 @@ class SettingLaw:
         return is_log(self.setting)
 
     def coordinate(self, values: Array) -> Array:
-        """Convert values to the coordinate of the law; values without a logarithm count as the smallest tried."""
+        """Convert values to the law's coordinate; values without a logarithm count as 1/1000 of the smallest tried."""
         if self.name == MOMENTUM:
             return momentum_lag(values)
         if not self.is_log:
@@ -77,7 +78,7 @@ class SettingLaw:
         return np.asarray(np.clip(values, legal.low, high))
 
     def parameters(self, *, response: bool) -> list[Parameter]:
-        """The unknowns of this law; with ``response`` also those of the cost of other values."""
+        """Return the unknowns of this law; with ``response`` also those of the cost of other values."""
         growth = GROWTH.get(self.name, GROWTH_ELSE)
         found = [
             Parameter(f"{self.name}.anchor", self.centre, self.spread),
@@ -88,22 +89,23 @@ class SettingLaw:
         return [*found, Parameter(f"{self.name}.log_curvature", float(np.log(0.1)), 1.0)]
 
     def scatter_parameter(self) -> Parameter:
-        """The scatter of tuned settings around the best ones, in units of the coordinate or of the spread."""
+        """Return the scatter of tuned settings around the best ones, in units of the coordinate or of the spread."""
         return Parameter(f"{self.name}.log_scatter", float(np.log(0.35)), 0.6)
 
     def has_scatter(self, values: Values) -> bool:
-        """Whether the values hold the scatter of tuned settings rather than the cost of other values."""
+        """Return whether the values hold the scatter of tuned settings rather than the cost of other values."""
         return f"{self.name}.log_scatter" in values
 
     def scatter(self, values: Values) -> Array:
-        """Scatter of tuned settings around the best coordinate: (particles,)."""
+        """Return the scatter of tuned settings around the best coordinate: (particles,)."""
         unit = 1.0 if self.is_log else self.spread
         return np.asarray(unit * np.exp(values[f"{self.name}.log_scatter"]))
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:  # noqa: ARG002
-        """Best coordinate at each batch: (particles, batches); ``momentum`` (batches,) only affects the learning rate.
+        """Return the best coordinate at each batch: (particles, batches).
 
-        ``log_batch`` is (batches,), or (particles, batches) where it differs by particle.
+        ``momentum`` (batches,) only affects the learning rate. ``log_batch`` is (batches,), or (particles, batches)
+        where it differs by particle.
         """
         away = np.atleast_2d(log_batch) - self.log_anchor
         anchor = values[f"{self.name}.anchor"][:, None]
@@ -111,14 +113,14 @@ class SettingLaw:
         return np.asarray(anchor + growth if self.is_log else anchor * np.exp(growth))
 
     def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Response:
-        """The cost of a value other than the best one at each batch."""
+        """Return the cost of a value other than the best one at each batch."""
         unit = 1.0 if self.is_log else self.spread
         curvature = np.exp(values[f"{self.name}.log_curvature"])[:, None]
         return Response(self.best(values, log_batch, momentum), curvature, unit)
 
 
 def legal_range(name: str) -> Range:
-    """Return the legal range of a setting, including settings of a technique and of a workload."""
+    """Return the legal range of a setting, including settings of techniques and workloads."""
     if name in names():
         return range_of(name) or Range()
     own = own_setting_named(name)
@@ -126,22 +128,22 @@ def legal_range(name: str) -> Range:
 
 
 def is_log(setting: ScaledSetting) -> bool:
-    """Whether a setting's coordinate is a logarithm."""
+    """Return whether a setting's coordinate is a logarithm."""
     return setting.scale == "log" or setting.name in (RATE, MOMENTUM)
 
 
 def momentum_lag(momentum: Array) -> Array:
-    """-log(1 - m): the logarithm of how many gradients a momentum averages over."""
+    """Return -log(1 - m), the logarithm of the number of gradients that momentum averages over."""
     return np.asarray(-np.log1p(-np.minimum(momentum, MOST_MOMENTUM)))
 
 
 def setting_coordinates(law: SettingLaw, settings: Sequence[Mapping[str, object]]) -> Array:
-    """Return the coordinates of one setting in many settings; NaN where it is missing."""
+    """Return the coordinate of one setting in each element of ``settings``; NaN where it is missing."""
     return law.coordinate(setting_values(law.name, settings))
 
 
 def setting_values(name: str, settings: Sequence[Mapping[str, object]]) -> Array:
-    """Return the values of one setting in many settings; NaN where it is missing."""
+    """Return the value of one setting in each element of ``settings``; NaN where it is missing."""
     values = [item.get(name) for item in settings]
     return np.array(
         [float(value) if isinstance(value, (int, float)) else np.nan for value in values]

@@ -9,8 +9,8 @@ to flatter regions (Gilmer et al. 2021, arXiv:2110.04369; Kalra and Barkeshli 20
 of the rate that a training tolerates is D lower without a warmup, and D / 2 lower with one of U_0 updates. Updates
 matter, not epochs, so a warmup with a fixed number of epochs has less effect at a larger batch.
 
-The rate that a training tolerates and the rate above which it needs more epochs are two limits; the second one is
-lowered by the share h (0 to 1) of D.
+The highest rate that a training tolerates and the rate above which it needs more epochs are two limits; a short warmup
+lowers the second one by the share h (0 to 1) of the reduction of the first.
 
 During a linear warmup, progress is proportional to (rate / peak rate)^k: with k = 1, progress proportional to the rate,
 a warmup costs half its length; with k = 0, where noise limits the rate, it costs nothing. E_full is the number of
@@ -35,7 +35,7 @@ Values: TypeAlias = Mapping[str, Array]
 WARMUP = "warmup_epochs"
 HARDNESS = NormalPrior(
     float(np.log(1.0)), 0.7
-)  # log D: with normalization nearly 0, without it a factor of 3 and more
+)  # log D: with normalization nearly 0, without it a factor of 3 or more
 UPDATES = NormalPrior(float(np.log(30.0)), 0.7)  # log U_0
 UPDATES_UNTOLD = 3.0  # sd of log U_0 if the number of updates per epoch is unknown
 DELAY = NormalPrior(float(np.log(0.5)), 0.5)  # log k
@@ -54,7 +54,7 @@ class WarmupValues:
 class WarmupLaw:
     """The law of the warmup; ``samples_per_epoch`` is None if unknown.
 
-    ``tuned`` says whether studies may choose the warmup; otherwise it is ``usual`` epochs at every batch.
+    ``tuned`` says whether studies may choose the warmup; otherwise every batch has ``usual`` epochs of warmup.
     """
 
     samples_per_epoch: float | None
@@ -63,7 +63,7 @@ class WarmupLaw:
     usual: float
 
     def parameters(self) -> list[Parameter]:
-        """log D, log U_0, log k and the logit of h."""
+        """Return the parameters log D, log U_0, log k and the logit of h."""
         spread = UPDATES.sd if self.samples_per_epoch else UPDATES_UNTOLD
         return [
             Parameter("warmup.log_hardness", HARDNESS.mean, HARDNESS.sd),
@@ -73,7 +73,7 @@ class WarmupLaw:
         ]
 
     def updates_per_epoch(self, log_batch: Array | float) -> Array:
-        """Updates per epoch at each batch; if the samples per epoch are unknown, 100 at the largest rung."""
+        """Return the updates per epoch at each batch; if the samples per epoch are unknown, 100 at the largest rung."""
         log_samples = (
             np.log(self.samples_per_epoch)
             if self.samples_per_epoch
@@ -82,16 +82,16 @@ class WarmupLaw:
         return np.asarray(np.exp(log_samples - np.asarray(log_batch)))
 
     def shortest(self, log_batch: float) -> float:
-        """The shortest warmup at a batch, one update, in epochs."""
+        """Return the shortest warmup at a batch, one update, in epochs."""
         return 1 / float(self.updates_per_epoch(log_batch))
 
     def warmups(self, epochs: Array, log_batch: Array | float) -> WarmupValues:
-        """Return warmups of ``epochs`` (places,) at each batch; the usual one where that is NaN."""
+        """Return warmups of ``epochs`` (places,) at each batch; the usual warmup where ``epochs`` is NaN."""
         epochs = np.where(np.isfinite(epochs), epochs, self.usual)
         return WarmupValues(epochs, epochs * self.updates_per_epoch(log_batch))
 
     def lowered(self, values: Values, warmups: WarmupValues) -> Array:
-        """How much lower the log of the tolerated rate is than with a long warmup: (particles, places).
+        """Return how much lower the log of the tolerated rate is than with a long warmup: (particles, places).
 
         It is D without a warmup, and smaller the longer the warmup.
         """
@@ -99,11 +99,11 @@ class WarmupLaw:
         return np.asarray(np.exp(values["warmup.log_hardness"])[:, None] / (1 + share))
 
     def slowed(self, values: Values, lowered: Array) -> Array:
-        """How much lower the log of the rate is above which a training slows down: the share h of ``lowered``."""
+        """Return how much a warmup lowers the log of the rate at which trainings slow down: share h of ``lowered``."""
         return np.asarray(lowered / (1 + np.exp(-values["warmup.slowed"]))[:, None])
 
     def log_delayed(self, values: Values, log_epochs: Array, warmups: WarmupValues) -> Array:
-        """Log epochs with the warmup, from those at the full rate throughout; both (particles, places)."""
+        """Return the log epochs with the warmup, given those at the full rate throughout; both (particles, places)."""
         delay = np.exp(values["warmup.log_delay"])[:, None]
         log_warmup = np.log(np.maximum(warmups.epochs, 1e-9))[None, :]
         after = np.logaddexp(log_epochs, log_warmup + np.log(delay / (1 + delay)))

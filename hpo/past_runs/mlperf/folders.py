@@ -36,7 +36,7 @@ EARLIER_THRESHOLDS = {("training_v0.5", "resnet"): 0.749}
 
 @dataclass(frozen=True)
 class SubmittedRun:
-    """One training of a result folder: where it ran, with which settings, and its log."""
+    """One training in a result folder: where it ran, with which settings, and its log."""
 
     path: Path
     round: str
@@ -59,7 +59,7 @@ class SubmittedRun:
 
     @property
     def threshold(self) -> float:
-        """The target metric of the round."""
+        """The threshold of the target metric in the round."""
         return EARLIER_THRESHOLDS.get(
             (self.round, self.benchmark), BENCHMARKS[self.benchmark].threshold
         )
@@ -68,7 +68,8 @@ class SubmittedRun:
 def results_in(path: Path, round_name: str | None = None) -> Iterator[SubmittedRun | EvidenceError]:
     """Yield every result under a folder, by path; yield (not raise) an error for each that cannot be read.
 
-    Raises :class:`EvidenceError` if there is no result at all. Benchmarks without a workload here are left out.
+    Raises :class:`EvidenceError` if there is no result at all. Benchmarks without a workload in this project are left
+    out.
     """
     logs = sorted(path.rglob("result_*.txt")) if path.is_dir() else [path] if path.is_file() else []
     if not logs:

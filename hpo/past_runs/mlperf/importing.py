@@ -1,5 +1,5 @@
-"""Stores MLPerf results: a study for each round and benchmark, a plan for each configuration that was run, an outcome
-for each training, and the throughput of each configuration.
+"""Stores MLPerf results: a study for each round and benchmark, a plan and the throughput for each configuration that
+was run, and an outcome for each training.
 
 The plans are of kind ``imported``: nothing was predicted for them, so they do not count in the calibration; their
 outcomes are evidence for forecasts, and their throughputs for the time model.
@@ -38,14 +38,14 @@ _SEEDS = 2**63  # some submitters' seeds do not fit into a signed column
 
 @dataclass
 class MLPerfImport:
-    """The result of an import: outcomes by study, known outcomes, and why files were left out."""
+    """The result of an import: outcomes by study, outcomes that were known already, and why files were left out."""
 
     outcomes: dict[str, int] = field(default_factory=dict)
     known: int = 0
     faults: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {"outcomes": self.outcomes, "known": self.known, "left_out": self.faults}
 
 
@@ -102,7 +102,7 @@ def _configurations(results: Sequence[SubmittedRun]) -> Mapping[object, list[Sub
 def _enter(
     store: Store, name: str, results: Sequence[SubmittedRun]
 ) -> tuple[Study, list[StoredPlan]]:
-    """Return the study of that name, with a rung for every batch size that it now holds, and its earlier plans."""
+    """Return the study of that name, with a rung for every batch size that it now has, and its earlier plans."""
     try:
         study = store.study(name)
     except NotFound:

@@ -1,6 +1,6 @@
-"""One training's MLPerf log: lines ``:::MLLOG {...}`` among other output of the training.
+"""One training's MLPerf log: ``:::MLLOG {...}`` lines among other output of the training.
 
-Keys and their meaning: MLCommons' ``mlperf_logging/mllog/constants.py`` and the training and HPC rules.
+MLCommons' ``mlperf_logging/mllog/constants.py`` and the training and HPC rules define the keys and their meaning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOKEN = ":::MLLOG "
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line of the log: ``seconds`` of the submitter's clock, a key, its value and its metadata."""
+    """One line of the log: ``seconds`` by the submitter's clock, a key, its value and its metadata."""
 
     key: str
     seconds: float
@@ -29,7 +29,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class MLPerfEvaluation:
-    """The metric after ``epochs``; ``step`` if the log has it; ``seconds`` since the run's start."""
+    """The metric after ``epochs``, with the ``step`` if the log has it, and the ``seconds`` since the run's start."""
 
     epochs: float
     step: int | None
@@ -39,7 +39,7 @@ class MLPerfEvaluation:
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """The content of one log. ``values`` has each key's last value; ``samples_per_second`` is without evaluation."""
+    """The content of one log. ``values`` has each key's last value; ``samples_per_second`` excludes evaluations."""
 
     benchmark: str
     status: str
@@ -61,7 +61,7 @@ class LoggedRun:
 
 
 def read_log(path: Path) -> LoggedRun:
-    """Return the run in a log file; :class:`EvidenceError` names what is missing, or the malformed line."""
+    """Return the run in a log file; raise :class:`EvidenceError` naming what is missing, or the malformed line."""
     events = list(_events(path))
     start, stop = _one(events, "run_start", path), _one(events, "run_stop", path, last=True)
     values = {event.key: event.value for event in events if event.value is not None}
@@ -86,7 +86,7 @@ def read_log(path: Path) -> LoggedRun:
 
 
 def _events(path: Path) -> Iterator[LogLine]:
-    # some submitters' tools prefix the token with their own text
+    # some submitters' tools write their own text before the token
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
@@ -134,8 +134,8 @@ def _throughput(events: list[LogLine], train_samples: float, start: float) -> fl
 
     An interval goes from the end of one evaluation to the start of the next. The first often waits for data and is
     left out if there are others. Throughputs in the logs are not used: if epochs are queued on the device, their ends
-    and rates are logged before they are computed (ResNet-50 on 512 H100, round 3.0: 6.9 million images a second by the
-    log, and 2.1 million by the clock).
+    and rates are logged before they are computed (ResNet-50 on 512 H100 GPUs, round 3.0: 6.9 million images a second
+    by the log, but 2.1 million by the clock).
     """
     rates, began, done = list[float](), start, 0.0
     for event in events:

@@ -1,7 +1,7 @@
 """An MLPerf log's hyperparameters as :class:`TrainingSettings`.
 
-Settings that the logs omit (label smoothing, the trust coefficient) keep this project's defaults. The step counts
-of a log are converted to epochs of its own data set.
+Settings that the logs omit (label smoothing, the trust coefficient) keep this project's defaults. Step counts
+in a log are converted to epochs of its own data set.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OPTIMIZERS = {
 
 
 def settings_of(run: LoggedRun, *, workers: int) -> TrainingSettings:
-    """Return the settings of a logged training; :class:`EvidenceError` without an optimizer, rate or batch size."""
+    """Return the settings of a logged training; raise :class:`EvidenceError` without optimizer, rate or batch size."""
     name = str(_needed(run, "opt_name"))
     optimizer = OPTIMIZERS.get(name.lower().replace("_", ""))
     if optimizer is None:
@@ -47,7 +47,7 @@ def settings_of(run: LoggedRun, *, workers: int) -> TrainingSettings:
             {key: value for key, value in found.items() if value is not None}
         )
     except SettingError as error:
-        raise EvidenceError(f"the logged settings are impossible: {error}") from error
+        raise EvidenceError(f"the logged settings are invalid: {error}") from error
 
 
 def epochs_of(run: LoggedRun, steps: float) -> float:
@@ -62,7 +62,7 @@ def _needed(run: LoggedRun, key: str) -> Any:
 
 
 def _hyperparameter(run: LoggedRun, *names: str) -> Any:
-    """Return the first of ``names`` under the prefixes that rounds used: ``lars_opt_``, ``sgd_opt_``, ``opt_``."""
+    """Return the first of ``names`` with a prefix that the rounds used: ``lars_opt_``, ``sgd_opt_``, ``opt_``."""
     own = str(run.values.get("opt_name", "")).lower()
     prefixes = ("lars_opt_", "lars_", "opt_") if "lars" in own else (f"{own}_opt_", "opt_")
     for name in names:
@@ -131,8 +131,8 @@ def _decay(run: LoggedRun) -> dict[str, Any]:
 
 
 def _decay_epochs(run: LoggedRun, steps: float) -> float:
-    # Submitters counted from the first update or from the end of the warmup: from the first update if the schedule
-    # then outlasts the run.
+    # Submitters counted either from the first update or from the end of the warmup. The count is taken to be from the
+    # first update if the schedule then lasts at least as long as the run.
     epochs = epochs_of(run, steps)
     return epochs if epochs >= run.epochs else epochs + _warmup_epochs(run)
 

@@ -12,7 +12,7 @@ from hpo.planning.plan import Plan
 MIB = 2**20
 MANY_NODES = 512
 BETWEEN_NODES = {"ring": "allreduce:ring", "tree": "allreduce:tree"}
-"""The syntax of NCCL since 2.24: an algorithm alone would apply to every collective, and a tree cannot broadcast."""
+"""NCCL's syntax since 2.24: an algorithm alone would apply to every collective, and a tree cannot broadcast."""
 WITHIN_THEN_BETWEEN = ("hierarchical", "hybrid")
 
 
@@ -28,7 +28,7 @@ class EnvironmentVariable:
 def environment_variables(
     plan: Plan, backend: str, *, on_cores: bool
 ) -> tuple[EnvironmentVariable, ...]:
-    """The environment of the ranks, for the all-reduce and the fusion with which the plan's time was computed.
+    """Return the environment of the ranks, for the all-reduce and fusion with which the plan's time was computed.
 
     See Sergeev and Del Balso, arXiv:1802.05799, and Horovod's and NCCL's lists of environment variables.
     """
@@ -50,13 +50,13 @@ def environment_variables(
 
 
 def time_options(plan: Plan) -> dict[str, Any]:
-    """The options of the time model (:class:`hpo.planning.timing.step_time.StepOptions`) with which a plan was made."""
+    """Return the options of the time model (:class:`hpo.planning.timing.step_time.StepOptions`) behind a plan."""
     stored = (plan.details or {}).get("options")
     return dict(stored) if stored else dataclasses.asdict(step_options(plan.job.settings))
 
 
 def all_reduce_argument(plan: Plan, backend: str) -> str:
-    """The trainer's ``--all-reduce`` for the all-reduce of the plan's time model; Horovod has environment variables."""
+    """Return the trainer's ``--all-reduce`` for the plan's all-reduce; Horovod takes environment variables instead."""
     chosen = time_options(plan)["all_reduce"]
     if backend != "torch" or plan.nodes == 1:
         return "default"

@@ -1,4 +1,7 @@
-"""Flux: ``flux batch launch.sh``, ranks by ``flux run``. See flux-batch(1), flux-run(1) and flux-resource(1)."""
+"""Flux: the script is submitted with ``flux batch launch.sh`` and starts its ranks with ``flux run``.
+
+See flux-batch(1), flux-run(1) and flux-resource(1).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ resubmit() {  # to the instance that runs this job; the new job waits for its en
 
 
 def scheduler(run: SlotFacts) -> Scheduler:
-    """Directives and functions for Flux; the script itself watches the time limit."""
+    """Return the directives and functions for Flux; the script itself watches the time limit."""
 
     def array(agents: int) -> JobArray:
         # Flux has no job arrays: one job is copied, with its resources as options. See --cc in flux-submit(1); the

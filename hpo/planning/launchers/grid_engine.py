@@ -1,4 +1,4 @@
-"""Univa or Altair Grid Engine: ``qsub launch.sh``, ranks by ``mpiexec``, as on ABCI and TSUBAME 3.
+"""Univa or Altair Grid Engine, as on ABCI and TSUBAME 3: ``qsub launch.sh``, with ranks started by ``mpiexec``.
 
 See qsub(1) and queue_conf(5) of Grid Engine: a job gets SIGUSR1 at its soft limit ``s_rt``.
 """
@@ -10,7 +10,7 @@ from hpo.planning.launchers.run import Run, clock
 from hpo.planning.launchers.script import Scheduler
 
 WHOLE_NODE = {"abci": "rt_F", "tsubame3": "f_node"}
-"""The sites' names of the resource that is a whole node."""
+"""What each site calls the resource for a whole node, by machine."""
 
 FUNCTIONS = """\
 healthy_hosts() {  # the hosts of this job that can run a command
@@ -28,7 +28,7 @@ resubmit() {  # the new job waits for the end of this one
 
 
 def scheduler(run: Run) -> Scheduler:
-    """Directives and functions for Grid Engine."""
+    """Return the directives and functions for Grid Engine."""
     known = run.plan.machine in WHOLE_NODE
     note = (
         ()

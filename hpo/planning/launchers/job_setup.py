@@ -1,4 +1,4 @@
-"""The set-up of a job, its prolog: modules to load, a container, a command prefix of each rank."""
+"""The set-up of a job (its prolog): modules to load, a container, and a command prefix for each rank."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hpo.errors import PlanError
 from hpo.planning.plan import Plan
 
 DETAIL, OLD_DETAIL = "job_setup", "surroundings"
-"""The key of the set-up in a plan's details; plans of earlier releases have the old one."""
+"""The key of the set-up in a plan's details, and the key that plans of earlier releases have instead."""
 _MODULE = re.compile(r"[A-Za-z0-9][\w.+/-]*")
 
 
 @dataclass(frozen=True)
 class JobSetup:
-    """``modules`` are loaded in this order, ``container`` is an image of Apptainer, ``prefix`` the words of a command.
+    """A job's set-up: ``modules`` to load, in order; ``container``, an Apptainer image; ``prefix``, words of a command.
 
-    Raises :class:`PlanError` for an invalid name of a module or an image.
+    Raises :class:`PlanError` for an invalid module or image name.
     """
 
     modules: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class JobSetup:
 
     @classmethod
     def of(cls, modules: Sequence[str], container: str | None, prefix: str | None) -> JobSetup:
-        """Return the set-up of command line options; ``prefix`` is split as a shell would."""
+        """Return the set-up given by command-line options; ``prefix`` is split as a shell would split it."""
         try:
             words = shlex.split(prefix or "")
         except ValueError as error:
@@ -68,7 +68,7 @@ class JobSetup:
         )
 
     def lines(self, *, gpus: bool) -> str:
-        """The part of the script that loads the modules and defines ``inside``, the prefix of a rank's command."""
+        """Return the part of the script that loads the modules and defines ``inside``, the command prefix of a rank."""
         prefix = " ".join(map(shlex.quote, self.prefix))
         image = shlex.quote(self.container) if self.container else ""
         return f"""\

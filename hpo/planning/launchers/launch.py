@@ -40,17 +40,17 @@ MARK = "HPO_LAUNCH"
 LOCK = "launch.lock"
 LOCK_SECONDS = 15.0
 KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""Exit statuses of a launcher that was killed, or that lost a worker: killed by a person, or out of memory."""
+"""Exit statuses of a launcher that was killed (by a person, or for lack of memory), or that lost a worker this way."""
 
 
 @dataclass(frozen=True)
 class LaunchReport:
-    """What one launch reported: how the training ended, and sample pictures of its model (None without any).
+    """What one launch reported: how the training ended, and sample pictures of its model (None if there are none).
 
-    ``restarts`` counts how often it was resumed after an interruption; ``workers`` and ``nodes`` are those of its last
-    start, 0 if the report lacks them. ``samples_per_second`` is the median over the intervals between evaluations of
-    the last start, including the evaluation; None if the batch size changed or no interval was timed.
-    ``machine`` is where it ran, "" if only the report is known.
+    ``restarts`` counts how often it was resumed after an interruption; ``workers`` and ``nodes`` are the numbers at
+    its last start, 0 if the report lacks them. ``samples_per_second`` is the median over the intervals between
+    evaluations of the last start, with the evaluations included; None if the batch size changed or no interval was
+    timed. ``machine`` is where it ran, "" if only the report is known.
     """
 
     outcome: TrainingOutcome
@@ -63,7 +63,7 @@ class LaunchReport:
 
     @property
     def references(self) -> dict[str, float]:
-        """The target's metric of the baselines that its model must beat, by name; empty if its workload has none."""
+        """The target metric of each baseline that the model must beat, by name; empty if its workload has none."""
         return dict((self.sample_images or {}).get("references", {}))
 
 
@@ -72,7 +72,7 @@ def write_plan(
 ) -> None:
     """Write ``plan.json``, ``job.json`` (for the trainer) and the launch script to a folder, created if missing.
 
-    The script is ``launch.sh``, for Ray ``launch.py``; ``backend`` None means the machine's default.
+    The script is ``launch.sh``, or ``launch.py`` for Ray; if ``backend`` is None, it is the machine's default.
     """
     machine = machine or _machine_of(plan)
     name, text = script_of(
@@ -98,8 +98,8 @@ def choose_backend(backend: str | None, launcher: str = "local", workload: str =
     """Return the named backend, or the default.
 
     On this machine the default is Horovod if it is installed (and, with GPUs, was built for them), otherwise
-    torch.distributed; with LSF it is Horovod, whose ranks ``jsrun`` starts like those of MPI; with every other
-    scheduler it is torch.distributed under torchrun. A program starts its own workers.
+    torch.distributed; with LSF it is Horovod, whose ranks ``jsrun`` starts like MPI ranks; with every other scheduler
+    it is torch.distributed under torchrun. A program starts its own workers.
     """
     if workload == PROGRAM:
         if backend not in (None, PROGRAM):
@@ -136,12 +136,12 @@ def run_plan(
     on_restart: Callable[[str], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
 ) -> LaunchReport:
-    """Train the plan once with ``plan.workers`` processes of this machine; its files go to a folder per seed.
+    """Train the plan once with ``plan.workers`` processes on this machine; each seed has its own folder of files.
 
-    If workers are lost after the training began, or an earlier run was killed, it resumes from its last checkpoint, at
-    most ``max_restarts`` times; ``on_restart`` is called each time. ``check`` is called several times a second: an
-    exception from it ends the processes and the run. Raises :class:`LaunchError`, with the last output of the
-    processes, if the run ends without an outcome.
+    If workers are lost after the training began, or if an earlier run was killed, the run resumes from its last
+    checkpoint, at most ``max_restarts`` times; ``on_restart`` is called each time. ``check`` is called several times a
+    second: an exception from it ends the processes and the run. Raises :class:`LaunchError`, with the last output of
+    the processes, if the run ends without an outcome.
     """
     folder = directory / f"seed-{seed}"
     make_folder(folder)
@@ -195,7 +195,7 @@ def _run_in(
         if follower.outcome is not None:
             return dataclasses.replace(read_launched(folder / FILES.report), machine="local")
         if len(follower.starts) == begun and status not in KILLED:
-            break  # it failed before the training began: it would fail again
+            break  # the run failed before the training began and would fail again
         if restart < max_restarts:
             on_restart(
                 f"the workers ended with exit code {status} and no outcome; restart {restart + 1} of "
@@ -231,7 +231,7 @@ def read_launched(path: Path) -> LaunchReport:
 
 
 def throughput(points: Sequence[ConvergencePoint]) -> float | None:
-    """The median samples per second between evaluations of one start, without the interval before the first."""
+    """Return the median samples per second between evaluations of one start, without the interval before the first."""
     if len({point.global_batch_size for point in points}) != 1:
         return None
     rates = sorted(
@@ -250,7 +250,7 @@ def throughput(points: Sequence[ConvergencePoint]) -> float | None:
 
 
 class _Follower:
-    """Reads a report while it is written, also when a restart rewrites it; each point is passed on once."""
+    """Reads a report while it is being written, even when a restart rewrites it; passes each point on only once."""
 
     def __init__(self, path: Path, on_point: Callable[[ConvergencePoint], None]) -> None:
         self._path, self._on_point = path, on_point
@@ -329,8 +329,8 @@ def _attempt(
 def _only_run(folder: Path) -> Iterator[IO[bytes]]:
     """Hold the lock of a run's folder; raise :class:`LaunchError` if another run holds it.
 
-    The processes of the run inherit the open file and with it the lock, which is released when the last of them ends,
-    even if the launcher was killed before. The processes of a killed launcher get a moment to end.
+    The processes of the run inherit the open file and, with it, the lock, which is released when the last of them ends,
+    even if the launcher was killed earlier. The processes of a killed launcher get a moment to end.
     """
     with open(folder / LOCK, "ab", opener=open_private) as lock:
         try:
@@ -343,7 +343,7 @@ def _only_run(folder: Path) -> Iterator[IO[bytes]]:
 
 
 def _machine_of(plan: Plan) -> Machine | None:
-    """The plan's machine; None if it was read from a file that no longer exists."""
+    """Return the plan's machine; None if it was read from a file that no longer exists."""
     try:
         return load_machine((plan.details or {}).get("machine_file") or plan.machine)
     except PlanError:
@@ -355,7 +355,7 @@ def _after(restarts: int) -> str:
 
 
 def _last_words(log: Path) -> str:
-    """The error messages of the workers, each once; the end of the log if there are none."""
+    """Return the error messages of the workers, each once; the end of the log if there are none."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     errors = [line[line.index("error: ") :] for line in lines if "error: " in line]
     said = list(without_launcher(lines)) or lines
@@ -363,15 +363,15 @@ def _last_words(log: Path) -> str:
 
 
 def _end_orphans(mark: str) -> None:
-    """Kill workers whose launcher was killed (Linux only): two runs must not write one checkpoint."""
+    """Kill workers whose launcher was killed (Linux only): two runs must not write the same checkpoint."""
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+        with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
             if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
                 os.kill(int(folder.name), signal.SIGKILL)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the launcher and with it its workers."""
+    """End the launcher and, with it, its workers."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         try:

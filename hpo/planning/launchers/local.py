@@ -32,12 +32,12 @@ resubmit() { echo "run it again to continue" && return 75; }  # no scheduler to 
 
 
 def has_horovod() -> bool:
-    """Whether Horovod is installed, without importing it."""
+    """Return whether Horovod is installed, without importing it."""
     return importlib.util.find_spec("horovod") is not None
 
 
 def carries_gpus() -> bool:
-    """Whether Horovod can all-reduce on this machine's GPUs: it was built with NCCL, or there are no GPUs."""
+    """Return whether Horovod can all-reduce on this machine's GPUs: it was built with NCCL, or there are no GPUs."""
     if not local_gpus():
         return True
     asked = [
@@ -51,7 +51,7 @@ def carries_gpus() -> bool:
 def command(
     backend: str, workers: int, arguments: list[str], *, python: str = sys.executable
 ) -> list[str]:
-    """The command that runs ``python -m trainers ARGUMENTS`` once on ``workers`` processes of this machine.
+    """Return the command that runs ``python -m trainers ARGUMENTS`` once on ``workers`` processes of this machine.
 
     A program starts its workers itself.
     """
@@ -62,7 +62,7 @@ def command(
 
 
 def trainer_arguments(folder: Path, checkpoint_minutes: float = 0.0) -> list[str]:
-    """The arguments of ``python -m trainers`` for the files of a run in ``folder``."""
+    """Return the arguments of ``python -m trainers`` for the files of a run in ``folder``."""
     return [
         str(folder / FILES.job),
         "--report",
@@ -77,7 +77,7 @@ def trainer_arguments(folder: Path, checkpoint_minutes: float = 0.0) -> list[str
 
 
 def scheduler(run: Run) -> Scheduler:  # noqa: ARG001  every launcher has the same shape
-    """Functions for this machine, without a scheduler."""
+    """Return the functions for this machine, without a scheduler."""
     return Scheduler(
         submit="bash launch.sh",
         folder='$(dirname "$0")',

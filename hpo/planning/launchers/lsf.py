@@ -1,6 +1,6 @@
-"""LSF with IBM's job step manager: ``bsub < launch.sh``, ranks by ``jsrun``, as on Summit.
+"""LSF with IBM's job step manager, as on Summit: ``bsub < launch.sh``, with ranks started by ``jsrun``.
 
-See IBM's reference of bsub (-W, -wa, -wt, -nnodes, -alloc_flags) and of jsrun, and the Summit User Guide.
+See IBM's reference for bsub (-W, -wa, -wt, -nnodes, -alloc_flags) and for jsrun, and the Summit User Guide.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ resubmit() {  # the new job waits for the end of this one; bsub passes on the en
 
 
 def scheduler(run: SlotFacts) -> Scheduler:
-    """Directives and functions for LSF."""
+    """Return the directives and functions for LSF."""
     limit = whole_minutes(run.slot_seconds)
     nvme = ("#BSUB -alloc_flags NVME",) if run.data_path is not None else ()
     directives = (

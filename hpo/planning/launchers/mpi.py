@@ -1,6 +1,6 @@
-"""Ranks by ``mpiexec`` (Open MPI, MPICH or HPE's PALS) or ``aprun``, for schedulers without their own launcher.
+"""Ranks started by ``mpiexec`` (Open MPI, MPICH, HPE's PALS) or ``aprun``, for schedulers without their own launcher.
 
-See the manual pages of mpiexec of Open MPI (--host) and of MPICH and PALS (--ppn, --hosts), and of aprun (-n, -N, -L).
+See the manual pages of mpiexec in Open MPI (--host) and in MPICH and PALS (--ppn, --hosts), and of aprun (-n, -N, -L).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ resubmit() { echo "run it again to continue" && return 75; }  # no scheduler to 
 
 
 def scheduler(run: Run) -> Scheduler:  # noqa: ARG001  every launcher has the same shape
-    """Functions for hosts without a scheduler, listed in a file ``hosts`` next to the script."""
+    """Return the functions for hosts without a scheduler, listed in a file ``hosts`` next to the script."""
     return Scheduler(
         submit="write the names of the nodes to a file `hosts`, one per line, then run bash "
         "launch.sh",

@@ -1,4 +1,7 @@
-"""PBS Pro and OpenPBS: ``qsub launch.sh``, ranks by ``mpiexec`` or ``aprun``. See the PBS Professional User's Guide."""
+"""PBS Pro and OpenPBS: ``qsub launch.sh``, with ranks started by ``mpiexec`` or ``aprun``.
+
+See the PBS Professional User's Guide.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ resubmit() {  # the new job waits for the end of this one
 
 
 def scheduler(run: SlotFacts) -> Scheduler:
-    """Directives and functions for PBS, which gives no notice before the limit: the script itself watches the time."""
+    """Return the directives and functions for PBS, which gives no notice of the limit: the script watches the time."""
     gpus = f":ngpus={run.accelerators}" if run.accelerators else ""
     directives = (
         f"#PBS -N {run.name}",

@@ -1,9 +1,9 @@
 """Ray Jobs: a Python script that places one agent on each node of a Ray cluster, and its submission as a job.
 
-A placement group of one bundle per node (STRICT_SPREAD) holds the accelerators; an agent in each runs torchrun
-(:mod:`trainers.agents`), and all of them rendezvous at the first agent's node. A lost node fails its agent; the script
-then places the agents again, on as many nodes as are left. See the manual of ``ray job submit`` and of placement
-groups. Ray is imported by :func:`submit` and by the script, when they run.
+A placement group with one bundle per node (STRICT_SPREAD) holds the accelerators. An agent in each bundle runs torchrun
+(:mod:`trainers.agents`), and all agents rendezvous at the node of the first. The loss of a node makes its agent fail;
+the script then places the agents again, on as many nodes as are left. See the manuals of ``ray job submit`` and of
+placement groups. Ray is only imported when :func:`submit` or the script runs.
 """
 
 from __future__ import annotations
@@ -130,16 +130,16 @@ if __name__ == "__main__":
 
 
 def script(run: Run) -> str:
-    """Return ``launch.py`` of a plan, which a Ray job runs; raise :class:`PlanError` for a backend other than torch."""
+    """Return a plan's ``launch.py``, which a Ray job runs; raise :class:`PlanError` unless the backend is torch."""
     if run.backend != "torch":
         raise PlanError(
-            f"with Ray Jobs torchrun starts the ranks; use --backend torch, not {run.backend} "
+            f"with Ray Jobs, torchrun starts the ranks; use --backend torch, not {run.backend} "
             f"(for a program, use another launcher)"
         )
     if JobSetup.of_plan(run.plan) != JobSetup():
         raise PlanError(
-            "Ray starts the ranks in the environment of its own nodes: start Ray inside the container and with the "
-            "modules, and leave them out of the plan"
+            "Ray starts the ranks in the environment of its own nodes: start Ray inside the container, with the "
+            "modules loaded, and leave both out of the plan"
         )
     resources = {"GPU": run.accelerators} if run.accelerators else {"CPU": run.ranks}
     way = all_reduce_argument(run.plan, run.backend)
@@ -170,7 +170,7 @@ def script(run: Run) -> str:
 
 
 def submit(folder: Path, address: str | None = None) -> str:
-    """Submit the ``launch.py`` of a folder shared by all nodes to a Ray cluster; return the job's number."""
+    """Submit the ``launch.py`` in a folder shared by all nodes to a Ray cluster; return the job's number."""
     try:
         from ray.job_submission import JobSubmissionClient
 
@@ -190,5 +190,5 @@ def submit(folder: Path, address: str | None = None) -> str:
 
 
 def _value(value: str) -> str:
-    """The value of a variable outside bash: the default of ``${NAME:-default}``, as os.environ takes precedence."""
+    """Return a variable's value outside bash: the default in ``${NAME:-default}``, as os.environ takes precedence."""
     return value.rpartition(":-")[2].rstrip("}") if value.startswith("${") else value

@@ -14,9 +14,9 @@ from hpo.planning.plan import Plan
 from hpo.planning.schedulers import SCHEDULERS
 
 STARTUP_SECONDS = 300
-"""Assumed: from the start of the slot to the first update, on a machine with many nodes."""
+"""Assumed time from the start of the slot to the first update, on a machine with many nodes."""
 STAGING_SECONDS = 600
-"""Assumed: to copy the training set to the nodes' disks."""
+"""Assumed time to copy the training set to the nodes' disks."""
 UNKNOWN_SECONDS = 3600
 """The slot that is requested if the time of the run is unknown."""
 LEAST_NOTICE_SECONDS = 120
@@ -31,7 +31,7 @@ class RunFiles:
     report: str = "outcome.jsonl"
     checkpoint: str = "checkpoint.pt"
     stop: str = "stop"
-    program: str = "program"  # a folder, of a workload that is a program
+    program: str = "program"  # a folder, if the workload is a program
 
 
 FILES = RunFiles()
@@ -41,9 +41,9 @@ FILES = RunFiles()
 class Run:
     """A plan as its launch script sees it.
 
-    ``accelerators`` is the number per node, 0 if ranks run on processor cores. ``slot_seconds`` is the time limit,
-    ``notice_seconds`` how long before its end the training is asked to save and exit: two evaluations and a
-    minute. ``possible_nodes`` are the numbers of nodes over which the batch can be split, largest first.
+    ``accelerators`` is the number per node, 0 if ranks run on processor cores. ``slot_seconds`` is the time limit;
+    ``notice_seconds`` is how long before it the training is asked to save and exit: two evaluations and a minute.
+    ``possible_nodes`` lists the numbers of nodes over which the batch can be split, largest first.
     ``data_path`` is the folder to be staged, None if there is nothing to stage or no disk to stage it to.
     """
 
@@ -61,12 +61,12 @@ class Run:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the run."""
+        """The number of nodes of the run."""
         return self.plan.nodes
 
     @property
     def ranks(self) -> int:
-        """Ranks on each node."""
+        """The number of ranks on each node."""
         return self.plan.ranks_per_node
 
     @property
@@ -77,7 +77,7 @@ class Run:
 
 
 def run_of(plan: Plan, machine: Machine | None, backend: str) -> Run:
-    """Return the facts of a plan; ``machine`` is None if only its name is known."""
+    """Return the facts of a plan for its script; ``machine`` is None if only its name is known."""
     on_cores = machine is None or machine.computes_on_cores
     described = SCHEDULERS.get(plan.launcher)
     here = described is not None and described.here
@@ -101,7 +101,7 @@ def run_of(plan: Plan, machine: Machine | None, backend: str) -> Run:
 
 
 def possible_nodes(plan: Plan) -> tuple[int, ...]:
-    """The numbers of nodes, up to the plan's, over which its batch splits into whole normalization batches."""
+    """Return the numbers of nodes, up to the plan's, over which its batch splits into whole normalization batches."""
     groups = plan.global_batch_size // plan.job.settings.normalization_batch_size
     most = min(plan.nodes, groups // plan.ranks_per_node)
     return tuple(
@@ -110,7 +110,7 @@ def possible_nodes(plan: Plan) -> tuple[int, ...]:
 
 
 def staged_path(plan: Plan) -> str | None:
-    """The folder of the plan's training data; None if the workload generates its own or reads a single file."""
+    """Return the folder of the plan's training data; None if the workload generates its own or reads a single file."""
     path = plan.job.data.get("path")
     return str(path) if isinstance(path, str) and path and not Path(path).is_file() else None
 
@@ -134,7 +134,7 @@ def clock(seconds: int) -> str:
 
 
 def _slot(plan: Plan, *, staged: bool) -> int:
-    """The time limit in seconds, in whole minutes: the plan's slot, or the upper end of its time plus overheads."""
+    """Return the time limit in seconds, in whole minutes: the plan's slot, or its time's upper end plus overheads."""
     if plan.slot_seconds is not None:
         return max(60, math.floor(plan.slot_seconds / 60) * 60)
     around = STARTUP_SECONDS + (STAGING_SECONDS if staged else 0)
@@ -142,7 +142,7 @@ def _slot(plan: Plan, *, staged: bool) -> int:
 
 
 def _notice(plan: Plan, slot: int) -> int:
-    """How long before the end of the slot the training is asked to stop; at most half of the slot."""
+    """Return how long before the end of the slot the training is asked to stop; at most half of the slot."""
     notice = LEAST_NOTICE_SECONDS
     if plan.seconds and plan.epochs:
         between = plan.seconds.high / plan.epochs.low / plan.job.evaluations_per_epoch
@@ -151,7 +151,7 @@ def _notice(plan: Plan, slot: int) -> int:
 
 
 def _slots(plan: Plan, slot: int) -> int:
-    """How many slots the run may take in total: as many as the upper end of its time needs, plus one."""
+    """Return how many slots the run may take in total: as many as the upper end of its time needs, plus one."""
     if plan.seconds is None:
         return 3
     usable = max(60, slot - _notice(plan, slot) - STARTUP_SECONDS)

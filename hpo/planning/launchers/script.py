@@ -1,8 +1,8 @@
 """The part of a launch script that all schedulers share; a scheduler adds its directives and bash functions.
 
 A script takes these steps: it selects the responding hosts of its slot, as many as the batch can be split over; copies
-the training data to their disks; trains, and after a lost rank or node resumes from the last checkpoint on the hosts
-that still respond; and requests another slot if this one ends first or its hosts fail.
+the training data to their disks; trains, and after losing a rank or node resumes from the last checkpoint on the hosts
+that still respond; and requests another slot if its own ends first or its hosts fail.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class SlotFacts(Protocol):
 
     @property
     def nodes(self) -> int:
-        """Nodes of the slot."""
+        """The number of nodes in the slot."""
 
     @property
     def ranks(self) -> int:
-        """Tasks on each node."""
+        """The number of tasks on each node."""
 
     @property
     def accelerators(self) -> int:
-        """Accelerators of each node."""
+        """The number of accelerators on each node."""
 
     @property
     def slot_seconds(self) -> int:
-        """The time limit."""
+        """The time limit in seconds."""
 
     @property
     def notice_seconds(self) -> int:
@@ -57,19 +57,20 @@ class SlotFacts(Protocol):
 
     @property
     def data_path(self) -> str | None:
-        """Training data that are copied to the nodes' disks; None if there are none."""
+        """The training data to copy to the nodes' disks; None if there are none."""
 
 
 @dataclass(frozen=True)
 class Scheduler:
     """What a scheduler adds to the script.
 
-    ``submit`` is the command that submits it, ``folder`` where bash finds its files, ``job`` the job's number in bash.
-    ``directives`` are whole lines. ``functions`` is bash that defines ``healthy_hosts`` (prints one host per line),
-    ``start PER_NODE COMMAND...`` (on the array ``hosts``) and ``resubmit``. ``notice`` says that the scheduler itself
-    sends SIGUSR1 before the slot ends. ``array`` returns the job array of a number of tasks, if it can run sweeps.
-    ``workers`` is bash that defines ``workers NUMBER MODULE ARGUMENTS...`` if ranks are not started by torchrun or
-    Horovod, with ``BACKEND`` for the backend; ``hidden`` is a variable that horovodrun must not see.
+    ``submit`` is the command that submits the script, ``folder`` is where bash finds its files, and ``job`` is the
+    job's number in bash. ``directives`` are whole lines. ``functions`` is bash code that defines ``healthy_hosts``
+    (prints one host per line), ``start PER_NODE COMMAND...`` (on the array ``hosts``) and ``resubmit``. ``notice`` says
+    that the scheduler itself sends SIGUSR1 before the slot ends. ``array`` returns the job array for a number of tasks,
+    if the scheduler can run sweeps. ``workers`` is bash code that defines ``workers NUMBER MODULE ARGUMENTS...`` if
+    ranks are not started by torchrun or Horovod, with ``BACKEND`` in place of the backend; ``hidden`` is a variable
+    that horovodrun must not see.
     """
 
     submit: str
@@ -88,8 +89,8 @@ class Scheduler:
 class JobArray:
     """A job array, whose tasks may share a node: its directives, and the index of a task in bash.
 
-    ``job`` is the job's number in bash, if different from that of a single job. ``program`` are the words of the
-    command that submits the script, if not the usual one.
+    ``job`` is the job's number in bash, if it differs from that of a single job. ``program`` holds the words of the
+    command that submits the script, if it is not the usual one.
     """
 
     directives: tuple[str, ...]
@@ -132,7 +133,7 @@ def launch_script(run: Run, scheduler: Scheduler) -> str:
 
 
 def script_header(run: Run, submit: str) -> str:
-    """A description of the run for its reader: comment lines, after the shebang."""
+    """Return a description of the run for the script's reader: comment lines, after the shebang."""
     plan = run.plan
     on = (
         f"{run.nodes} node{'s' if run.nodes > 1 else ''} of {run.machine_title}, {run.ranks} rank"
@@ -160,7 +161,7 @@ def section(title: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Quote text as one word of bash."""
+    """Quote text as a single bash word."""
     return shlex.quote(text)
 
 

@@ -1,4 +1,4 @@
-"""Slurm: ``sbatch launch.sh``, ranks by ``srun``. See the manual pages of sbatch, srun and sinfo."""
+"""Slurm: ``sbatch launch.sh``, with ranks started by ``srun``. See the manual pages of sbatch, srun and sinfo."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ resubmit() {  # the new job waits for the end of this one; sbatch passes on the 
 
 
 def scheduler(run: SlotFacts) -> Scheduler:
-    """Directives and functions for Slurm."""
+    """Return the directives and functions for Slurm."""
     gpus = (f"#SBATCH --gpus-per-node={run.accelerators}",) if run.accelerators else ()
     directives = (
         f"#SBATCH --job-name={run.name}",

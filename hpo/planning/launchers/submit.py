@@ -36,15 +36,15 @@ def submit(
 ) -> SubmittedJob:
     """Submit the script of ``folder``; raise :class:`LaunchError` if the scheduler is missing or refuses it.
 
-    ``account`` and ``partition`` are the scheduler's (also called project and queue); further slots of the run are
-    requested with them too. ``program`` is the command that submits the script, if not the usual one.
+    ``account`` and ``partition`` are the scheduler's (some call them project and queue); further slots of the run are
+    requested with them too. ``program`` is the command that submits the script, if it is not the usual one.
     """
     its = launcher_description(launcher)
     if its.submits:
         return SubmittedJob(launcher, load_attribute(its.submits)(folder), folder)
     if not its.program:
         raise LaunchError(
-            f"there is no scheduler there: "
+            f"this launcher has no scheduler: "
             f"{_by_hand(folder, f'run {SCRIPT} as described in its first lines')}"
         )
     words = _command(its, account, partition, program or its.program)

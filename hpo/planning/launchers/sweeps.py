@@ -1,9 +1,10 @@
 """A sweep on a machine with a scheduler: Ray inside one allocation, or agents by a job array.
 
-Both write a folder with a readable script, ``launch.sh``. That of an allocation starts Ray on all hosts of the slot
-(`ray symmetric-run`) and `hpo run` on the first; it stops before the slot ends, requests another slot, and continues
-there from the database. That of an array runs `hpo agent` in every task. Directives, and the functions that find hosts,
-start ranks and submit jobs, are those of the launch scripts of plans (:mod:`hpo.planning.launchers.script`).
+Both write a folder with a readable script, ``launch.sh``. The script of an allocation starts Ray on all hosts of the
+slot (`ray symmetric-run`) and `hpo run` on the first; it stops before the slot ends, requests another slot, and
+continues there from the database. The script of an array runs `hpo agent` in every task. The directives, and the
+functions that find hosts, start ranks and submit jobs, are the same as in the launch scripts of plans
+(:mod:`hpo.planning.launchers.script`).
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ GOES_ON = 75
 """The exit code of `hpo run --stop-after` if the study has not ended: EX_TEMPFAIL, run it again."""
 
 LEAST_SECONDS = 300
-"""The shortest slot: Ray starts, a trial writes its checkpoint, the next slot is requested."""
+"""The shortest slot: time to start Ray, to write the checkpoint of a trial, and to request the next slot."""
 
 
 @dataclass(frozen=True)
 class SweepSlot:
-    """The request to a scheduler for one slot: the values in its directives.
+    """A request to a scheduler for one slot: the values in its directives.
 
-    ``ranks`` are the tasks per node: one, which starts Ray or an agent. The sweep stops ``notice_seconds`` before the
-    end of the slot.
+    ``ranks`` is the number of tasks per node: one, which starts Ray or an agent. The sweep stops ``notice_seconds``
+    before the end of the slot.
     """
 
     name: str
@@ -97,7 +98,7 @@ def write_array(
 ) -> tuple[str, ...]:
     """Write the folder of an array of ``agents`` that train the study ``name`` of a server.
 
-    Returns the command that submits its script, empty if it is the usual one.
+    Returns the command that submits the script, empty if it is the usual one.
 
     The agents run in the folder of the study file ``study``, where custom workloads are looked up. The token is in a
     separate file that only its owner may read.

@@ -1,4 +1,4 @@
-"""Reads a machine file strictly: each figure by its rule, with its source; faults are collected with their lines."""
+"""Reads a machine file strictly: each figure by its rule, with its source; faults are collected with line numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OWN_FILE = FigureSource("given in the machine file without a source")
 
 
 class MachineFileReader:
-    """Reads values from a document; a value that breaks a rule is noted in ``faults`` and replaced by 1 or ""."""
+    """Reads values from a document; a value that breaks a rule is recorded in ``faults`` and replaced by 1 or ""."""
 
     def __init__(self, document: YamlDocument, place: str) -> None:
         self.document = document
@@ -31,7 +31,7 @@ class MachineFileReader:
         self.known = self._read_sources()
 
     def fault(self, location: Location, message: str) -> None:
-        """Note a fault at a location; the empty location is the whole file."""
+        """Record a fault at a location; an empty location stands for the whole file."""
         line = self.document.line(location)
         where = self.place if line is None else f"{self.place}, line {line}"
         self.faults.append((line, f"{where}: {message}"))
@@ -39,7 +39,7 @@ class MachineFileReader:
     def mapping(
         self, location: Location, keys: Sequence[str], optional: Collection[str] = ()
     ) -> bool:
-        """Whether the location holds a mapping; missing and unknown keys are noted as faults."""
+        """Return whether the location holds a mapping; missing and unknown keys are recorded as faults."""
         value, name = self.at(location), dotted_location(location) or "a machine file"
         if not isinstance(value, dict):
             self.fault(
@@ -83,12 +83,12 @@ class MachineFileReader:
         return value
 
     def has(self, location: Location) -> bool:
-        """Whether the key is in the file."""
+        """Return whether the key is in the file."""
         above = self.at(location[:-1])
         return isinstance(above, dict) and location[-1] in above
 
     def text(self, location: Location, among: Collection[str] = ()) -> str:
-        """Return a text, one of ``among`` if given."""
+        """Return a string, one of ``among`` if given."""
         value = self.at(location)
         if not self.has(location):
             return ""
@@ -105,7 +105,7 @@ class MachineFileReader:
         return str(value)
 
     def flag(self, location: Location) -> bool:
-        """Return true or false; false if it is missing."""
+        """Return a boolean, false if it is missing."""
         value = self.at(location)
         if value not in (None, True, False):
             self.fault(

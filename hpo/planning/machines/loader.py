@@ -63,8 +63,8 @@ def machine_names() -> list[str]:
 def load_machine(name: str | Path) -> Machine:
     """Load ``local``, one of :func:`machine_names`, or the machine in the YAML file at this path.
 
-    Raises :class:`PlanError` for a name that is neither, and for a file with a figure that is missing, not finite or
-    not above 0, or with an unknown key: one line for each fault.
+    Raises :class:`PlanError` for a name that is none of these, and for a file with an unknown key or with a figure that
+    is missing, not finite or not above 0; the message has one line for each fault.
     """
     if str(name) == LOCAL:
         return local_machine()
@@ -85,7 +85,7 @@ def load_machine(name: str | Path) -> Machine:
 
 
 def local_machine() -> Machine:
-    """Return this machine, as measured; with assumed figures if it was not measured or its GPUs changed since."""
+    """Return this machine as measured, or with assumed figures if it was not measured or its GPUs changed since."""
     path = local.local_file()
     try:
         text = path.read_text(encoding="utf-8")
@@ -100,7 +100,7 @@ def local_machine() -> Machine:
 
 
 def machine_text(name: str) -> str:
-    """Return the text of a shipped machine file, a template for a user's own."""
+    """Return the text of a shipped machine file, which can serve as a template for a user's own."""
     if name == LOCAL:
         return local.assumed()
     return (files(__package__) / f"{name}.yaml").read_text(encoding="utf-8")
@@ -205,7 +205,7 @@ def _precisions(reader: MachineFileReader, location: Location) -> list[str]:
 
 
 def _link(reader: MachineFileReader, name: str) -> Link:
-    optional = ("taper",) if name == "inter_node" else ()  # within a node nothing is tapered
+    optional = ("taper",) if name == "inter_node" else ()  # links within a node are not tapered
     if not (reader.has((name,)) and reader.mapping((name,), (*LINK_KEYS, *optional), optional)):
         return Link("", 1.0, 1.0, "")
     group, oversubscription = _taper(reader, (name, "taper"))
@@ -220,7 +220,7 @@ def _link(reader: MachineFileReader, name: str) -> Link:
 
 
 def _taper(reader: MachineFileReader, location: Location) -> tuple[int | None, float]:
-    """Nodes per group and the oversubscription of the links out of a group; None and 1 if not given."""
+    """Return the nodes per group and the oversubscription of a group's uplinks; None and 1 if not given."""
     if reader.at(location) is None or not reader.mapping(location, TAPER_KEYS):
         return None, 1.0
     group = reader.count((*location, "group_nodes"))
@@ -229,7 +229,7 @@ def _taper(reader: MachineFileReader, location: Location) -> tuple[int | None, f
         reader.fault(
             (*location, "oversubscription"),
             f"{dotted_location((*location, 'oversubscription'))} must be at least 1, the bandwidth of a "
-            f"group's nodes over that of its uplinks, but got {factor:g}",
+            f"group's nodes divided by that of its uplinks, but got {factor:g}",
         )
     return group, factor
 

@@ -1,6 +1,6 @@
 """This machine: its accelerators are its GPUs, or its cores if it has none; figures are assumed until measured.
 
-``hpo machines local --measure`` writes a machine file like any other, ``HPO_LOCAL_MACHINE`` or
+``hpo machines local --measure`` writes an ordinary machine file, to the path in ``HPO_LOCAL_MACHINE`` or to
 ``~/.config/hpo/local-machine.yaml``.
 """
 
@@ -36,7 +36,7 @@ PEAKS: Mapping[str, Mapping[str, float]] = {
     "V100": {"fp32": 1.57e13, "fp16": 1.25e14},
     "": {"fp32": 1.5e13, "tf32": 6e13, "bf16": 1.2e14, "fp16": 1.2e14},
 }
-"""Rated flop/s without sparsity by a part of the GPU's name (NVIDIA's data sheets of the SXM cards); "": any other."""
+"""Rated flop/s without sparsity, by part of a GPU's name (NVIDIA's data sheets of the SXM cards); "" is any other."""
 COUNTED = FigureSource("counted on this machine", checked=True)
 
 
@@ -49,9 +49,9 @@ class Gpu:
 
 
 def local_gpus() -> list[Gpu]:
-    """Return the GPUs that a local training may use, as listed by ``nvidia-smi``; as many as in CUDA_VISIBLE_DEVICES.
+    """Return the GPUs that a local training may use: those that ``nvidia-smi`` lists, as many as CUDA_VISIBLE_DEVICES.
 
-    Empty if HPO_DEVICE is cpu, or if ``nvidia-smi`` is missing or does not answer.
+    Return none if HPO_DEVICE is cpu, or if ``nvidia-smi`` is missing or does not answer.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible == "" or os.environ.get(DEVICE_VARIABLE) == "cpu" or not shutil.which("nvidia-smi"):
@@ -68,13 +68,13 @@ def local_gpus() -> list[Gpu]:
 
 
 def _pairs(told: str) -> list[tuple[str, str]]:
-    """Name and MiB of each line; lines without a number (a GPU that does not report its memory) are left out."""
+    """Return the name and MiB of each line; lines without a number (GPUs that report no memory) are left out."""
     lines = [line.rpartition(",") for line in told.splitlines()]
     return [(name, size) for name, _, size in lines if size.strip().isdigit()]
 
 
 def local_file() -> Path:
-    """The path of this machine's file."""
+    """Return the path of this machine's file."""
     given = os.environ.get(FILE_VARIABLE)
     return (
         Path(given)
@@ -86,19 +86,19 @@ def local_file() -> Path:
 
 
 def cores() -> int:
-    """Processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_bytes() -> float:
-    """The main memory, in bytes."""
+    """Return the main memory, in bytes."""
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def document(
     figures: dict[str, float], source: dict[str, str], sources: dict[str, Any]
 ) -> dict[str, Any]:
-    """A machine file of this machine: measured or assumed ``figures``, each with ``source``, and counted ones."""
+    """Return a machine file of this machine: ``figures``, measured or assumed, with ``source``, and counted ones."""
 
     def figure(name: str) -> dict[str, Any]:
         return {"value": figures[name], **source}
@@ -150,7 +150,7 @@ def _of_core(flops: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_gpu(gpu: Gpu, figures: Mapping[str, float]) -> dict[str, Any]:
-    """The GPU with its rated peaks, or those measured with matrix products."""
+    """Return the GPU with its rated peaks, or with those measured with matrix products."""
     rated = next(peaks for name, peaks in PEAKS.items() if name in gpu.name)
     peaks = {}
     for precision, flops in rated.items():
@@ -181,7 +181,7 @@ def _unit(precision: str) -> str:
 
 
 def assumed() -> str:
-    """The machine file of this machine before any measurement."""
+    """Return the machine file of this machine before any measurement."""
     return yaml_text.write(
         document(
             {"flops": 5e10, "bandwidth": 2e9, "latency": 3e-5, "disk": 5e8},
@@ -192,7 +192,7 @@ def assumed() -> str:
 
 
 def measure_local() -> Path:
-    """Measure this machine, save its figures, and return the file."""
+    """Measure this machine, save its figures, and return the path of the file."""
     from hpo.planning.machines.measure import measure_machine
 
     found = measure_machine(cores(), Path.cwd(), gpu=bool(local_gpus()))
@@ -223,7 +223,7 @@ def measure_local() -> Path:
 def as_now(machine: Machine) -> Machine | None:
     """Return the machine with the GPUs and cores available now, which may differ from when it was measured.
 
-    None if it was measured with GPUs and has none now, or vice versa.
+    Return None if it was measured with GPUs and has none now, or vice versa.
     """
     here = local_gpus()
     if machine.computes_on_cores == bool(here):

@@ -13,8 +13,9 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 
 @dataclass(frozen=True)
 class FigureSource:
-    """Where a figure comes from. ``checked``: it was compared with the text at ``url`` when the file was written.
+    """Where a figure comes from.
 
+    ``checked`` says that it was compared with the text at ``url`` when the file was written.
     ``assumed`` marks a figure without a published source; ``note`` then justifies it.
     """
 
@@ -29,8 +30,9 @@ class FigureSource:
 class Accelerator:
     """One device that a rank computes on: a GPU, one die of a GPU with two, a TPU chip, or a processor core.
 
-    ``peak_flops`` are flop/s by precision; ``achieved_fraction`` is the share of it that trainings reach with large
-    micro batches, by precision, over workloads. ``power_watts`` is the rated power; None if unknown.
+    ``peak_flops`` holds flop/s by precision; ``achieved_fraction`` holds, by precision, the share of the peak that
+    trainings reach with large micro batches, as a range over workloads. ``power_watts`` is the rated power, None if
+    unknown.
     """
 
     name: str
@@ -40,7 +42,7 @@ class Accelerator:
     power_watts: float | None = None
 
     def computing_precision(self, precision: str) -> str:
-        """The precision at which work stored in ``precision`` is computed: fp32 if the device lacks it."""
+        """Return the precision at which work stored in ``precision`` is computed: fp32 if the device lacks it."""
         if precision in self.peak_flops:
             return precision
         return (
@@ -53,7 +55,8 @@ class Accelerator:
 @dataclass(frozen=True)
 class Link:
     """A network, with its rated bandwidth in one direction: per node between nodes, per accelerator within a node.
-    ``latency_seconds`` is that of one small message.
+
+    ``latency_seconds`` is the latency of one small message.
 
     Groups of ``group_nodes`` nodes (a rack, a cell, a pod) may have a tapered uplink: all nodes of a group together
     send ``group_nodes * bandwidth / oversubscription`` to other groups. Without groups there is no tapering.
@@ -69,9 +72,11 @@ class Link:
 
 @dataclass(frozen=True)
 class Processor:
-    """The cores of a node that read, decode and augment samples. ``computes``: the ranks compute on these same cores,
-    so decoding and computation compete; otherwise they overlap. ``core_speed`` is the speed of a core while all of
-    them decode, relative to that of one alone (at which the cost of a sample is measured); None if unknown.
+    """The cores of a node that read, decode and augment samples.
+
+    If ``computes``, the ranks compute on these same cores, so decoding and computation compete; otherwise they overlap.
+    ``core_speed`` is the speed of a core while all of them decode, relative to that of a core that decodes alone (which
+    is how the cost of a sample is measured); None if unknown.
     """
 
     name: str
@@ -82,7 +87,7 @@ class Processor:
 
 @dataclass(frozen=True)
 class Storage:
-    """A file system: ``read_bytes_per_second`` is the total of a shared one, or that of one node's own disk."""
+    """A file system: ``read_bytes_per_second`` is the total of a shared one, or the speed of one node's own disk."""
 
     name: str
     read_bytes_per_second: float
@@ -91,7 +96,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine as a plan sees it. ``sources`` holds the source of each figure, by its dotted name.
+    """A machine as a plan sees it; ``sources`` holds the source of each figure by its dotted name.
 
     If ``processor`` is None, the cores are unknown and decoding is not counted.
     """
@@ -111,12 +116,12 @@ class Machine:
 
     @property
     def accelerators(self) -> int:
-        """The number of accelerators of the machine; of processor cores if it has none."""
+        """The number of accelerators of the machine, or of processor cores if it has none."""
         return self.nodes * self.accelerators_per_node
 
     @property
     def computes_on_cores(self) -> bool:
-        """Whether its ranks compute on processor cores rather than on accelerators."""
+        """Whether ranks compute on processor cores rather than on accelerators."""
         if self.processor is not None:
             return self.processor.computes
         return "core" in self.accelerator.name.lower()

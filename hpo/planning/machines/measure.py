@@ -1,4 +1,4 @@
-"""Measure this machine: arithmetic and decoding of all cores at once, the loopback between two processes, the disk.
+"""Measures this machine: arithmetic and decoding on all cores at once, the loopback between two processes, the disk.
 
 Each figure is the best of a few short tries, as other work can only slow a try down. Cores are measured in separate
 processes with one thread each, so that thread pools already started in this process do not matter.
@@ -92,9 +92,12 @@ while left:
 
 @dataclass(frozen=True)
 class MachineMeasurements:
-    """The measurements: flop/s in fp32 of one core while all compute, bytes per second and seconds per message over the
-    loopback, bytes per second of reading a file that is not cached, the speed of a core that decodes images while all
-    do, relative to one alone, and flop/s of a GPU by precision, empty if there is none.
+    """The measured figures of this machine.
+
+    ``flops_per_core`` is the fp32 flop/s of one core while all compute. ``loopback_seconds`` is the time of one message
+    over the loopback. ``disk_bytes_per_second`` is the speed of reading a file that is not cached. ``core_speed`` is
+    the speed of a core that decodes images while all do, relative to a core that decodes alone. ``gpu_flops`` is the
+    flop/s of a GPU by precision, empty if there is none.
     """
 
     flops_per_core: float
@@ -106,7 +109,7 @@ class MachineMeasurements:
 
 
 def measure_machine(cores: int, folder: Path, *, gpu: bool = False) -> MachineMeasurements:
-    """Measure this machine, with ``gpu`` its first GPU too; ``folder`` is on the disk to measure. Takes 15 seconds.
+    """Measure this machine, including its first GPU if ``gpu``; ``folder`` is on the disk to measure. Takes 15 seconds.
 
     Raises :class:`PlanError` if a process cannot be started or a file cannot be written.
     """
@@ -125,12 +128,12 @@ def measure_machine(cores: int, folder: Path, *, gpu: bool = False) -> MachineMe
 
 
 def matrix_flops(cores: int) -> float:
-    """flop/s in fp32 of one core while all ``cores`` multiply matrices."""
+    """Return the fp32 flop/s of one core while all ``cores`` multiply matrices."""
     return _rate_of_one(MULTIPLY, cores)
 
 
 def gpu_flops() -> dict[str, float]:
-    """flop/s of the first GPU in products of matrices, by precision."""
+    """Return the flop/s of the first GPU in matrix products, by precision."""
     done = subprocess.run(
         [sys.executable, "-c", GPU_MULTIPLY], stdout=subprocess.PIPE, text=True, check=True
     )
@@ -138,12 +141,12 @@ def gpu_flops() -> dict[str, float]:
 
 
 def images_per_second(cores: int) -> float:
-    """JPEGs of 500 x 375 that one core decodes and scales per second while all ``cores`` do."""
+    """Return how many JPEGs of 500 x 375 one core decodes and scales per second while all ``cores`` do so."""
     return _rate_of_one(DECODE, cores)
 
 
 def _rate_of_one(program: str, processes: int) -> float:
-    """The mean of the figures printed by concurrent ``processes`` with one thread each."""
+    """Return the mean of the figures printed by concurrent ``processes`` with one thread each."""
     environment = {**os.environ, **ONE_THREAD}
     running = [
         subprocess.Popen(
@@ -155,7 +158,7 @@ def _rate_of_one(program: str, processes: int) -> float:
 
 
 def loopback() -> tuple[float, float]:
-    """Seconds of a small message, and bytes per second, between two processes over TCP, as Gloo uses it."""
+    """Return the seconds of a small message, and the bytes per second, between two processes over TCP, as in Gloo."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(30)
         child = subprocess.Popen([sys.executable, "-c", ANSWER, str(server.getsockname()[1])])
@@ -171,7 +174,7 @@ def loopback() -> tuple[float, float]:
 
 
 def disk_bandwidth(folder: Path) -> float:
-    """Bytes per second of reading a new file whose pages were dropped from the cache, if the system allows that."""
+    """Return the bytes per second of reading a new file, after dropping its pages from the cache if that is allowed."""
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         block = os.urandom(CHUNK_BYTES)
         for _ in range(DISK_BYTES // CHUNK_BYTES):

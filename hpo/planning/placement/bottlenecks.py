@@ -25,7 +25,7 @@ class BottleneckChange:
 
 
 def time_shares(context: PlanningContext, candidate: PlacementCandidate) -> dict[str, float]:
-    """The shares of the time to target by cause, which sum to 1.
+    """Return the shares of the time to target by cause, which sum to 1.
 
     ``statistics`` is the share of samples that a small batch would not need: 1 - E(smallest) / E(B). The rest is the
     breakdown of a step into compute, network, input and control, and ``evaluation``. ``memory`` is what a step would
@@ -62,7 +62,7 @@ def limited_by(parts: dict[str, float], rate: ThroughputRate) -> str:
 def plan_sensitivity(
     context: PlanningContext, constraints: PlanConstraints, candidate: PlacementCandidate
 ) -> list[BottleneckChange]:
-    """Half and twice the nodes, each at its own best, and links between nodes of half and twice the bandwidth."""
+    """Return the effects of half and twice the nodes, each at its best, and half and twice the network bandwidth."""
     nodes, found = candidate.placement.nodes, []
     for what, count in (("half the nodes", nodes // 2), ("twice the nodes", nodes * 2)):
         other = (
@@ -99,7 +99,7 @@ def _change(
 
 
 def _saved_by_memory(context: PlanningContext, candidate: PlacementCandidate) -> float:
-    """The share of a step that one pass over the whole local batch would save, at most the share of compute."""
+    """Return the share of a step that one pass over the whole local batch would save, at most the share of compute."""
     placement = candidate.placement
     if placement.accumulation_steps == 1 or not candidate.rate.shares:
         return 0.0

@@ -52,7 +52,7 @@ class PlanningContext:
         return self.memory.largest_micro_batch if self.memory else 10**9
 
     def accelerators(self, placement: Placement) -> int:
-        """The number of allocated accelerators: all of each node (nodes are exclusive); one per worker if local."""
+        """Return the number of allocated accelerators: those of whole nodes, or one per worker on the local machine."""
         if self.machine.name == "local":
             return placement.workers
         return placement.nodes * self.machine.accelerators_per_node
@@ -73,7 +73,7 @@ class PlanningContext:
         )
 
     def _evaluating(self, placement: Placement, rate: ThroughputRate) -> float:
-        """The factor by which evaluations lengthen an epoch; there is at most one after each update."""
+        """Return the factor by which evaluations lengthen an epoch, with at most one evaluation after each update."""
         number = min(self.evaluations_per_epoch, self.train_samples / placement.global_batch_size)
         epoch = self.train_samples / rate.samples_per_second.median
         return 1.0 + number * rate.evaluation_seconds / epoch
@@ -83,8 +83,8 @@ class PlanningContext:
 class PlacementCandidate:
     """A placement with its rate and the epochs at its batch size; the two are independent of each other.
 
-    seconds = epochs * train_samples / samples_per_second * evaluating * slowdown, of one training that reaches the
-    target; ``slowdown`` is the factor of checkpoints and restarts after failures, ``evaluating`` that of evaluations.
+    seconds = epochs * train_samples / samples_per_second * evaluating * slowdown, for one training that reaches the
+    target; ``slowdown`` is the factor for checkpoints and restarts after failures, ``evaluating`` for evaluations.
     """
 
     placement: Placement
@@ -99,13 +99,13 @@ class PlacementCandidate:
 
     @cached_property
     def seconds_values(self) -> Array:
-        """Equally likely seconds to target, (values of the epochs, RATE_VALUES)."""
+        """Equally likely seconds to target, shape (values of the epochs, RATE_VALUES)."""
         rates = epoch_quantiles(self.rate.samples_per_second, RATE_VALUES)
         return np.outer(self.epochs.values * self.train_samples * self._longer, 1 / rates)
 
     @cached_property
     def expected_seconds(self) -> float:
-        """Mean seconds of a run that is given up at the end of its budget, see :attr:`EpochsForecast.expected`."""
+        """Mean seconds of a run that is given up at the end of its budget; see :attr:`EpochsForecast.expected`."""
         per_sample = np.mean(1 / epoch_quantiles(self.rate.samples_per_second, RATE_VALUES))
         return float(self.epochs.expected * self.train_samples * per_sample * self._longer)
 
@@ -120,7 +120,7 @@ class PlacementCandidate:
 
     @property
     def expected_kwh(self) -> float | None:
-        """Mean energy of the accelerators at their rated power, in kWh; None if that is unknown."""
+        """Mean energy of the accelerators at their rated power, in kWh; None if the power is unknown."""
         return None if self.power_watts is None else self.expected_hours * self.power_watts / 1000
 
     @property
@@ -130,12 +130,12 @@ class PlacementCandidate:
 
     @property
     def accelerator_hours(self) -> Interval:
-        """Median and 90 % interval."""
+        """Median and 90 % interval of the accelerator hours."""
         return scale_interval(self.seconds, self.accelerators / HOUR)
 
     @property
     def energy_kwh(self) -> Interval | None:
-        """Median and 90 % interval; None if the power is unknown."""
+        """Median and 90 % interval of the energy in kWh; None if the power is unknown."""
         return (
             None
             if self.power_watts is None
@@ -143,7 +143,7 @@ class PlacementCandidate:
         )
 
     def chance_within(self, seconds: float) -> float:
-        """The probability that one training, including its start, reaches the target within ``seconds``."""
+        """Return the probability that one training, including its start, reaches the target within ``seconds``."""
         return float((self.seconds_values <= seconds - self.overhead_seconds).mean()) * (
             1 - self.epochs.divergence
         )

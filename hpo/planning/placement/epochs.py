@@ -41,7 +41,7 @@ class EpochsForecast:
     """Epochs to target of one training at one batch size.
 
     ``values`` are equally likely, sorted, of shape (VALUES,), for a training that does not diverge; ``divergence`` is
-    the probability that it does.
+    the probability of divergence.
     """
 
     values: Array
@@ -72,17 +72,17 @@ class EpochsLaw(Protocol):
         """The largest global batch size that was trained."""
 
     def at(self, global_batch_size: int) -> EpochsForecast:
-        """Epochs to target of one training with the recommended settings."""
+        """Return the epochs to target of one training with the recommended settings."""
 
     def near(self, global_batch_size: int) -> EpochsForecast:
-        """An approximation of :meth:`at`, fast enough to compare many batch sizes."""
+        """Return an approximation of :meth:`at`, fast enough to compare many batch sizes."""
 
     def spread_after(self, seen: int, global_batch_size: int) -> float:
-        """Standard deviation of the log epochs at a batch size, after observing one training at ``seen``."""
+        """Return the standard deviation of the log epochs at a batch size, after observing a training at ``seen``."""
 
 
 class PosteriorLaw:
-    """The fitted laws, over the posterior; ``scale`` widens or narrows them by the calibration of past outcomes.
+    """The fitted laws, over the posterior; ``scale`` widens or narrows them according to past outcomes.
 
     ``kept`` predicts which settings satisfy the constraints of the study, if it has any.
     """
@@ -102,7 +102,7 @@ class PosteriorLaw:
 
     @cached_property
     def supported(self) -> tuple[int, int]:
-        """The batches from the smallest rung to the end of trust in the forecast that likely satisfy the constraints.
+        """The range of batches that likely satisfy the constraints, from the smallest rung to the largest trusted.
 
         If no batch is likely to satisfy them, it is the whole range, and the plan says so.
         """
@@ -124,7 +124,7 @@ class PosteriorLaw:
         return int(self._posterior.evidence.batches[-1])
 
     def at(self, global_batch_size: int) -> EpochsForecast:
-        """Quantiles of the posterior predictive distribution of one training."""
+        """Return the quantiles of the posterior predictive distribution of one training."""
         if global_batch_size not in self._known:
             choices = self._choices(global_batch_size)
             samples = log_epochs_samples(self._posterior, choices, 1, self._scale)
@@ -136,7 +136,7 @@ class PosteriorLaw:
         return self._known[global_batch_size]
 
     def near(self, global_batch_size: int) -> EpochsForecast:
-        """Interpolate between powers of two: log epochs in the logarithm of the batch size."""
+        """Interpolate between powers of two: log epochs against the logarithm of the batch size."""
         if global_batch_size not in self._between:
             below = 2 ** (global_batch_size.bit_length() - 1)
             low, high, share = (
@@ -151,14 +151,14 @@ class PosteriorLaw:
         return self._between[global_batch_size]
 
     def spread_after(self, seen: int, global_batch_size: int) -> float:
-        """The residual of a linear regression of the log epochs on those at ``seen``, including the scatter of runs."""
+        """Return the spread left by a regression of the log epochs on those at ``seen``, plus the scatter of runs."""
         (x, x_scatter), (y, y_scatter) = self._log_epochs(seen), self._log_epochs(global_batch_size)
         spread = float(np.var(x)) + x_scatter
         explained = float(np.cov(x, y, bias=True)[0, 1]) ** 2 / spread if spread else 0.0
         return self._scale * math.sqrt(max(float(np.var(y)) - explained, 0.0) + y_scatter)
 
     def _log_epochs(self, global_batch_size: int) -> tuple[Array, float]:
-        """The expectation of each particle, (particles,), and the mean variance of one run about it."""
+        """Return the expectation of each particle, (particles,), and the mean variance of one run about it."""
         mean, sd = self._posterior.log_epochs(math.log(global_batch_size), 1)
         return mean + self._choices(global_batch_size).cost(self._posterior), float(np.mean(sd**2))
 
@@ -181,21 +181,21 @@ class PosteriorLaw:
         return other
 
     def settings(self, global_batch_size: int) -> dict[str, float]:
-        """The tuned settings at a batch size, by name."""
+        """Return the tuned settings at a batch size, by name."""
         return {
             name: each.interval.median for name, each in self._choices(global_batch_size).items()
         }
 
 
 class IntervalLaw:
-    """A forecast at a single batch size, given by its interval only: log-normal on each side of its median."""
+    """A forecast at a single batch size, given only by its interval: log-normal on each side of its median."""
 
     def __init__(self, global_batch_size: int, interval: Interval, divergence: float = 0.0) -> None:
         self.supported, self.swept = (global_batch_size, global_batch_size), global_batch_size
         self._epochs = EpochsForecast(epoch_quantiles(interval, VALUES), divergence)
 
     def at(self, global_batch_size: int) -> EpochsForecast:
-        """The epochs at the one batch size; raise :class:`PlanError` for another."""
+        """Return the epochs at the one batch size; raise :class:`PlanError` for another."""
         if global_batch_size != self.supported[0]:
             raise PlanError(
                 f"this forecast is valid only for global batch size {self.supported[0]}, not "
@@ -205,11 +205,11 @@ class IntervalLaw:
         return self._epochs
 
     def near(self, global_batch_size: int) -> EpochsForecast:
-        """The same as :meth:`at`."""
+        """Return the same as :meth:`at`."""
         return self.at(global_batch_size)
 
     def spread_after(self, seen: int, global_batch_size: int) -> float:  # noqa: ARG002 (one interval is all there is)
-        """Unchanged: a single interval has no correlation between batch sizes."""
+        """Return the spread unchanged: a single interval has no correlation between batch sizes."""
         return float(np.std(np.log(self.at(global_batch_size).values)))
 
 
@@ -231,13 +231,13 @@ class EvenLaw:
         self._epochs = EpochsForecast(np.full(VALUES, epochs), divergence)
 
     def at(self, global_batch_size: int) -> EpochsForecast:  # noqa: ARG002
-        """The epochs, without uncertainty."""
+        """Return the epochs, without uncertainty."""
         return self._epochs
 
     near = at
 
     def spread_after(self, seen: int, global_batch_size: int) -> float:  # noqa: ARG002
-        """Zero: nothing is uncertain."""
+        """Return zero: nothing is uncertain."""
         return 0.0
 
 

@@ -25,7 +25,7 @@ from hpo.planning.plan import check_workers
 from trainers.job import TrainingJob
 
 LEAST_CHANCE = 0.05
-"""A slot in which the chance to reach the target is below this is too short."""
+"""A slot is too short if the chance of reaching the target within it is below this."""
 OPTIONS = {
     "nodes": "--nodes",
     "ranks_per_node": "--ranks-per-node",
@@ -181,7 +181,7 @@ def _check_memory(context: PlanningContext, constraints: PlanConstraints) -> Non
 
 
 def _relaxed(context: PlanningContext, constraints: PlanConstraints) -> Iterator[PlanConstraints]:
-    """Weaker constraints, the least relaxed first: the most ranks on at most as many nodes, else the nearest batch."""
+    """Yield weaker constraints, the least relaxed first: the most ranks on no more nodes, else the nearest batch."""
     fewer = _fewer_ranks(context, constraints)
     if fewer:
         yield fewer
@@ -190,7 +190,7 @@ def _relaxed(context: PlanningContext, constraints: PlanConstraints) -> Iterator
 
 
 def _fewer_ranks(context: PlanningContext, constraints: PlanConstraints) -> PlanConstraints | None:
-    """The same batch on as many workers as possible within the nodes and workers asked for; None if impossible."""
+    """Return the same batch on as many workers as the requested nodes and workers allow; None if that is impossible."""
     anywhere = dataclasses.replace(constraints, ranks_per_node=None, workers=None, nodes=None)
     found = [
         each
@@ -207,7 +207,7 @@ def _fewer_ranks(context: PlanningContext, constraints: PlanConstraints) -> Plan
 def _other_batches(
     context: PlanningContext, constraints: PlanConstraints
 ) -> Iterator[PlanConstraints]:
-    """The batches that fill the requested nodes, ranks or workers, nearest first."""
+    """Yield the batches that fill the requested nodes, ranks or workers, nearest first."""
     if constraints.global_batch_size is None or (constraints.nodes or 1) > context.machine.nodes:
         return
     for batch in _multiples(
@@ -222,7 +222,7 @@ def _workers(context: PlanningContext, constraints: PlanConstraints) -> int:
 
 
 def _multiples(number: int, unit: int) -> list[int]:
-    """The multiples of ``unit`` around ``number``, nearest first, all at least 1 unit."""
+    """Return the multiples of ``unit`` around ``number``, nearest first, all at least 1 unit."""
     around = {max(1, number // unit) * unit, -(-number // unit) * unit}
     return sorted(around, key=lambda each: abs(each - number))
 
@@ -247,7 +247,7 @@ def _error(
     alternatives: Iterable[PlanConstraints],
     others: Iterable[PlanConstraints] = (),
 ) -> PlanError:
-    """The error with the best placement of the first possible of the alternatives, and of the first of the others."""
+    """Return the error with the best placement of the first possible alternative, and of the first of the others."""
     near, other = _first_possible(context, alternatives), _first_possible(context, others)
     if near is None:
         return PlanError(f"{message}; there is no similar plan: give another machine or batch size")
@@ -282,7 +282,7 @@ def _time_error(
     name: str,
     message: str,
 ) -> PlanError:
-    """The error with the cheapest plan that ends in time over all nodes and batches, else with the time needed."""
+    """Return the error with the cheapest plan that ends in time, on any nodes and batch, else with the time needed."""
     limit = constraints.limit_seconds or 0.0
     for free in (
         constraints.free(),
@@ -313,7 +313,7 @@ def _time_error(
 
 
 def time_for(candidate: PlacementCandidate, chance: float) -> float | None:
-    """Seconds within which a candidate reaches the target with this probability; None if it never does."""
+    """Return the seconds within which a candidate reaches the target with this probability; None if it never does."""
     import numpy as np
 
     level = chance / (1 - candidate.epochs.divergence) if candidate.epochs.divergence < 1 else 2.0
@@ -325,7 +325,7 @@ def time_for(candidate: PlacementCandidate, chance: float) -> float | None:
 
 
 def round_up(hours: float) -> float:
-    """Round hours up to three digits: the time in a message must suffice."""
+    """Round hours up to three digits, because the time in a message must suffice."""
     from decimal import ROUND_UP, Context
 
     return float(Context(prec=3, rounding=ROUND_UP).create_decimal_from_float(hours))

@@ -21,10 +21,10 @@ CLIMBS = 40  # steps of the search around the best of a grid
 
 @dataclass(frozen=True)
 class PlanConstraints:
-    """The constraints and the objective of a plan, in seconds; a constraint of None is free.
+    """The constraints and the objective of a plan, with times in seconds; a quantity that is None is free.
 
     Within ``deadline_seconds`` the target must be reached with the probability ``chance``; within ``slot_seconds`` it
-    should. The default of ``minimise`` is accelerator hours with a deadline, otherwise time.
+    should be. ``minimise`` is by default accelerator hours if there is a deadline, otherwise time.
     """
 
     minimise: Objective | None = None
@@ -44,7 +44,7 @@ class PlanConstraints:
 
     @property
     def limit_seconds(self) -> float | None:
-        """The shorter of deadline and slot."""
+        """The shorter of the deadline and the slot."""
         return min(
             (each for each in (self.deadline_seconds, self.slot_seconds) if each is not None),
             default=None,
@@ -59,10 +59,10 @@ class PlanConstraints:
 
 @dataclass(frozen=True)
 class PlanSelection:
-    """The best candidate, and all that it was compared with.
+    """The best candidate, and all candidates with which it was compared.
 
     ``limited_by`` names the largest share of its time, and ``details`` explains it: see
-    :func:`hpo.planning.placement.planner.explained`. Both are empty if only placements were compared.
+    :func:`hpo.planning.placement.planner.explained`. Both are empty if placements were only compared.
     """
 
     best: PlacementCandidate
@@ -72,7 +72,7 @@ class PlanSelection:
 
 
 def placement_space(context: PlanningContext, constraints: PlanConstraints) -> PlacementSpace:
-    """The placements that the constraints and the machine allow together."""
+    """Return the placements that the constraints and the machine allow together."""
     machine = context.machine
     per_node = machine.accelerators_per_node
     if machine.name == "local" and machine.computes_on_cores and constraints.workers:
@@ -109,7 +109,7 @@ def placement_candidates(
 def choose_placement(
     context: PlanningContext, constraints: PlanConstraints
 ) -> PlanSelection | None:
-    """Return the best placement or None; with a free batch the best of a grid, then of its neighbours.
+    """Return the best placement, or None; with a free batch, the best of a grid and then of its neighbours.
 
     If no placement is likely enough to end in time, the likeliest is the best.
     """
@@ -154,7 +154,7 @@ def best_of(
 def ranking(
     candidate: PlacementCandidate, constraints: PlanConstraints
 ) -> tuple[float, float, Placement]:
-    """The sort key: the objective, then fewer accelerator hours, then fewer nodes."""
+    """Return the sort key: the objective, then fewer accelerator hours, then fewer nodes."""
     values: Mapping[str, Any] = {
         "time": candidate.expected_seconds,
         "accelerator_hours": candidate.expected_hours,
@@ -166,7 +166,7 @@ def ranking(
 def _batches(
     context: PlanningContext, constraints: PlanConstraints, least_nodes: int, ranks: tuple[int, int]
 ) -> tuple[int, int]:
-    """The requested batch, or the range that the evidence supports, large enough for every requested worker."""
+    """Return the requested batch, or the range that the evidence supports, large enough for every requested worker."""
     if constraints.global_batch_size is not None:
         return constraints.global_batch_size, constraints.global_batch_size
     smallest, largest = context.law.supported

@@ -11,7 +11,7 @@ NEARLY_FASTEST = 1.1
 
 
 def pareto_front(candidates: Sequence[PlacementCandidate]) -> list[PlacementCandidate]:
-    """Return the candidates that none dominates in expected time and accelerator hours, fastest first."""
+    """Return the candidates that no other dominates in expected time and accelerator hours, fastest first."""
     found: list[PlacementCandidate] = []
     for each in sorted(
         candidates, key=lambda each: (each.expected_seconds, each.expected_hours, each.placement)

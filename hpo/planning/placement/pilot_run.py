@@ -16,8 +16,8 @@ from hpo.planning.placement.epochs import END_OF_INTERVAL, epoch_quantiles
 from hpo.planning.placement.placements import Placement, PlacementSpace
 
 MOST_RUNS = 3
-LEAST_SHARE = 0.05  # of the variance: a run with less is not worth its time
-STEPS = 200  # updates that measure a throughput to a few per cent
+LEAST_SHARE = 0.05  # share of the variance: a run that checks less is not worth its time
+STEPS = 200  # number of updates that measure a throughput to within a few per cent
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class PilotRun:
     """One run: what it checks, where and for how many steps, the expected result, and what would overturn the plan.
 
     ``share`` is the part of the variance of the plan's log time that depends on what is checked. ``quantity`` is
-    ``epochs to target`` or ``samples per second``; ``spread_after`` is the factor between the ends of the plan's 90 %
-    interval of time if the run gives the expected result.
+    ``epochs to target`` or ``samples per second``; ``spread_after`` is the factor between the ends of the 90 % interval
+    of the plan's time if the run gives the expected result.
     """
 
     checks: str
@@ -62,8 +62,8 @@ class PilotRun:
 def pilot_runs(context: PlanningContext, candidate: PlacementCandidate) -> list[PilotRun]:
     """Return at most MOST_RUNS runs, the riskiest assumption first; at least one, unless nothing is uncertain.
 
-    The variance of log time is that of the log epochs plus that of the log throughput, which are independent; the
-    latter is split into the part of a single node and the part due to scale.
+    The variance of the log time is the sum of the variances of the log epochs and the log throughput, which are
+    independent; the latter is split into the part of a single node and the part due to scale.
     """
     found = sorted(_runs(context, candidate), key=lambda run: -run.share)
     return [run for run in found if run.share >= LEAST_SHARE][:MOST_RUNS]
@@ -94,7 +94,7 @@ def _runs(context: PlanningContext, candidate: PlacementCandidate) -> Iterator[P
 def _of_rate(
     what: str, context: PlanningContext, placement: Placement, share: float, left: float
 ) -> PilotRun:
-    """A run of STEPS updates with the plan's local batch size."""
+    """Return a run of STEPS updates with the plan's local batch size."""
     rate = context.rates(placement).samples_per_second
     seconds = STEPS * placement.global_batch_size / rate.median
     return PilotRun(
@@ -113,7 +113,7 @@ def _of_rate(
 def _of_epochs(
     context: PlanningContext, candidate: PlacementCandidate, epochs: float, rate: float
 ) -> PilotRun:
-    """One training to the target, at the batch size most informative about the plan's, per sample trained."""
+    """Return one training to the target, at the batch size that tells most about the plan's, per sample trained."""
     batch = candidate.placement.global_batch_size
     after = {
         tried: context.law.spread_after(tried, batch)
@@ -140,7 +140,7 @@ def _of_epochs(
 
 
 def _smaller_batches(context: PlanningContext, candidate: PlacementCandidate) -> list[int]:
-    """The plan's batch, repeatedly halved, down to the largest that was swept; itself if none lies between."""
+    """Return the plan's batch, repeatedly halved, down to the largest swept one; only itself if none lies between."""
     batch, unit, found = candidate.placement.global_batch_size, context.unit, []
     half = batch // 2
     while half > context.law.swept and half >= unit:
@@ -150,7 +150,7 @@ def _smaller_batches(context: PlanningContext, candidate: PlacementCandidate) ->
 
 
 def _placement_of(batch: int, context: PlanningContext, plan: Placement) -> Placement:
-    """A placement with the plan's local batch size; with fewer ranks if the batch has too few groups."""
+    """Return a placement with the plan's local batch size; with fewer ranks if the batch has too few groups."""
     groups = batch // context.unit
     nodes = max(1, round(plan.nodes * batch / plan.global_batch_size))
     if nodes == plan.nodes and nodes > 1:
@@ -170,7 +170,7 @@ def _placement_of(batch: int, context: PlanningContext, plan: Placement) -> Plac
 
 
 def _fewer(nodes: int) -> int:
-    """An eighth of the nodes, but at least two: a single node does not use the network."""
+    """Return an eighth of the nodes, but at least two: a single node does not use the network."""
     return max(2, nodes // 8)
 
 
@@ -179,5 +179,5 @@ def _variance(rate: Interval) -> float:
 
 
 def _spread(variance: float) -> float:
-    """The ratio of high to low of the 90 % interval of a log-normal quantity."""
+    """Return the ratio of the ends of the 90 % interval of a log-normal quantity."""
     return math.exp(2 * END_OF_INTERVAL * math.sqrt(max(variance, 0.0)))

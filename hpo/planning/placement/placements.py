@@ -15,14 +15,14 @@ from trainers.cost import WorkloadCost
 GIB = 2**30
 RESERVED_BYTES = 1.5 * GIB
 """Assumed memory of the accelerator's driver, the kernels' workspaces and the buffers of the all-reduces."""
-EVERY_NODE_COUNT = 16  # up to this, every number of nodes is tried; beyond, four per octave
+EVERY_NODE_COUNT = 16  # up to this, every number of nodes is tried; beyond it, four per octave
 
 
 @dataclass(frozen=True, order=True)
 class Placement:
-    """``nodes`` with ``ranks_per_node`` workers each, every worker with the same share of the global batch, in samples.
+    """``nodes`` with ``ranks_per_node`` workers each; every worker has the same share of the global batch, in samples.
 
-    ``micro_batch_size`` is the samples of one forward pass; the last of an update may be smaller.
+    ``micro_batch_size`` is the number of samples in one forward pass; the last pass of an update may have fewer.
     """
 
     nodes: int
@@ -32,7 +32,7 @@ class Placement:
 
     @property
     def workers(self) -> int:
-        """Ranks of all nodes."""
+        """The number of ranks over all nodes."""
         return self.nodes * self.ranks_per_node
 
     @property
@@ -55,7 +55,7 @@ class AcceleratorMemory:
     per_sample: float
 
     def needed(self, micro_batch_size: int) -> float:
-        """Bytes needed for a micro batch, including the state and the reserved memory."""
+        """Return the bytes needed for a micro batch, including the state and the reserved memory."""
         return RESERVED_BYTES + self.state + self.per_sample * micro_batch_size
 
     @property
@@ -68,10 +68,10 @@ class AcceleratorMemory:
 def memory_needs(
     cost: WorkloadCost, settings: TrainingSettings, capacity: float
 ) -> AcceleratorMemory:
-    """The memory of a training with these settings on accelerators of ``capacity`` bytes.
+    """Return the memory of a training with these settings on accelerators of ``capacity`` bytes.
 
-    Activations take half the memory in fp16 and bf16; with reduced weights so do weights and gradients, in addition to
-    fp32 master weights. A lagged gradient is kept as well.
+    Activations take half the memory in fp16 and bf16; with reduced weights, so do weights and gradients, in addition to
+    the fp32 master weights. A lagged gradient is kept as well.
     """
     half = settings.precision in ("fp16", "bf16")
     weights, gradients = (2 + 4, 2) if half and settings.reduced_weights else (4, 4)
@@ -109,7 +109,7 @@ class PlacementSpace:
         return Placement(nodes, ranks_per_node, local_batch_size, -(-groups // passes) * self.unit)
 
     def holds(self, placement: Placement) -> bool:
-        """Whether a placement lies within these limits."""
+        """Return whether a placement lies within these limits."""
         return (
             self.nodes[0] <= placement.nodes <= self.nodes[1]
             and self.ranks_per_node[0] <= placement.ranks_per_node <= self.ranks_per_node[1]
@@ -120,7 +120,7 @@ class PlacementSpace:
 
 
 def placements(space: PlacementSpace) -> list[Placement]:
-    """Return the placements to compare: all for one batch size, a grid over nodes and local batches if it is free.
+    """Return the placements to compare: all for one batch size; a grid over nodes and local batches if it is free.
 
     With a free batch every accelerator gets a rank, unless that is impossible.
     """
@@ -134,7 +134,7 @@ def placements(space: PlacementSpace) -> list[Placement]:
 
 
 def neighbouring_placements(placement: Placement, space: PlacementSpace) -> Iterator[Placement]:
-    """Placements with a few nodes or normalization batches more or less than this one, if the batch is free."""
+    """Yield placements with slightly more or fewer nodes or normalization batches than this, if the batch is free."""
     groups = placement.local_batch_size // space.unit
     for nodes, share in itertools.product(_around(placement.nodes), _around(groups)):
         found = space.placement(nodes, placement.ranks_per_node, share * space.unit)
@@ -143,7 +143,7 @@ def neighbouring_placements(placement: Placement, space: PlacementSpace) -> Iter
 
 
 def steps_between(low: int, high: int) -> list[int]:
-    """Whole numbers from ``low`` to ``high``: all up to EVERY_NODE_COUNT, then four per octave, and the end."""
+    """Return whole numbers from ``low`` to ``high``: all up to EVERY_NODE_COUNT, then four per octave, and the end."""
     numbers = {number for number in range(low, high + 1) if number <= EVERY_NODE_COUNT}
     octaves = range(max(low.bit_length() - 3, 0), high.bit_length())
     numbers |= {

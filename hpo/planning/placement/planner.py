@@ -52,12 +52,12 @@ def explained(
     parts: dict[str, float],
     notes: Sequence[str],
 ) -> dict[str, Any]:
-    """The explanation of a plan, as plain values for JSON.
+    """Return the explanation of a plan, as plain values for JSON.
 
     ``front`` is the Pareto front of time against accelerator hours over all nodes of the machine, fastest first;
-    ``shares`` is how the time is spent; ``rate`` the throughput and its source; ``sensitivity`` and ``pilot_runs`` are
-    lists; ``supported_batches`` is the range that the evidence supports; ``failures`` their assumed cost;
-    ``evaluation`` the seconds of one evaluation and the share of all in the time, None if not counted.
+    ``shares`` is how the time is spent; ``rate`` is the throughput with its source; ``sensitivity`` and ``pilot_runs``
+    are lists; ``supported_batches`` is the range that the evidence supports; ``failures`` is their assumed cost;
+    ``evaluation`` is the seconds of one evaluation and the share of the time that evaluations take, or None.
     """
     best, deadline = selection.best, constraints.deadline_seconds
     return {

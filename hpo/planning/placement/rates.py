@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from storage.records import Throughput
 
 LEAST_EFFICIENCY = 0.25
-"""Assumed worst parallel efficiency of a few workers on one machine, if a small model waits for its all-reduces and
+"""Assumed worst parallel efficiency of a few workers on one machine, where a small model waits for its all-reduces and
 other processes use the cores too; the best is 1."""
 
 
@@ -26,8 +26,8 @@ other processes use the cores too; the best is 1."""
 class ThroughputRate:
     """Samples per second of a whole placement, with its 90 % interval.
 
-    ``limited_by`` is compute, network, input or control, "" if unknown; ``shares`` are the shares of each in the time
-    of a step, which sum to 1, empty if unknown. ``source`` says in words where the figure comes from.
+    ``limited_by`` is compute, network, input or control, "" if unknown; ``shares`` holds their shares of the time of a
+    step, which sum to 1, empty if unknown. ``source`` says in words where the figure comes from.
     ``evaluation_seconds`` is the time of one evaluation; 0 if ``samples_per_second`` includes evaluations, or if it is
     unknown.
     """
@@ -50,7 +50,7 @@ class ThroughputRate:
 
 
 Rates: TypeAlias = Callable[[Placement], ThroughputRate]
-"""Returns the rate of any placement on one machine."""
+"""A function that returns the rate of any placement on one machine."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ModelledRates:
     options: StepOptions
 
     def __call__(self, placement: Placement) -> ThroughputRate:
-        """The rate of one placement."""
+        """Return the rate of one placement."""
         step, batch = self.step(placement), placement.global_batch_size
         total = step.total
         rate = Interval(batch / total.median, batch / total.high, batch / total.low)
@@ -72,7 +72,7 @@ class ModelledRates:
         )
 
     def evaluation_seconds(self, placement: Placement) -> float:
-        """Seconds of one evaluation, at the median figures."""
+        """Return the seconds of one evaluation, the median of its interval."""
         from hpo.planning.timing.step_time import evaluation_time
 
         return evaluation_time(
@@ -85,7 +85,7 @@ class ModelledRates:
         ).median
 
     def step(self, placement: Placement) -> StepTime:
-        """The time of one update by part, in seconds."""
+        """Return the time of one update by part, in seconds."""
         from hpo.planning.timing.step_time import step_time
 
         return step_time(
@@ -103,7 +103,7 @@ class ModelledRates:
 class MeasuredRates:
     """Rates from a law fitted to measured throughputs of this workload on this machine; see ``hpo throughput``.
 
-    ``modelled`` gives the time of an evaluation, if the throughputs are of training alone and the cost is known.
+    ``modelled`` gives the time of an evaluation, if the throughputs do not include evaluations and the cost is known.
     """
 
     model: ThroughputModel
@@ -111,7 +111,7 @@ class MeasuredRates:
     modelled: ModelledRates | None = None
 
     def __call__(self, placement: Placement) -> ThroughputRate:
-        """The rate of one placement."""
+        """Return the rate of one placement."""
         found = self.model.at(placement.workers, placement.global_batch_size)
         evaluation = self.modelled.evaluation_seconds(placement) if self.modelled else 0.0
         return ThroughputRate(
@@ -121,10 +121,10 @@ class MeasuredRates:
 
 @dataclass(frozen=True)
 class SweepRates:
-    """Rates from the throughput of one worker of the sweep alone, in samples per second; for this machine.
+    """Rates on this machine, from the throughput of a single worker of the sweep, in samples per second.
 
     ``host_seconds`` is the core time to read and prepare one sample, and ``cores`` the worker's number of cores: the
-    share of their time spent on input is known, the breakdown of the rest is not.
+    share of their time spent on input is known; the breakdown of the rest is not.
     """
 
     samples_per_second: float
@@ -132,7 +132,7 @@ class SweepRates:
     cores: float = 1.0
 
     def __call__(self, placement: Placement) -> ThroughputRate:
-        """workers * rate * efficiency, the efficiency between LEAST_EFFICIENCY and 1."""
+        """Return workers * rate * efficiency, with an efficiency between LEAST_EFFICIENCY and 1."""
         ideal = placement.workers * self.samples_per_second
         least = 1.0 if placement.workers == 1 else LEAST_EFFICIENCY
         return ThroughputRate(
@@ -153,9 +153,9 @@ class SweepRates:
 def measured_rates(
     rows: Sequence[Throughput], machine: Machine, modelled: ModelledRates | None = None
 ) -> MeasuredRates | None:
-    """Fit a law to throughputs measured on a machine; None unless they are on different numbers of accelerators.
+    """Fit a law to throughputs measured on a machine; return None unless they differ in the number of accelerators.
 
-    Throughputs of outcomes include evaluations, published ones are of training alone: ``modelled`` adds evaluations.
+    Throughputs of outcomes include evaluations; published ones are for training alone: ``modelled`` adds evaluations.
     """
     from hpo.planning.throughput import fit_throughput
 
@@ -168,7 +168,7 @@ def measured_rates(
 
 
 def step_options(settings: TrainingSettings) -> StepOptions:
-    """The settings that affect the time of a step: precision, the bytes of a communicated gradient, its lag."""
+    """Return the settings that affect the time of a step: precision, bytes and lag of a communicated gradient."""
     from hpo.planning.timing.step_time import StepOptions
 
     return StepOptions(
@@ -179,9 +179,9 @@ def step_options(settings: TrainingSettings) -> StepOptions:
 
 
 def seconds_to_target(epochs: Interval, train_samples: int, rate: Interval) -> Interval:
-    """Seconds of training for ``epochs`` at ``rate`` samples a second, combining the ends of both intervals.
+    """Return the seconds of training for ``epochs`` at ``rate`` samples per second, combining both intervals' ends.
 
-    For a rate of which only the interval is known: seconds = epochs * train_samples / rate.
+    For a rate known only by its interval: seconds = epochs * train_samples / rate.
     """
     return Interval(
         epochs.median * train_samples / rate.median,
@@ -191,7 +191,7 @@ def seconds_to_target(epochs: Interval, train_samples: int, rate: Interval) -> I
 
 
 def _shares(step: StepTime) -> dict[str, float]:
-    """The shares of a step: waiting for other ranks, including stragglers, counts as network."""
+    """Return the shares of a step: waiting for other ranks, including stragglers, counts as network."""
     parts = {
         "compute": step.compute,
         "network": step.exposed_communication + step.straggler,

@@ -3,7 +3,7 @@
 The best choice depends on what is scarce: a small batch needs the fewest epochs, a large one on many accelerators ends
 first, and few accelerators cost the least. Candidates are all placements of all batch sizes that the evidence supports,
 with the recommended settings and with others around them; one is left out if another is at least as good in all three
-aims and better in one (Pareto; Miettinen, Nonlinear Multiobjective Optimization, 1999). With a fixed budget of training
+aims and better in one (Pareto; Miettinen, Nonlinear Multiobjective Optimization, 1999). With a fixed training budget
 the third aim is the metric after it. A run that may be lost counts with its repetitions: time and hours are divided by
 the chance that it is not lost.
 """
@@ -27,28 +27,28 @@ from trainers.job import Question
 Array: TypeAlias = NDArray[np.float64]
 
 SHOWN = 12
-"""The most members of a front that are shown, of possibly hundreds."""
+"""The most members of a front that are shown; a front may have hundreds."""
 AIMS = ("fastest", "cheapest", "fewest epochs")
 BALANCED = "balanced"
 
 
 class SettingsLaw(EpochsLaw, Protocol):
-    """The need of settings at each batch size (recommended ones, or others around them).
+    """What settings (the recommended ones, or others around them) need at each batch size.
 
-    It is the epochs to the target, or the shortfall after a fixed budget.
+    The need is the epochs to target, or the shortfall after a fixed budget.
     """
 
     def settings(self, global_batch_size: int) -> Mapping[str, float]:
-        """The tuned settings by name."""
+        """Return the tuned settings by name."""
 
 
 @dataclass(frozen=True)
 class TradeOff:
     """A member of the front: a placement with its batch size, its ``settings``, and their results.
 
-    ``need`` is the interval of the epochs to the target of one training, or, of a fixed budget, of the ``metric`` after
-    it. ``seconds`` and ``accelerator_hours`` are medians with 90 % intervals of one run; ``marks`` names the aims in
-    which it is the best of all, and marks the member nearest to the best in all at once.
+    ``need`` is the interval of one training's epochs to target or, with a fixed budget, of its ``metric`` after the
+    budget. ``seconds`` and ``accelerator_hours`` are medians with 90 % intervals, for one run. ``marks`` names the aims
+    in which it is the best of all; the member nearest to the best in all aims at once is marked too.
     """
 
     candidate: PlacementCandidate
@@ -64,7 +64,7 @@ class TradeOff:
 
     @property
     def nodes(self) -> int:
-        """Nodes of the machine."""
+        """The number of nodes of the machine."""
         return self.candidate.placement.nodes
 
     @property
@@ -74,11 +74,11 @@ class TradeOff:
 
     @property
     def accelerator_hours(self) -> Interval:
-        """The cost."""
+        """The cost in accelerator hours."""
         return self.candidate.accelerator_hours
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         row = self.candidate.to_dict()
         if self.metric is not None:
             row |= {"metric": self.metric, "best": self.need.to_dict()}
@@ -101,7 +101,8 @@ def trade_offs(
     """Return the front over all placements within the constraints and the settings of each of ``laws``, fastest first.
 
     ``told`` is the question of a fixed budget (:class:`trainers.job.Question`), whose time follows the context's own
-    law; None if the question is the epochs to a target. At most ``most`` members, including the best in each aim.
+    law; it is None if the question is the epochs to target. There are at most ``most`` members, including the best in
+    each aim.
     """
     found: list[TradeOff] = []
     for law in laws:
@@ -129,9 +130,9 @@ def trade_offs(
 
 
 def nondominated(aims: Array) -> list[int]:
-    """Indices of the rows of ``aims`` (points, aims; all minimised) that no other dominates; of equals the first.
+    """Return the indices of those rows of ``aims`` (points, aims; all minimised) that no other row dominates.
 
-    They are ordered by the first aim, then by the others.
+    Of equal rows, only the first is kept. The indices are ordered by the first aim, then by the others.
     """
     order = sorted(range(len(aims)), key=lambda index: (*aims[index].tolist(), index))
     kept: list[int] = []
@@ -152,7 +153,7 @@ def _aims(each: TradeOff) -> tuple[float, float, float]:
 
 
 def _excerpt(logs: Array, most: int) -> dict[int, tuple[str, ...]]:
-    """Members by index, with marks: the best in each aim, the balanced one, then those farthest from the chosen."""
+    """Return members by index, with marks: the best in each aim, the balanced one, then the farthest from those."""
     low, span = logs.min(axis=0), np.ptp(logs, axis=0)
     unit = (logs - low) / np.where(span > 0, span, 1.0)
     marks: dict[int, tuple[str, ...]] = {}

@@ -5,9 +5,9 @@
 Every factor (machine, workload, architecture, precision ...) has one effect per level, normal around 0 with its own
 spread, so that levels with few rows shrink towards the mean and an unseen level widens the interval by the spread.
 ``pair`` is the residual shared by rows with equal levels of all factors: a machine may suit one workload better.
-Numbers (accelerators, parameters, threads) enter by their logarithms. Random effects with spreads by marginal
-likelihood: Gelman and Hill 2007, chapters 12 and 13; the spreads' uncertainty by Laplace's method (MacKay 2003, chapter
-27), its draws weighted to the true posterior.
+Numbers (accelerators, parameters, threads) enter as logarithms. Random effects with spreads chosen by marginal
+likelihood are from Gelman and Hill 2007, chapters 12 and 13; the uncertainty of the spreads is found by Laplace's
+method (MacKay 2003, chapter 27), with draws reweighted to the true posterior.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hpo.planning.throughput.forecast import OFFSETS
 
 Array: TypeAlias = NDArray[np.float64]
 
-MEAN_SD = 20.0  # of the intercept: flat for any unit
+MEAN_SD = 20.0  # prior standard deviation of the intercept: flat in any unit
 SLOPE_SD = 1.0  # throughput grows or falls with a number, rarely faster than in proportion
 EFFECT_SD, PAIR_SD, NOISE_SD = (
     0.7,
@@ -101,7 +101,7 @@ def fit_factors(
 
 
 def _spreads(parts: Array, gaps: Array, rng: np.random.Generator) -> Array:
-    """Draws of the log spreads of every factor, of the pairs and of the noise, around their posterior mode."""
+    """Return draws of the log spreads of every factor, of the pairs and of the noise, around their posterior mode."""
     from scipy.optimize import minimize
 
     factors = len(parts) - 2
@@ -145,7 +145,7 @@ def _curvature(value: Callable[[Array], float], at: Array, step: float = 0.05) -
 
 
 def _parts(here: Sequence[FactorRow], there: Sequence[FactorRow]) -> Array:
-    """Whether rows share a level, by factor; then all levels; then mean and slopes, including their variances."""
+    """Return whether rows share a level, by factor, then in all; then mean and slopes, including their variances."""
     names = sorted(there[0].factors)
     same = [
         np.array([[float(a.factors[name] == b.factors[name]) for b in there] for a in here])

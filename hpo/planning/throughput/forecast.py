@@ -1,8 +1,8 @@
 """Forecasts of samples per second: fit once, evaluate at any number of accelerators and any global batch.
 
 A forecast is a mixture of two models of the same rows: the time of a step as a sum of terms, and linear scaling, each
-weighted by its marginal likelihood (Hoeting et al. 1999, Bayesian model averaging). Least squares in non-negative terms
-1, N and log N is a case of the step model with a vague prior.
+weighted by its marginal likelihood (Hoeting et al. 1999, Bayesian model averaging). Non-negative least squares in the
+terms 1, N and log N is a case of the step model with a vague prior.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hpo.planning.throughput.rows import MeasuredThroughput, merge_measurements
 from hpo.planning.throughput.step_model import Limit
 from hpo.planning.throughput.trust import Trust, judge_throughput
 
-NOTABLE = 0.1  # if everything but computation takes less of the step, computation is the limit
+NOTABLE = 0.1  # computation is the limit if everything else takes less than this share of the step
 
 
 def _quantiles(count: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Linear scaling as an alternative to the step model: samples per second per accelerator as a walk without drift.
 
 log(samples/s/N) = level + g(log N, log b) + scatter, with g a Brownian motion in the logarithms of the accelerators N
-and of the local batch b: increments have mean 0 and a variance in proportion to |change of log N| and |change of
+and of the local batch b: increments have mean 0 and a variance proportional to |change of log N| and |change of
 log b|. With a flat prior on the level, its expectation beyond the largest scale is linear scaling from there,
 smoothed by the scatter: ordinary kriging (Cressie 1993, section 3.2). It models neither batch effects nor the network,
 so it is robust where the step model is wrong about both; the marginal likelihood of the rows decides its weight.
@@ -27,9 +27,9 @@ DISTANT = (
 
 
 def log_evidence(rows: Sequence[Measurement], walk: WalkPriors) -> float:
-    """Log marginal likelihood of log samples per second, up to the constant of the flat level and of 2 pi.
+    """Return the log marginal likelihood of log samples per second, up to the constant of the flat level and of 2 pi.
 
-    Comparable with that of :class:`hpo.planning.throughput.posterior.StepPosterior` for the same rows.
+    It is comparable with that of :class:`hpo.planning.throughput.posterior.StepPosterior` for the same rows.
     """
     gain, gaps, _ = _fit(rows, walk)
     return float(
@@ -40,7 +40,7 @@ def log_evidence(rows: Sequence[Measurement], walk: WalkPriors) -> float:
 def log_throughput(
     rows: Sequence[Measurement], walk: WalkPriors, accelerators: float, global_batch_size: float
 ) -> tuple[float, float]:
-    """Mean and standard deviation of the log samples per second of a new configuration."""
+    """Return the mean and standard deviation of the log samples per second of a new configuration."""
     gain, gaps, level = _fit(rows, walk)
     asked = np.log([[accelerators, global_batch_size / accelerators]])
     near = _covariance(_coordinates(rows), asked, walk)[:, 0]
@@ -68,7 +68,7 @@ def _fit(rows: Sequence[Measurement], walk: WalkPriors) -> tuple[Array, Array, f
 
 
 def _covariance(here: Array, there: Array, walk: WalkPriors) -> Array:
-    """DISTANT less half the variance of the increment: with an unknown level only increments matter."""
+    """Return DISTANT minus half the variance of the increment: with an unknown level, only increments matter."""
     rates = np.exp(2.0 * np.array([walk.log_accelerators, walk.log_local_batch]))
     return np.asarray(DISTANT - 0.5 * np.abs(here[:, None, :] - there[None, :, :]) @ rates)
 

@@ -1,9 +1,9 @@
 """Fits the step model to measured rows: equally likely particles of its parameters, and their predictions elsewhere.
 
-A configuration's log throughput is that of the formula plus a residual: software and batch are retuned at every scale.
+A configuration's log throughput is the formula's plus a residual, as software and batch are retuned at every scale.
 Part of the residual is shared by neighbouring configurations, so the interval widens with the distance of the
 extrapolation (Kennedy and O'Hagan 2001, the discrepancy of a computer model). The constant factor, the throughput
-of the reference row, is integrated out in closed form under a flat prior of its logarithm.
+of the reference row, is integrated out in closed form under a flat prior on its logarithm.
 
 Rows under one name can come from different systems: another chassis, other links. One row may therefore have a normal
 offset; the posterior sums in closed form over which one does, if any (Box and Tiao 1968, Biometrika 55, a normal
@@ -38,7 +38,7 @@ SHARED_VARIANCE = (
     12.0  # variance of the shared part of the residual, relative to that of its independent part
 )
 CORRELATION_LENGTH = np.log(64.0)  # in |log N/N'| + |log b/b'|
-RUN_VARIANCE = 0.25  # variance between runs of one configuration, relative to the same
+RUN_VARIANCE = 0.25  # variance between runs of one configuration, relative to the independent part
 ONE_NODE_SPREAD = 1.3  # widens the prior on the network between nodes if no row uses it
 ODD_ODDS = 0.25  # prior odds that a given row is from an odd system, against no odd row
 ODD_SD = 0.1  # standard deviation of the offset of an odd system, in log samples per second
@@ -48,11 +48,11 @@ ODD_SD = 0.1  # standard deviation of the offset of an odd system, in log sample
 class StepPosterior:
     """Particles of the parameters by name, shape (particles,), with the residuals of the measured rows.
 
-    ``level`` is the log throughput of the reference's ideal computation, (particles,); ``residuals`` are those of the
+    ``level`` is the log throughput of the reference's ideal computation, (particles,); ``residuals`` holds those of the
     rows, (particles, rows); ``gain`` is the inverse of the residuals' correlation, (rows, rows). ``odd`` is the index
-    of the row of an odd system, or the number of rows for none; ``offset`` and ``offset_variance`` are mean and
-    variance of its offset in log throughput, (particles,) each. ``log_evidence`` is the log marginal likelihood of the
-    rows' log samples per second, up to the constant of the flat level and of 2 pi.
+    of the row of an odd system, or the number of rows if there is none; ``offset`` and ``offset_variance`` are the mean
+    and variance of its offset in log throughput, (particles,) each. ``log_evidence`` is the log marginal likelihood of
+    the rows' log samples per second, up to the constant of the flat level and of 2 pi.
     """
 
     rows: Sequence[Measurement]
@@ -68,11 +68,11 @@ class StepPosterior:
     log_evidence: float
 
     def terms(self, accelerators: float, global_batch_size: float) -> StepTerms:
-        """The step's terms at one point, each (particles, 1)."""
+        """Return the step's terms at one point, each (particles, 1)."""
         return step_terms(self.values, self._point(accelerators, global_batch_size), self.reference)
 
     def log_throughput(self, accelerators: float, global_batch_size: float) -> tuple[Array, Array]:
-        """Mean and standard deviation of the log samples per second of a new configuration, (particles,) each."""
+        """Return the mean and standard deviation of a new configuration's log samples per second, (particles,) each."""
         point = self._point(accelerators, global_batch_size)
         formula = log_throughput(step_terms(self.values, point, self.reference), point)[:, 0]
         near = _shared(
@@ -88,9 +88,9 @@ class StepPosterior:
         )
 
     def odd_row(self) -> tuple[Measurement, float, float] | None:
-        """The row most likely from an odd system, its probability, and its ratio to what the others suggest.
+        """Return the row most likely from an odd system, its probability, and its ratio to what the others suggest.
 
-        None if there is no such row; with two rows or fewer it is unclear which of them is odd.
+        Return None if there is no such row; with two rows or fewer it is unclear which of them is odd.
         """
         if len(self.rows) < 3:
             return None
@@ -123,7 +123,7 @@ def fit_steps(
 ) -> StepPosterior:
     """Return the posterior given ``rows``, one per configuration.
 
-    ``node_size`` is accelerators per node for rows without nodes; None if unknown.
+    ``node_size`` is the number of accelerators per node for rows without nodes; None if unknown.
     """
     smallest = min(rows, key=lambda row: (row.accelerators, -row.global_batch_size))
     reference = ReferenceRow(smallest.accelerators, smallest.local_batch_size)
@@ -150,7 +150,7 @@ def fit_steps(
 
     precision = (
         gain - np.outer(gain.sum(axis=0), gain.sum(axis=0)) / gain.sum()
-    )  # of the rows, with the level integrated out
+    )  # precision of the rows, with the level integrated out
 
     def log_posterior(whitened: Array) -> Array:
         values = split(whitened)
@@ -198,10 +198,11 @@ def fit_steps(
 def _odd_systems(
     residuals: Array, precision: Array, log_scatter: Array
 ) -> tuple[Array, Array, Array]:
-    """Log odds of each row being the odd one, and 0 for none; then its offset and the offset's variance.
+    """Return the log odds of each row being the odd one, and 0 for none; then its offset and the offset's variance.
 
-    All (particles, rows + 1), for residuals (particles, rows). An offset of variance ODD_SD^2 on row i is a rank-one
-    change of the rows' covariance (Sherman and Morrison 1950); ``precision`` is its inverse in units of the scatter.
+    All are (particles, rows + 1), with residuals (particles, rows). An offset of variance ODD_SD^2 on row i is a
+    rank-one change of the rows' covariance (Sherman and Morrison 1950); ``precision`` is its inverse in units of the
+    scatter.
     """
     inverse = np.exp(-2.0 * log_scatter)[:, None]
     pull, curvature = residuals @ precision * inverse, np.diag(precision) * inverse
@@ -216,7 +217,7 @@ def _odd_systems(
 
 
 def _log2_node_sizes(whitened: Array, least: float) -> Array:
-    """Node sizes of at least 2^``least`` accelerators from standard normal numbers: a mixture of nodes and pods."""
+    """Map standard normal numbers to node sizes of at least 2^``least`` accelerators: a mixture of nodes and pods."""
     from scipy.special import ndtr
 
     grid = np.linspace(max(least, 0.0), 20.0, 401)
@@ -228,7 +229,7 @@ def _log2_node_sizes(whitened: Array, least: float) -> Array:
 
 
 def within_one_node(row: Measurement, node_size: float | None) -> bool:
-    """Whether a row is known to lie within one node; ``node_size`` is the default for a row without one."""
+    """Return whether a row is known to lie within one node; ``node_size`` is the default for a row without one."""
     if row.nodes is not None:
         return row.nodes == 1
     size = row.node_size or node_size
@@ -246,7 +247,7 @@ def _points(rows: Sequence[Measurement], node_size: float | None) -> ThroughputP
 
 
 def _asked_node_size(rows: Sequence[Measurement], node_size: float | None) -> float | None:
-    # rows on a single node only give a lower bound of the node size
+    # rows on a single node only give a lower bound on the node size
     showing = [row for row in rows if row.shows_node_size]
     if node_size is not None or not showing:
         return node_size

@@ -82,7 +82,7 @@ def check_count(name: str, value: int) -> None:
 
 
 def merge_measurements(rows: Sequence[MeasuredThroughput]) -> list[Measurement]:
-    """Return one measurement per configuration, by accelerators and batch: the median, with the total runs."""
+    """Return one measurement for each pair of accelerators and batch: the median, with the total number of runs."""
     if not rows:
         raise EvidenceError(
             "a throughput fit needs at least one measured row of accelerators, global_batch_size and "

@@ -33,7 +33,7 @@ Limit = Literal["compute", "network", "input", "control"]
 class ThroughputPoints:
     """Configurations to predict; every array has shape (points,).
 
-    ``node_size`` is accelerators per node, NaN if unknown; ``least_node_size`` is its lower bound.
+    ``node_size`` is the number of accelerators per node, NaN if unknown; ``least_node_size`` is its lower bound.
     """
 
     accelerators: Array
@@ -66,7 +66,7 @@ class StepTerms:
         return self.ideal + self.compute + self.network + self.control + self.input
 
     def departures(self) -> dict[Limit, Array]:
-        """The terms that make a step longer than ideal, by cause."""
+        """Return the terms that make a step longer than ideal, by cause."""
         return {
             "compute": self.compute,
             "network": self.network,
@@ -78,7 +78,7 @@ class StepTerms:
 def step_terms(
     values: Mapping[str, Array], points: ThroughputPoints, reference: ReferenceRow
 ) -> StepTerms:
-    """The step's terms for parameters of shape (particles,) each."""
+    """Return the step's terms for parameters of shape (particles,) each."""
     column = {name: value[:, None] for name, value in values.items()}
     accelerators = points.accelerators
     local = points.global_batch_size / accelerators / reference.local_batch_size
@@ -104,7 +104,7 @@ def step_terms(
 
 
 def log_throughput(terms: StepTerms, points: ThroughputPoints) -> Array:
-    """Log samples per second up to a constant, shape (particles, points)."""
+    """Return the log samples per second up to a constant, shape (particles, points)."""
     return np.asarray(np.log(points.global_batch_size) - np.log(terms.total))
 
 

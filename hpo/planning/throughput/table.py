@@ -20,7 +20,7 @@ OPTIONAL = ("nodes", "accelerators_per_node", "runs")
 
 
 def read_throughputs(path: Path | str) -> list[Measurement]:
-    """Read the measurements in the CSV file at ``path``; an :class:`EvidenceError` names line, column and value."""
+    """Read the measurements in the CSV file at ``path``; an :class:`EvidenceError` names the line, column and value."""
     path = Path(path)
     header, rows = read_lines(path, REQUIRED, "measured configuration")
     _check_header(path, header)

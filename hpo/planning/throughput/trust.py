@@ -23,7 +23,7 @@ def judge_throughput(
     interval: Interval,
     limit: Limit,
 ) -> tuple[Trust, str]:
-    """Trust and its reason for ``interval``, samples per second on ``accelerators`` at ``global_batch_size``."""
+    """Return the verdict on a forecast of ``interval`` samples per second on ``accelerators``, and its reason."""
     rows = posterior.rows
     most = max(row.accelerators for row in rows)
     scales = len({row.accelerators for row in rows})
@@ -43,7 +43,7 @@ def judge_throughput(
             "guess from other machines; measure one row on two nodes"
         )
     elif scales == 2:
-        worries.append("only two numbers of accelerators were measured")
+        worries.append("only two accelerator counts were measured")
     if beyond > FAR:
         (doubts if beyond > VERY_FAR else worries).append(
             f"{beyond:.3g} times the accelerators of the largest row"

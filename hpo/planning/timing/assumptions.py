@@ -1,6 +1,6 @@
-"""Figures that a step time depends on and that no machine file has: one set for all machines, each with its range.
+"""Figures on which a step time depends but which no machine file has: one set for all machines, each with its range.
 
-Each interval is median, low and high, the ends of the 90 % interval; on each side of the median the figure is
+Each interval has a median, and the ends of the 90 % interval as low and high; on each side of the median the figure is
 log-normal. None of them is fitted to the scaling that ``benchmarks/published_efficiency.py`` predicts.
 """
 
@@ -31,10 +31,10 @@ TAIL = 1.6448536269514722  # the normal quantile of 95 %
 
 
 LINK_SHARE = Interval(0.7, 0.4, 0.9)
-"""Share of a link's rated bandwidth that an all-reduce reaches: NCCL on InfiniBand the upper end, TCP the lower one."""
+"""Share of a link's rated bandwidth that an all-reduce reaches: the upper end is NCCL on InfiniBand, the lower TCP."""
 
 LATENCY_FACTOR = Interval(1.0, 0.4, 2.5)
-"""Factor on the latency of a message: NCCL's protocols for small messages take a third, a busy network longer."""
+"""Factor on the latency of a message: a third for NCCL's protocols for small messages, more in a busy network."""
 
 SECONDS_PER_TENSOR = Interval(25e-6, 10e-6, 60e-6)
 """Time to launch the kernels of one gradient tensor, per micro batch: about five of 2 to 12 microseconds each."""
@@ -47,9 +47,9 @@ STEP_VARIATION = Interval(0.015, 0.005, 0.04)
 
 LOSS_PER_DOUBLING = Interval(0.008, 0.002, 0.035)
 """Share of the speed that is lost with each doubling of the nodes for reasons not modelled here: congestion, system
-noise, other jobs. From eight families of MLPerf runs of one local batch and growing size (HPC v1.0, training v0.6 to
-v2.0), which lose 0.4 to 4.9 % per doubling in total, median 1.4 %, less the loss that the rest of this model explains;
-a ninth, which loses 17 %, is left out."""
+noise, other jobs. It comes from eight families of MLPerf runs with one local batch and growing size (HPC v1.0, training
+v0.6 to v2.0). They lose 0.4 to 4.9 % per doubling in total, median 1.4 %; the loss that the rest of this model explains
+is subtracted. A ninth family, which loses 17 %, is left out."""
 
 STORAGE_SHARE = Interval(0.4, 0.15, 0.8)
 """Share of the rated bandwidth that reading samples in random order reaches."""
@@ -86,7 +86,7 @@ FIGURES = 1 + len(dataclasses.fields(TimingAssumptions))
 
 @functools.lru_cache(maxsize=1)
 def normal_draws() -> NDArray[np.float64]:
-    """Standard normal numbers, (1 + DRAWS, FIGURES): row 0 is zero, the medians; then a Latin hypercube."""
+    """Return standard normal numbers, (1 + DRAWS, FIGURES): row 0 is zero, the medians; then a Latin hypercube."""
     rng, normal = np.random.default_rng(0), NormalDist()
     values = np.array([normal.inv_cdf((draw + 0.5) / DRAWS) for draw in range(DRAWS)])
     return np.vstack(
@@ -95,7 +95,7 @@ def normal_draws() -> NDArray[np.float64]:
 
 
 def assumption_values(figure: Interval, normal: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Values of an uncertain figure at standard normal numbers: its ends at -1.64 and 1.64."""
+    """Return the values of an uncertain figure at standard normal numbers: its ends at -1.64 and 1.64."""
     below, above = (
         math.log(figure.median / figure.low) / TAIL,
         math.log(figure.high / figure.median) / TAIL,

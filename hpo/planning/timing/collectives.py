@@ -1,4 +1,4 @@
-"""The cost of an all-reduce: the number of consecutive messages, and the bytes that pass the busiest links.
+"""The cost of an all-reduce: the number of consecutive messages, and the bytes that cross the busiest links.
 
 The alpha-beta model (Hockney 1994): a message of m bytes takes ``alpha + beta m`` seconds, and links are full duplex.
 For n bytes over p ranks, N nodes of L ranks each:
@@ -17,7 +17,7 @@ hybrid              2 (L-1) in a node, 2 log2 N between    Kurth et al., arXiv:1
 parameter_server    2, and 2 (L-1) in a node               Chilimbi et al., OSDI 2014
 =================== ====================================== ==========================================================
 
-The time of the summation is neglected: on accelerators it is small compared with that of the links.
+The time of the summation is neglected: on accelerators it is small compared with the time on the links.
 
 In a tapered network (Leiserson, IEEE Trans. Comput. 34, 1985), groups of g nodes (a rack, a cell) have uplinks with the
 bandwidth of ``g / oversubscription`` nodes. Nodes are assumed to be numbered group by group, as topology-aware
@@ -48,7 +48,7 @@ Array: TypeAlias = NDArray[np.float64]
 Number: TypeAlias = "float | Array"
 
 GROUP_SIZE = 16
-"""Ranks of a group of the hierarchical all-reduce (Jia et al., section 4.3)."""
+"""Ranks per group of the hierarchical all-reduce (Jia et al., section 4.3)."""
 
 NODES_PER_SERVER = 4.5
 """Training nodes for each parameter server: 90 and 20 in Project Adam (Chilimbi et al., section 5.1)."""
@@ -58,7 +58,7 @@ NODES_PER_SERVER = 4.5
 class RankLayout:
     """The layout of ranks: ``nodes`` of ``ranks_per_node`` each, with consecutive ranks in one node.
 
-    The nodes are in groups of ``group_nodes`` consecutive ones; None: all in one group.
+    The nodes are in groups of ``group_nodes`` consecutive nodes; None means that all are in one group.
     """
 
     nodes: int
@@ -67,16 +67,16 @@ class RankLayout:
 
     @property
     def ranks(self) -> int:
-        """Ranks of all nodes."""
+        """The number of ranks over all nodes."""
         return self.nodes * self.ranks_per_node
 
     @property
     def group(self) -> int:
-        """Nodes of a group."""
+        """The number of nodes in a group."""
         return min(self.group_nodes or self.nodes, self.nodes)
 
     def leaving(self, volume: float, nodes: float = 1.0) -> float:
-        """Bytes per node that leave a group if ``nodes`` of its nodes each send ``volume`` to another group."""
+        """Return the bytes per node that leave a group if ``nodes`` of its nodes each send ``volume`` to another."""
         return 0.0 if self.group == self.nodes else volume * min(1.0, nodes / self.group)
 
 
@@ -98,8 +98,8 @@ class CollectiveLinks:
 class AllReduceSchedule:
     """The counts of an all-reduce: consecutive messages within a node and between nodes, and volumes.
 
-    Volumes are bytes per byte of the gradient: what the busiest rank sends to others of its node, and what the
-    busiest node sends to other nodes. ``at_once``: both are sent at the same time, and the slower one counts.
+    Volumes are bytes per byte of the gradient: what the busiest rank sends to others in its node, and what the busiest
+    node sends to other nodes. If ``at_once``, both are sent at the same time, and the slower one counts.
     ``volume_leaving`` is the part of ``volume_between`` that goes to other groups of nodes, as a mean over the nodes of
     the busiest group.
     """
@@ -112,7 +112,7 @@ class AllReduceSchedule:
     volume_leaving: float = 0.0
 
     def seconds(self, size: Number, links: CollectiveLinks) -> Number:
-        """Seconds for ``size`` bytes."""
+        """Return the seconds for ``size`` bytes."""
         latency = (
             self.messages_in_node * links.message_in_node
             + self.messages_between * links.message_between
@@ -129,7 +129,7 @@ class AllReduceSchedule:
 
 
 def ring_all_reduce(layout: RankLayout) -> AllReduceSchedule:
-    """One ring over all ranks, node after node; of its p hops N lead from one node to the next."""
+    """Return one ring over all ranks, node after node; N of its p hops lead from one node to the next."""
     ranks = layout.ranks
     crossing = layout.nodes / ranks if layout.nodes > 1 else 0.0
     messages, volume = 2.0 * (ranks - 1), 2.0 * (ranks - 1) / ranks
@@ -144,9 +144,9 @@ def ring_all_reduce(layout: RankLayout) -> AllReduceSchedule:
 
 
 def halving_doubling(layout: RankLayout) -> AllReduceSchedule:
-    """A reduction to one rank of each node, recursive halving and doubling between these, a broadcast in each node.
+    """Return a reduction to one rank per node, halving and doubling between these, and a broadcast in each node.
 
-    If N is not a power of two, binary blocks (Rabenseifner and Traeff 2004): two more steps, at most 2 n bytes.
+    If N is not a power of two, binary blocks (Rabenseifner and Traeff 2004) take two more steps and at most 2 n bytes.
     """
     if layout.nodes == 1:
         return ring_all_reduce(layout)
@@ -163,9 +163,10 @@ def halving_doubling(layout: RankLayout) -> AllReduceSchedule:
 
 @functools.lru_cache(maxsize=4096)
 def _halved_leaving(nodes: int, group: int) -> float:
-    """Volume per node that halving and doubling sends out of the busiest group, for the largest power of two of nodes.
+    """Return the volume per node that halving and doubling sends out of the busiest group.
 
-    Step k of the reduction exchanges 2^-(k+1) of the vector with the node 2^k away; so does step k of the gathering.
+    It is computed for the largest power of two of nodes. Step k of the reduction exchanges 2^-(k+1) of the vector with
+    the node 2^k away; so does step k of the gathering.
     """
     steps = nodes.bit_length() - 1
     ranks = np.arange(2**steps)
@@ -177,7 +178,7 @@ def _halved_leaving(nodes: int, group: int) -> float:
 
 
 def tree_all_reduce(layout: RankLayout) -> AllReduceSchedule:
-    """Two binary trees over the nodes, each for half of the bytes, and a chain in each node, pipelined in pieces."""
+    """Return two binary trees over the nodes, each for half of the bytes, and a pipelined chain in each node."""
     if layout.nodes == 1:
         return ring_all_reduce(layout)
     local = layout.ranks_per_node
@@ -195,7 +196,7 @@ def tree_all_reduce(layout: RankLayout) -> AllReduceSchedule:
 
 @functools.lru_cache(maxsize=4096)
 def _trees_leaving(nodes: int, group: int) -> float:
-    """Volume per node that the two trees send out of the busiest group: half of the bytes along each edge, each way.
+    """Return the volume per node that both trees send out of the busiest group: half the bytes per edge and direction.
 
     In NCCL's first tree a node's parent follows from the lowest set bit of its number; the second is its mirror image,
     or for an odd number of nodes the first shifted by one.
@@ -216,7 +217,7 @@ def _trees_leaving(nodes: int, group: int) -> float:
 
 
 def torus_all_reduce(layout: RankLayout, nodes_per_row: int | None = None) -> AllReduceSchedule:
-    """Reduce-scatter along rows, all-reduce of 1/X along columns, all-gather along rows.
+    """Return a reduce-scatter along rows, an all-reduce of 1/X along columns, and an all-gather along rows.
 
     A row has all ranks of ``nodes_per_row`` nodes; by default the number that makes the torus closest to a square.
     """
@@ -239,7 +240,7 @@ def torus_all_reduce(layout: RankLayout, nodes_per_row: int | None = None) -> Al
 
 
 def hierarchical_all_reduce(layout: RankLayout, group_size: int = GROUP_SIZE) -> AllReduceSchedule:
-    """A ring reduction in each group, a ring over one master of each group, a broadcast in each group.
+    """Return a ring reduction in each group, a ring over one master of each group, and a broadcast in each group.
 
     Reduction and broadcast are a ring's reduce-scatter and gather, scatter and all-gather: 2 (k-1) steps each.
     """
@@ -264,15 +265,16 @@ def hierarchical_all_reduce(layout: RankLayout, group_size: int = GROUP_SIZE) ->
 
 
 def hybrid_all_reduce(layout: RankLayout) -> AllReduceSchedule:
-    """NCCL reduces in the node, some ranks (four of Summit's six) all-reduce their parts by MPI, NCCL broadcasts.
+    """Return a reduction in the node by NCCL, an all-reduce by MPI of parts of the sum, and a broadcast by NCCL.
 
-    Together these ranks saturate all adapters of the node, so their number does not matter here.
+    Some ranks of a node (four of Summit's six) all-reduce a part each. Together they saturate all adapters of the node,
+    so their number does not matter here.
     """
     return halving_doubling(layout)
 
 
 def parameter_server(layout: RankLayout, servers: int | None = None) -> AllReduceSchedule:
-    """Each node sends its sum to the servers, which hold one part each, and fetches the weights."""
+    """Return a schedule: each node sends its sum to the servers, which hold one part each, and fetches the weights."""
     if layout.nodes == 1:
         return ring_all_reduce(layout)
     local = layout.ranks_per_node
@@ -301,7 +303,10 @@ ALL_REDUCES: dict[str, Callable[[RankLayout], AllReduceSchedule]] = {
 def all_reduce_seconds(
     name: str, size: Number, layout: RankLayout, links: CollectiveLinks
 ) -> Number:
-    """Seconds of the all-reduce ``name`` of ``size`` bytes; ``auto`` is the faster of ring and tree, as in NCCL."""
+    """Return the seconds of the all-reduce ``name`` of ``size`` bytes; ``auto`` is the faster of ring and tree.
+
+    NCCL chooses in the same way.
+    """
     if layout.ranks == 1:
         return 0.0 * np.asarray(size)
     if name == "auto":

@@ -17,7 +17,7 @@ from search_spaces.names import did_you_mean
 from trainers.cost import FIGURES, NEEDED_FIGURES, WHOLE_FIGURES, WorkloadCost
 
 MAY_BE_0 = ("sample_bytes", "host_seconds_per_sample", "evaluation_samples")
-"""Samples may stay in memory, need no preparation, and evaluations need not be counted."""
+"""Figures that may be 0: samples may stay in memory or need no preparation, and evaluations may go uncounted."""
 
 
 def cost_names() -> list[str]:
@@ -100,7 +100,7 @@ def _read(path: Path) -> WorkloadCost:
 
 
 def _checked(values: Mapping[str, Any], where: str) -> WorkloadCost:
-    """Return the cost with these figures; a :class:`PlanError` for an invalid one names ``where`` it is from."""
+    """Return the cost with these figures; if one is invalid, the :class:`PlanError` names its origin, ``where``."""
     for name, value in values.items():
         whole, enough = (
             name in WHOLE_FIGURES,

@@ -20,7 +20,7 @@ SECONDS_PER_HOUR = 3600.0
 
 @dataclass(frozen=True)
 class NodeFailures:
-    """Mean hours between failures of one node (infinite: never), and the seconds of a restart and a checkpoint."""
+    """Mean hours between failures of one node (infinite if it never fails), and seconds per restart and checkpoint."""
 
     node_hours: float = math.inf
     restart_seconds: float = 300.0
@@ -38,13 +38,13 @@ class NodeFailures:
             )
 
     def seconds_between(self, nodes: int) -> float:
-        """Mean seconds between failures of any of ``nodes`` nodes."""
+        """Return the mean seconds between failures of any of ``nodes`` nodes."""
         return self.node_hours * SECONDS_PER_HOUR / nodes
 
     def checkpoint_interval(self, nodes: int) -> float:
-        """The training seconds between two checkpoints that minimise the expected time (Daly 2006, eq. 37).
+        """Return the training seconds between two checkpoints that minimise the expected time (Daly 2006, eq. 37).
 
-        Infinite if nothing fails; M if a checkpoint takes at least twice the time between failures.
+        It is infinite if nothing fails, and M if a checkpoint takes at least twice the time between failures.
         """
         between, writing = self.seconds_between(nodes), self.checkpoint_seconds
         if math.isinf(between):
@@ -57,7 +57,7 @@ class NodeFailures:
     def expected_seconds(
         self, training_seconds: float, nodes: int, interval: float | None = None
     ) -> float:
-        """Expected seconds of a run that trains for ``training_seconds`` (Daly 2006, eq. 20).
+        """Return the expected seconds of a run that trains for ``training_seconds`` (Daly 2006, eq. 20).
 
         ``interval`` is the training time between two checkpoints, by default the best one.
         """
@@ -83,7 +83,7 @@ class NodeFailures:
         )
 
     def slowdown(self, nodes: int) -> float:
-        """The factor, at least 1, on the time of a run much longer than the interval between its checkpoints."""
+        """Return the factor, at least 1, on the time of a run much longer than the interval between its checkpoints."""
         interval = self.checkpoint_interval(nodes)
         return (
             1.0

@@ -1,4 +1,4 @@
-"""The time of one update on a machine, from the figures of machine and workload alone.
+"""The time of one update on a machine, from the figures of the machine and the workload alone.
 
 ::
 
@@ -69,11 +69,12 @@ CHOICES: Mapping[str, tuple[object, ...]] = {
 class StepOptions:
     """The options of the time model: how a training computes and communicates.
 
-    all_reduce: see :mod:`hpo.planning.timing.collectives`; "auto" is ring or tree, as NCCL chooses. gradient_bytes: per
-    communicated gradient, 2 for fp16. fusion_bytes: the largest bucket (Horovod's threshold). overlap: reduce
-    gradients during the back-propagation. control_plane: "flat" is Horovod's coordinator, "tree" that of Kurth et al.
-    (Horovod's response cache, since 0.16, has the same order), "none" a fixed order of buckets as in
-    torch.distributed. staged: samples are on the nodes' own storage, if there is any.
+    ``all_reduce`` is described in :mod:`hpo.planning.timing.collectives`; "auto" is ring or tree, as NCCL chooses.
+    ``gradient_bytes`` is the size of each communicated gradient, 2 for fp16. ``fusion_bytes`` is the largest bucket
+    (Horovod's threshold). ``overlap`` says that gradients are reduced during the back-propagation. ``control_plane``:
+    "flat" is Horovod's coordinator, "tree" the one of Kurth et al. (Horovod's response cache, since 0.16, has the same
+    order), "none" a fixed order of buckets as in torch.distributed. ``staged`` says that samples are on the nodes' own
+    storage, if there is any.
     """
 
     all_reduce: str = "auto"
@@ -102,7 +103,7 @@ class StepOptions:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one update: each part at the median figures, their sum ``total`` with its 90 % interval.
+    """Seconds of one update: each part with all figures at their medians; ``total``, their sum, with a 90 % interval.
 
     ``communication`` is the time of all all-reduces, of which ``exposed_communication`` is not overlapped.
     ``limited_by`` is input if preparing the samples takes longer than everything else, as nothing else would then
@@ -147,7 +148,7 @@ def step_time(
 ) -> StepTime:
     """Return the time of an update of ``local_batch_size`` samples per rank, in passes of at most ``micro_batch_size``.
 
-    Raises :class:`PlanError` if the machine has fewer nodes or accelerators, or a size is below 1.
+    Raises :class:`PlanError` if the machine has too few nodes or accelerators, or if a size is below 1.
     """
     _check(machine, nodes, ranks_per_node, local_batch_size, micro_batch_size)
     parts = _parts(
@@ -183,10 +184,11 @@ def evaluation_time(
     options: StepOptions | None = None,
     assumptions: TimingAssumptions | None = None,
 ) -> Interval:
-    """Seconds of one evaluation over ``cost.evaluation_samples``, split over the ranks: forward passes, or their input.
+    """Return the seconds of one evaluation over ``cost.evaluation_samples``, split over the ranks.
 
-    A forward pass has a third of the arithmetic of a training pass; the all-reduce of a few numbers is neglected.
-    Zeros if evaluations are not counted. Raises :class:`PlanError` like :func:`step_time`.
+    The time is that of the forward passes, or of the input if it is slower. A forward pass has a third of the
+    arithmetic of a training pass; the all-reduce of a few numbers is neglected. The interval is all zeros if
+    evaluations are not counted. Raises :class:`PlanError` like :func:`step_time`.
     """
     _check(machine, nodes, ranks_per_node, 1, micro_batch_size)
     if not cost.evaluation_samples:
@@ -218,7 +220,7 @@ def scaling_efficiency(
     options: StepOptions | None = None,
     assumptions: TimingAssumptions | None = None,
 ) -> Interval:
-    """Samples per second per rank, relative to those of the smaller base, with the same local batch.
+    """Return the samples per second per rank, relative to those of the smaller base with the same local batch.
 
     Both use the same values of the uncertain figures, so that much of their spread cancels.
     """
@@ -244,7 +246,7 @@ def scaling_efficiency(
 
 
 def expected_slowest(ranks: int) -> float:
-    """Expected maximum of ``ranks`` standard normal numbers (Blom 1958): ``Phi^-1((p - 0.375) / (p + 0.25))``.
+    """Return the expected maximum of ``ranks`` standard normals (Blom 1958): ``Phi^-1((p - 0.375) / (p + 0.25))``.
 
     It is 0 for one rank, within 2 % of the exact value, and tends to sqrt(2 ln p).
     """
@@ -283,14 +285,14 @@ def _parts(
 
 
 def _computing(cost: WorkloadCost, local: int, passes: int, figures: _Figures) -> Array:
-    """Seconds of a rank's forward and backward passes over ``local`` samples."""
+    """Return the seconds of a rank's forward and backward passes over ``local`` samples."""
     launching: Array = passes * figures.seconds_per_tensor * cost.gradient_tensors
     computing: Array = launching + local * cost.flops_per_sample / figures.flops
     return computing
 
 
 def _straggling(compute: Array, layout: RankLayout, figures: _Figures) -> Array:
-    """Seconds that all ranks wait for the slowest, plus the loss with growing nodes."""
+    """Return the seconds that all ranks wait for the slowest, plus the loss that grows with the nodes."""
     growth = np.exp2(-np.log2(1 - figures.loss_per_doubling) * math.log2(layout.nodes)) - 1
     waited: Array = (figures.step_variation * expected_slowest(layout.ranks) + growth) * compute
     return waited
@@ -306,7 +308,7 @@ def _input(
     options: StepOptions,
     figures: _Figures,
 ) -> tuple[Array, Array]:
-    """The stall in seconds after ``busy`` seconds of a step, and 1 if the input is the limit, else 0."""
+    """Return the stall in seconds after ``busy`` seconds of a step, and 1 if the input is the limit, else 0."""
     reading = _reading_seconds(machine, cost, layout, local, options) / figures.storage_share
     limits = reading > busy
     stall = np.maximum(reading - busy, 0.0)
@@ -328,7 +330,7 @@ def _communication(
     options: StepOptions,
     figures: _Figures,
 ) -> tuple[Array, Array]:
-    """Seconds of all buckets, and the exposed seconds, including the slowdown of the computation by hidden ones."""
+    """Return the seconds of all buckets, and those exposed, including the slowdown of computation by hidden ones."""
     if layout.ranks == 1:
         return np.zeros_like(hidden_by), np.zeros_like(hidden_by)
     size = float(cost.parameters * options.gradient_bytes)
@@ -360,7 +362,7 @@ def _control(
     options: StepOptions,
     figures: _Figures,
 ) -> Array:
-    """Seconds added by the negotiation of ready tensors, which overlaps with the back-propagation, in cycles."""
+    """Return the seconds added by negotiating ready tensors, which overlaps with back-propagation, in cycles."""
     if options.control_plane == "none" or layout.ranks == 1:
         return np.zeros_like(hidden_by)
     others = layout.ranks - 1
@@ -380,7 +382,7 @@ def _control(
 def _waited(
     whole: Array, each: Array, number: Array, hidden_by: Array, options: StepOptions
 ) -> Array:
-    """The time after ``hidden_by`` until ``number`` jobs, which become ready evenly over it, are done in order."""
+    """Return the time after ``hidden_by`` until ``number`` jobs, ready at even intervals over it, are done in order."""
     if options.gradient_lag:
         return np.maximum(whole - hidden_by, 0.0)
     if not options.overlap:
@@ -392,7 +394,7 @@ def _waited(
 def _reading_seconds(
     machine: Machine, cost: WorkloadCost, layout: RankLayout, local: int, options: StepOptions
 ) -> float:
-    """Seconds to read the samples of an update at the rated speed, from each node's storage or from the shared one."""
+    """Return the seconds to read an update's samples at the rated speed, from each node's storage or a shared one."""
     if options.staged and machine.node_storage is not None:
         return (
             local
@@ -441,7 +443,7 @@ def _total(parts: Mapping[str, Array]) -> Array:
 
 
 def _interval(values: Array) -> Interval:
-    """The value at the median figures, with the 5 % and 95 % quantiles of the draws, widened to contain it."""
+    """Return the value at the medians of all figures, and the 5 % and 95 % quantiles, widened to contain it."""
     median, low, high = float(values[0]), *np.quantile(values[1:], (LEVELS[1], LEVELS[2]))
     return Interval(median, min(float(low), median), max(float(high), median))
 

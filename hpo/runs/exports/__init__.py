@@ -1,1 +1,3 @@
-"""Exports of a study to other programs: Optuna, MLflow, TensorBoard. :mod:`hpo.past_runs` imports runs."""
+"""Exports a study to other programs: Optuna, MLflow, TensorBoard, Weights & Biases and Aim. :mod:`hpo.past_runs`
+imports runs.
+"""

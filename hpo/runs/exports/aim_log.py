@@ -1,8 +1,8 @@
 """A study in Aim: one run for each trial, in the experiment of its study, with its rung as a tag.
 
 It is written with the library ``aim`` (``pip install "largebatch[aim]"``) into a repository on disk or on a server
-(``aim://host:port``), which ``aim up`` shows. Aim assigns hashes to its runs; a file beside the repository maps trials
-to hashes and records how far each was written, so that a second export continues where the first stopped.
+(``aim://host:port``), which ``aim up`` shows. Aim assigns hashes to its runs; files in the tracker's local folder map
+trials to hashes and record how far each was written, so that a second export continues where the first stopped.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AimTracker:
         self._runs: dict[int, Any] = {}
 
     def begin(self, trial: Trial) -> int:
-        """Open the trial's run, new or existing, unless it was written completely."""
+        """Open the trial's run, new or existing, unless it is already complete."""
         known = self._known(trial)
         if known.get("ended"):
             return int(known["step"])
@@ -105,7 +105,7 @@ class AimTracker:
                 capture_terminal_logs=False,
                 log_system_params=False,
             )
-        except Exception as error:  # errors of its library, database or server
+        except Exception as error:  # errors from Aim, its database or its server
             said = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ExportError(f"cannot write to Aim's repository {self._repo}: {said}") from error
 

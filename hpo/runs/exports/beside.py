@@ -1,9 +1,9 @@
-"""Trackers beside a run: each in a separate process, which reads the database and never blocks the run.
+"""Runs trackers beside a study: each in a separate process, which reads the database and never blocks the run.
 
-The process has a low priority and reads its orders from standard input; the end of that input means that the run
-is over, so that it also ends if the run is killed. It then reads once more, and has ``GRACE_SECONDS`` for the rest. A
-tracker that hangs, fails, or loses its network causes one warning of the run; a later run or ``hpo export trackers``
-writes what it missed.
+The process has a low priority and reads its orders from standard input; the end of that input means that the run is
+over, so the process also ends if the run is killed. It then reads the database once more, and has ``GRACE_SECONDS`` to
+write the rest. A tracker that hangs, fails, or loses its network causes a single warning in the run; a later run or
+``hpo export trackers`` writes what it missed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ GRACE_SECONDS = 30.0
 """Seconds for which a tracker may go on writing after its run."""
 
 NICE = 10
-"""Niceness of a tracker: of a core that a training needs too, Linux gives it a tenth (weights of 110 and 1,024)."""
+"""Niceness of a tracker: on a core that a training also needs, Linux gives it a tenth of the time (weights of 110 and
+1,024).
+"""
 
 
 @contextlib.contextmanager
@@ -47,7 +49,7 @@ def trackers_beside(
 ) -> Iterator[None]:
     """Follow a study with its trackers while the block runs; their files go below ``folder``.
 
-    After the block they have ``grace_seconds`` to finish, ``GRACE_SECONDS`` if None.
+    After the block they have ``grace_seconds`` to finish; default: ``GRACE_SECONDS``.
     """
     beside = [_Beside(each, study, storage, folder, warn) for each in chosen]
     try:
@@ -91,7 +93,7 @@ class _Beside:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    process_group=0,  # no session of its own: Linux would share the processor by sessions first
+                    process_group=0,  # not a new session: Linux first divides the processor among sessions
                 )
             assert self._process.stdin is not None
             self._process.stdin.write(json_bytes(order) + b"\n")
@@ -104,7 +106,7 @@ class _Beside:
         self._listener.start()
 
     def tell_end(self) -> None:
-        """Tell it that the run is over."""
+        """Tell the process that the run is over."""
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -126,7 +128,7 @@ class _Beside:
             self._tell(f"its process ended with exit code {status}; its log is {self._log}")
 
     def _listen(self) -> None:
-        """Pass on its single warning line as soon as it arrives."""
+        """Pass on the process's single warning line as soon as it arrives."""
         if self._process is None or self._process.stdout is None:
             return
         with self._process.stdout, contextlib.suppress(OSError):
@@ -143,7 +145,7 @@ class _Beside:
 
 
 def _follow() -> int:
-    """Run the process; return the exit status."""
+    """Run the tracker's process; return its exit status."""
     os.nice(NICE)
     complaints = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # output of libraries goes to the log
@@ -188,7 +190,7 @@ def _follow() -> int:
 def _await_end(over: threading.Event) -> None:
     sys.stdin.buffer.read()
     over.set()
-    time.sleep(2 * GRACE_SECONDS)  # a run that is still alive would end this process before
+    time.sleep(2 * GRACE_SECONDS)  # a run that is still alive would have ended this process by now
     os.killpg(0, signal.SIGKILL)
 
 

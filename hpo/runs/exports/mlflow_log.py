@@ -1,4 +1,4 @@
-"""A study as an experiment of MLflow: one run for each trial, in a tracking server, a database or a folder.
+"""A study as an MLflow experiment: one run for each trial, on a tracking server, in a database or in a folder.
 
 It is written with the library ``mlflow`` (``pip install mlflow-skinny`` suffices). The tag ``largebatch.trial``
 identifies the trial of a run, so that a second export continues where the first stopped.
@@ -39,7 +39,7 @@ LONGEST_PARAMETER, LONGEST_TAG = 500, 5000
 
 
 class MlflowTracker:
-    """The trials of one study in the experiment of its name; see :class:`hpo.runs.exports.tracking.Tracker`."""
+    """The trials of one study in the experiment with its name; see :class:`hpo.runs.exports.tracking.Tracker`."""
 
     def __init__(
         self, study: Study, spec: StudySpec, uri: str, experiment: str | None = None
@@ -58,7 +58,9 @@ class MlflowTracker:
             self._uri, self._experiment = uri, _experiment(self._client, experiment or study.name)
 
     def begin(self, trial: Trial) -> int:
-        """Open the trial's run, new or existing; return the last step of its ``epochs``, which all points have."""
+        """Open the trial's run, new or existing; return the last step of its metric ``epochs``, which every point
+        has.
+        """
         with _told(self._uri):
             before = self._client.search_runs(
                 [self._experiment],
@@ -101,7 +103,9 @@ class MlflowTracker:
                 self._client.log_batch(self._runs[trial.id], metrics=part)
 
     def end(self, trial: Trial) -> None:
-        """Log results, and state and reason as tags; a failed trial is a failed run, all others are finished."""
+        """Log the results, with state and reason as tags; a failed trial becomes a failed run, all others are
+        finished.
+        """
         from mlflow.entities import Metric, RunTag
 
         ended = _milliseconds(trial.finished_at) or 0
@@ -143,14 +147,14 @@ def open_mlflow(
     uri: str | None = None,
     experiment: str | None = None,
 ) -> MlflowTracker:
-    """Open the tracker ``mlflow`` of a study file: at ``uri``, the environment's URI, or a database in ``folder``."""
+    """Open a study's ``mlflow`` tracker: at ``uri``, the environment's URI, or a database in ``folder``."""
     place = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder / 'mlflow.db'}"
     return MlflowTracker(study, spec, place, experiment)
 
 
 @contextmanager
 def _told(uri: str) -> Iterator[None]:
-    """Convert errors of MLflow and its store to our own."""
+    """Convert errors of MLflow and its store to :class:`ExportError`."""
     from mlflow.exceptions import MlflowException
 
     try:

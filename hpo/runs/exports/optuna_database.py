@@ -1,4 +1,4 @@
-"""Writes the Optuna study of ``optuna_study.py`` to a real Optuna database, which optuna-dashboard opens."""
+"""Writes the Optuna study of ``optuna_study.py`` to an actual Optuna database, which optuna-dashboard can open."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OptunaExport:
-    """The result of an export to Optuna: the name of its study there, and the trials by Optuna's state."""
+    """The result of an export to Optuna: the name of the study there, and the number of trials in each Optuna state."""
 
     study: str
     trials: dict[str, int]
@@ -38,9 +38,9 @@ def write_optuna(
 ) -> OptunaExport:
     """Write a study, or its trials at one batch size, to the Optuna database at ``url``, which is created if missing.
 
-    ``points`` bounds the intermediate values of a trial, as Optuna writes one row per statement. Raises
-    :class:`ExportError` for our own database, and for an existing Optuna study of that name unless it may be replaced;
-    :class:`StorageUnavailableError` for a database that cannot be used.
+    ``points`` limits the intermediate values of a trial, because Optuna writes one row per statement. Raises
+    :class:`ExportError` for a largebatch database, and for an existing Optuna study of that name unless it may be
+    replaced; :class:`StorageUnavailableError` for a database that cannot be used.
     """
     try:
         import optuna

@@ -1,4 +1,4 @@
-"""A study as an Optuna study in memory, for Optuna's plots and importances and for writing to a database.
+"""A study as an Optuna study in memory, for Optuna's plots and importances and for writing to an Optuna database.
 
 The Optuna study minimises the epochs to target; its parameters are the tuned settings and the global batch size, or
 only the settings for a single batch size. The state of a training becomes:
@@ -16,12 +16,13 @@ running    RUNNING
 ========== ========== =========================================================================================
 
 If a study asks for the best within a fixed budget, the value is the best metric, to be minimised or maximised; a
-training that reached the end of the budget is COMPLETE, one that was stopped PRUNED.
+training that reached the end of the budget is COMPLETE, and one that was stopped is PRUNED.
 
 Intermediate values are the target's metric at each evaluation, by optimizer step. Values for which Optuna has no field
-go to ``user_attrs``: for a trial its state here, number, batch size, seed, epochs, seconds and reason; for the study
-its target, fixed settings and specification. A parameter has the same range in all trials, widened to include values
-outside the study's own, as Optuna's plots and importances leave out a parameter whose range differs between trials.
+go to ``user_attrs``: for a trial, its state in largebatch, number, batch size, seed, epochs, seconds and reason; for
+the study, its target, fixed settings and specification. A parameter has the same range in all trials, widened to
+include values outside the study's own range, because Optuna's plots and importances leave out a parameter whose range
+differs between trials.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 TRIALS_AT_A_TIME = 500
 POINTS = 200
-"""Default for the most intermediate values of a trial."""
+"""Default for the maximum number of intermediate values of a trial."""
 BATCH_SIZE = "global_batch_size"
 ENDED_WITHOUT = (TrialState.CENSORED, TrialState.PRUNED, TrialState.DIVERGED)
 
@@ -65,10 +66,10 @@ def optuna_study(
 ) -> optuna.Study:
     """Return an Optuna study of the trials, in memory or in Optuna's ``storage``.
 
-    Curves are read from ``store``, at most ``points`` values of each; without it there are none. With
-    ``global_batch_size`` it has only the trials at that batch size, which then is not a parameter; with
-    ``count_missed`` a training that ended without the target is COMPLETE too, with the epochs of the longest training
-    at its batch size (for a fixed budget: with the worst metric of the complete trainings). Raises
+    Curves are read from ``store``, at most ``points`` values of each; without a store there are none. With
+    ``global_batch_size`` the study has only the trials at that batch size, which is then not a parameter; with
+    ``count_missed`` a training that ended without reaching the target is COMPLETE too, with the epochs of the longest
+    training at its batch size (for a fixed budget: with the worst metric of the complete trainings). Raises
     :class:`ExportError` if Optuna is not installed, and :class:`EvidenceError` for a batch size that no trial has.
     """
     try:
@@ -120,7 +121,9 @@ def optuna_name(study: Study, global_batch_size: int | None) -> str:
 
 
 def trials_at(trials: Sequence[Trial], batch: int | None) -> list[Trial]:
-    """Return the trials at a batch size, or all for None; :class:`EvidenceError` if no trial has that batch size."""
+    """Return the trials at a batch size, or all if None; raise :class:`EvidenceError` if no trial has that batch
+    size.
+    """
     found = [trial for trial in trials if batch in (None, trial.global_batch_size)]
     if batch is not None and not found:
         batches = sorted({trial.global_batch_size for trial in trials})
@@ -132,7 +135,9 @@ def trials_at(trials: Sequence[Trial], batch: int | None) -> list[Trial]:
 
 
 def _missed(trials: Sequence[Trial], question: Question) -> dict[int, float]:
-    """Return the value for trainings that missed, by batch size: the longest one's epochs, or the worst metric."""
+    """Return the value of trainings that missed the target, by batch size: the longest training's epochs, or the worst
+    metric.
+    """
     worst: dict[int, float] = {}
     for trial in trials:
         epochs = max(trial.epochs_to_target or 0.0, trial.epochs or 0.0)
@@ -226,7 +231,7 @@ def _frozen(
 
 
 def _value(trial: Trial, name: str, sizes: Mapping[str, int]) -> Any:
-    """Return a parameter of a trial; a size that the trial does not record is that of the full scale."""
+    """Return a parameter of a trial; a size that the trial does not record defaults to full scale."""
     if name == BATCH_SIZE:
         return trial.global_batch_size
     return trial.settings.get(name, sizes.get(name))

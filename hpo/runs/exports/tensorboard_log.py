@@ -100,7 +100,7 @@ class TensorBoardTracker:
 def open_tensorboard(
     study: Study, spec: StudySpec, place: Path, **settings: str
 ) -> TensorBoardTracker:
-    """Open the tracker ``tensorboard`` of a study file: in its ``folder``, or in ``place``."""
+    """Open a study's ``tensorboard`` tracker, in the ``folder`` from its settings or else in ``place``."""
     return TensorBoardTracker(study, spec, Path(settings.get("folder", place / "tensorboard")))
 
 

@@ -1,8 +1,8 @@
 """Writes studies to existing experiment trackers (:mod:`hpo.study.trackers`), once or while they run.
 
-It only reads the database: the training of a study is independent of trackers, and an unavailable tracker costs no
-trial. Each trial, of the sweep or a race, is a run with its settings, its curves by optimizer step, and how it ended;
-so is each run of a plan whose report is in the plan's folder. Earlier runs are completed and never written twice.
+It only reads the database: a study trains independently of its trackers, and an unavailable tracker costs no trial.
+Each trial, of the sweep or a race, is a run with its settings, its curves by optimizer step, and how it ended; so is
+each run of a plan whose report is in the plan's folder. Earlier runs are completed and never written twice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OPEN = (StudyState.QUEUED, StudyState.RUNNING)
 
 
 class TrackerWarning(UserWarning):
-    """A tracker continues, but not as its study asked."""
+    """A tracker continues, but not in the way that its study asked for."""
 
 
 class Tracker(Protocol):
@@ -52,10 +52,10 @@ class Tracker(Protocol):
         """Begin a trial; return the step up to which its curve was written before, 0 for none."""
 
     def add(self, trial: Trial, points: Sequence[ConvergencePoint]) -> None:
-        """Write further points of its curve, ordered by step."""
+        """Write further points of the trial's curve, ordered by step."""
 
     def end(self, trial: Trial) -> None:
-        """Write how it ended; called once."""
+        """Write how the trial ended; called once."""
 
     def close(self) -> None:
         """Release all resources."""
@@ -71,7 +71,8 @@ def track_study(
 ) -> int:
     """Write the trials of a study and the runs of its plans; return how many trials have ended.
 
-    With ``follow`` it continues until the study is at rest or ``stopped``, which waits the given seconds, returns true.
+    With ``follow``, continue until the study is no longer queued or running, or ``stopped`` returns true; ``stopped``
+    waits for the given seconds.
     """
     written: dict[int, int] = {}
     ended: set[int] = set()
@@ -133,7 +134,7 @@ def _trials(store: Store, study: Study) -> Iterator[tuple[Trial, Read]]:
 
 
 def _launched(store: Store, study: Study) -> Iterator[tuple[Trial, Read]]:
-    """Yield the runs of the study's plans that have a report, with its content."""
+    """Yield the runs of the study's plans that have a report, each with a function that reads its points."""
     for plan in store.plans(study.id):
         for folder in sorted(Path(plan.directory).glob("seed-*")):
             path = folder / FILES.report
@@ -168,7 +169,7 @@ def _points(path: Path) -> list[ConvergencePoint]:
 
 
 def tracked_parameters(study: Study, spec: StudySpec, trial: Trial) -> dict[str, Any]:
-    """Return a trial's settings that its study names, tuned and fixed, with its batch, sizes, seed and purpose."""
+    """Return the settings of a trial that its study names, tuned and fixed, with its batch, sizes, seed and purpose."""
     names = [*spec.search.to_optuna(), *spec.search.fixed]
     sizes = dict(point_of(spec, trial.settings)) if spec.sizes else {}
     return {

@@ -1,9 +1,9 @@
 """A study in Weights & Biases: one run for each trial, in the group of its study and rung; works offline too.
 
 It is written with the library ``wandb`` (``pip install "largebatch[wandb]"``). The key comes from ``wandb login`` or
-the variable ``WANDB_API_KEY``, never from a study file. Without a key or network, runs are written to
-``FOLDER/wandb``, and ``wandb sync`` uploads them later. A run's id is derived from its study and trial, and a file
-beside it records how far it was written, so that a second export continues where the first stopped.
+the variable ``WANDB_API_KEY``, never from a study file. Without a key or network, runs are written to ``FOLDER/wandb``,
+and ``wandb sync`` uploads them later. A run's id is derived from its study and trial, and a file in the tracker's local
+folder records how far it was written, so that a second export continues where the first stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PROJECT = "largebatch"
 INIT_SECONDS = 30.0
-"""Seconds that the Weights & Biases server may take for its first answer."""
+"""Seconds to wait for the first response from the Weights & Biases server."""
 
 
 class WandbTracker:
@@ -59,13 +59,13 @@ class WandbTracker:
                 'pip install "largebatch[wandb]"'
             ) from error
         if mode not in ("online", "offline"):
-            raise ExportError(f"mode of wandb must be online or offline, but got {mode!r}")
+            raise ExportError(f"the wandb mode must be online or offline, but got {mode!r}")
         self._study, self._spec, self._folder = study, spec, folder
         self._project, self._entity, self._mode = project, entity, mode
         self._runs: dict[int, Run] = {}
 
     def begin(self, trial: Trial) -> int:
-        """Open the trial's run, new or existing, unless it was written completely."""
+        """Open the trial's run, new or existing, unless it is already complete."""
         known = self._known(trial)
         if known.get("ended"):
             return int(known["step"])
@@ -126,7 +126,7 @@ class WandbTracker:
                         x_disable_meta=True,
                     ),
                 )
-            except Exception as error:  # errors of its library, server or separate process
+            except Exception as error:  # errors from its library, server or separate process
                 failed = error
                 if mode == "offline":
                     break

@@ -1,4 +1,4 @@
-"""Ask and tell: clients anywhere ask for trials, train them and report the results.
+"""Ask and tell: clients on any machine ask for trials, train them and report the results.
 
 Every call is idempotent and may be repeated: the key that the client generates for each trial identifies its calls
 and fences off an earlier holder of the trial.
@@ -45,7 +45,7 @@ Key = Annotated[
         min_length=16,
         max_length=64,
         pattern=r"^[0-9A-Za-z_-]+$",
-        description="A secret text that the client chooses for this one trial, such as a UUID.",
+        description="A secret string that the client chooses for this one trial, such as a UUID.",
         examples=["5f0c1a6e9b3d4c7f8a2e6d1b0c9f8e7d"],
     ),
 ]
@@ -98,7 +98,7 @@ class ReportBody(_Body):
 
 
 class OutcomeBody(_Body):
-    """How a training ended, as its trainer says."""
+    """How a training ended, as reported by its trainer."""
 
     state: Literal["reached", "censored", "diverged"]
     epochs_to_target: float | None = Field(None, ge=LEAST, le=MOST)
@@ -118,7 +118,7 @@ class OutcomeBody(_Body):
 
 
 class EndBody(_Body):
-    """The end of a trial: by a trainer's outcome, by a state, or else by its points and the study's target."""
+    """The end of a trial, given by a trainer's outcome or a state, or else inferred from its points and the target."""
 
     key: Key
     points: list[PointBody] = Field(default_factory=list, max_length=10_000)
@@ -147,10 +147,10 @@ class ReleaseBody(_Body):
     },
 )
 def ask(who: Submitter, context: Shared, name: StudyName, body: AskBody) -> Response:
-    """The next trial of the study, under a lease: report while it trains, then end it, or give it back.
+    """Return the next trial of the study, under a lease: report while it trains, then end it or give it back.
 
-    From the first request on, only clients that ask train the study, and no worker runs it. The same key gets the same
-    trial.
+    From the first request on, the study is trained only by clients that ask for trials, and no worker runs it. The same
+    key always returns the same trial.
     """
     asked = _tried(
         lambda: _study(context, who, name).ask(body.key, body.holder, body.lease_seconds)
@@ -236,7 +236,7 @@ def _values(context: ServerContext, name: str, trial: Trial) -> dict[str, Any]:
 def _study(
     context: ServerContext, who: TokenHolder, name: str, points: Sequence[ConvergencePoint] = ()
 ) -> AskTellStudy:
-    """Return the ask-and-tell study if the client may change it and its owner may store these points too."""
+    """Return the ask-and-tell study if the client may change it and its owner may store these further points."""
     study = context.check_changeable(who, context.read_study(who, name))
     if points:
         context.check_stored(study.owner, BYTES_OF_A_POINT * len(points))

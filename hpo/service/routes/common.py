@@ -1,4 +1,4 @@
-"""Helpers shared by several routes: pages, names in queries, the errors that the document lists."""
+"""Helpers shared by several routes: pages, names in queries, and the errors listed in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOLD = {
     403: "The token may not do this.",
     404: "Nothing with that name or number is visible to the token.",
     408: "The body did not arrive in time.",
-    409: "It conflicts with the current state: the name is taken, the study is running, or no "
+    409: "The request conflicts with the current state: the name is taken, the study is running, or no "
     "trial has reached the target yet.",
     413: "The body is too large.",
     422: "A value breaks a rule; `faults` lists each.",
@@ -31,7 +31,7 @@ _TOLD = {
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return a route's errors for the OpenAPI document: those given, and those that every route has."""
+    """Return a route's errors for the OpenAPI document: the given statuses, and those that every route has."""
     return {
         status: {"model": ErrorAnswer, "description": _TOLD[status]}
         for status in sorted({*statuses, 400, 401, 403, 408, 413, 422, 429, 503})
@@ -51,5 +51,5 @@ def _printable(text: str) -> str:
 
 
 Words = Annotated[str, Query(max_length=100), AfterValidator(_printable)]
-After = Annotated[int | None, Query(ge=0, le=BIGGEST_ID, description="`next` of the page before.")]
-Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="Rows of a page.")]
+After = Annotated[int | None, Query(ge=0, le=BIGGEST_ID, description="`next` of the last page.")]
+Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="Rows per page.")]

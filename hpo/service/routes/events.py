@@ -1,4 +1,4 @@
-"""Events of studies: streamed as server-sent events while they happen, and as logs afterwards."""
+"""Events of studies: streamed as server-sent events as they happen, and available as logs afterwards."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def all_events(
     last_event_id: LastEvent = None,
     after: After = None,
 ) -> Response:
-    """Server-sent events of every study that the token may read."""
+    """Stream the events of every study that the token may read, as server-sent events."""
     return _stream(request, who, context, None, _start(last_event_id, after), until_end=False)
 
 
@@ -76,7 +76,7 @@ async def study_events(
         bool, Query(description="End the stream when the study is neither queued nor running.")
     ] = False,
 ) -> Response:
-    """Server-sent events of one study: reports of its workers, and the progress of its trials and curves."""
+    """Stream server-sent events of one study: reports of its workers, and the progress of its trials and curves."""
     study = await run_sync(context.read_study, who, name)
     return _stream(request, who, context, study, _start(last_event_id, after), until_end=until_end)
 
@@ -86,7 +86,7 @@ async def study_events(
     response_model=EventsAnswer,
     summary="Read what happened",
     responses={
-        **download_response("text/plain", "Events; as lines with format=text."),
+        **download_response("text/plain", "Events, one line each, with format=text."),
         **error_responses(404),
     },
 )
@@ -100,7 +100,7 @@ def logs(
         Literal["json", "text"], Query(description="text: a line for each event.")
     ] = "json",
 ) -> Response:
-    """The stored events of a study, oldest first."""
+    """Return the stored events of a study, oldest first."""
     study = context.read_study(who, name)
     found = context.open_store().events(after=after or 0, study_id=study.id, limit=limit)
     if format == "text":
@@ -191,7 +191,7 @@ async def _messages(
                     elif sees_all or message.study_id is None or message.owner == who.owner:
                         yield message.encoded()
     except StoreError as error:
-        LOG.warning("an event stream ends: %s", error)
+        LOG.warning("an event stream ended: %s", error)
 
 
 async def _story(
@@ -202,7 +202,7 @@ async def _story(
     start: int | None,
     until_end: bool,
 ) -> AsyncIterator[EventMessage | None]:
-    """Yield missed events, the present state, then new events until either side ends; None while nothing happens."""
+    """Yield missed events, the current state, then new events until either side ends; None while nothing happens."""
     study, sent = listener.study, set[int]()
     standing = await run_sync(context.live.standing, study)
     if start is not None:
@@ -257,7 +257,7 @@ def _page(context: ServerContext, start: int, study_id: int | None) -> list[Even
 
 
 async def _still_known(request: Request, who: TokenHolder) -> bool:
-    """Whether the token that opened the stream is still valid."""
+    """Return whether the token that opened the stream is still valid."""
     secret = request.state.secret
     session = secret.startswith(SESSION_PREFIX)
     try:

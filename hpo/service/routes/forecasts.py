@@ -31,21 +31,21 @@ class IntervalAnswer(Answer):
 
 
 class BestAnswer(IntervalAnswer):
-    """The best metric after a fixed number of epochs, the median with the ends of its 90 % interval."""
+    """The best metric after a fixed number of epochs: the median with the ends of its 90 % interval."""
 
     metric: str = Field(examples=["top1"])
     within: dict[str, float] = Field(examples=[{"epochs": 90}])
 
 
 class ForecastAnswer(Answer):
-    """The forecast at one batch size; the document of `hpo forecast --json`."""
+    """The forecast at one batch size, as `hpo forecast --json` prints it."""
 
     model_config = ConfigDict(extra="allow")
 
     global_batch_size: int
     sizes: dict[str, int] = Field(
         default_factory=dict,
-        description="Width, depth and samples of the forecast, those of full scale; left out "
+        description="Width, depth and samples of the full scale, which the forecast is for; left out "
         "if only the batch size grows.",
         examples=[{"width": 256, "samples": 32768}],
     )
@@ -98,7 +98,7 @@ async def forecast(
         ),
     ] = None,
 ) -> Response:
-    """Settings and epochs to target with 90 % intervals, and a trust level.
+    """Return settings and epochs to target with 90 % intervals, and a trust level.
 
     The first request after a trial has ended fits the laws again, which takes seconds; later ones return at once.
     """
@@ -132,19 +132,19 @@ async def forecast(
 
 
 class DesignAnswer(Answer):
-    """A number of trainings over the ladder up to some size: their cost and expected information."""
+    """A number of trainings over the ladder up to some size: their cost, and the interval they are expected to give."""
 
     largest: dict[str, int] = Field(
         description="Largest batch size, width, depth and samples.",
         examples=[{"global_batch_size": 64, "width": 64, "samples": 8192}],
     )
     trainings: int
-    cost: float = Field(description="In trainings at full scale.")
+    cost: float = Field(description="Their cost in trainings at full scale.")
     accelerator_hours: float | None = Field(
-        description="In accelerator hours of this study's workers; null if no training was timed."
+        description="Their cost in hours of this study's accelerators; null if no training was timed."
     )
     interval: IntervalAnswer = Field(
-        description="Of the epochs to the target, or of the best metric, at full scale."
+        description="Interval of the epochs to the target, or of the best metric, at full scale."
     )
     factor: float = Field(description="Ratio of its ends, in epochs or in the metric's shortfall.")
     regret: float = Field(
@@ -155,12 +155,12 @@ class DesignAnswer(Answer):
 
 
 class DesignsAnswer(Answer):
-    """What trainings of a study buy; the document of `hpo design --json`."""
+    """The possible designs of a study and their intervals, as `hpo design --json` prints them."""
 
     study: str
-    answer: str = Field(description="What the intervals are of.", examples=["loss"])
+    answer: str = Field(description="The quantity that the intervals describe.", examples=["loss"])
     within_epochs: float | None = Field(
-        description="The budget, if the study asks for the best within one."
+        description="The budget, if the study asks for the best metric within a budget."
     )
     full_scale: dict[str, int] = Field(
         description="Batch size and model sizes of the intervals.",
@@ -179,7 +179,7 @@ class DesignsAnswer(Answer):
     responses=error_responses(404, 409),
 )
 async def designs(who: Reader, context: Shared, slot: OwnSlot, name: StudyName) -> Response:
-    """The cost of this sweep and its interval at full scale, and the same for smaller, shorter and longer sweeps.
+    """Return the cost of this sweep and its interval at full scale, and those of smaller, shorter and longer sweeps.
 
     The first request after a trial has ended fits the laws again, which takes seconds; later ones return at once.
     """

@@ -53,7 +53,7 @@ async def login(
     token: Annotated[str | None, Query(max_length=200)] = None,
     next: Annotated[str, Query(max_length=500)] = "",
 ) -> Response:
-    """The link that `hpo serve` prints logs in; without a token there is a form.
+    """Log in with the token in the link that `hpo serve` prints; without a token, show a form.
 
     A link from another site only fills in the form; otherwise that site could log its visitors in with its own token.
     """

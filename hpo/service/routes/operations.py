@@ -1,4 +1,4 @@
-"""For the operator of the server: health, readiness, metrics, workers."""
+"""Routes for the operator of the server: health, readiness, metrics, workers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class WorkersAnswer(Answer):
 
 @router.get("/health", response_model=HealthAnswer, summary="Liveness")
 async def health() -> Response:
-    """Whether the process responds; does not use the database, and needs no token."""
+    """Report that the process responds; does not use the database, and needs no token."""
     return json_reply({"status": "ok"})
 
 
@@ -59,7 +59,7 @@ async def health() -> Response:
     responses={503: {"model": HealthAnswer, "description": "The database does not answer."}},
 )
 def ready(request: Request, context: Shared) -> Response:
-    """Whether requests can be processed: the database is reachable. Needs no token."""
+    """Report whether requests can be processed, that is, whether the database is reachable. Needs no token."""
     try:
         context.open_store().last_event_id()
     except StoreError as error:
@@ -79,7 +79,7 @@ def ready(request: Request, context: Shared) -> Response:
     responses={**download_response("text/plain", "Prometheus' text format."), **error_responses()},
 )
 def metrics(context: Shared) -> Response:
-    """Requests and their times, studies and trials by state, workers, age of the queue, convergence points."""
+    """Return requests and their times, studies and trials by state, workers, age of the queue, convergence points."""
     return Response(
         context.metrics.text(context.open_store()),
         media_type="text/plain; version=0.0.4; charset=utf-8",
@@ -90,7 +90,7 @@ def metrics(context: Shared) -> Response:
     "/workers", response_model=WorkersAnswer, summary="List workers", responses=error_responses()
 )
 def workers(who: Reader, context: Shared) -> Response:
-    """The workers that sent a heartbeat within the last minute, and what they run."""
+    """List the workers that sent a heartbeat within the last minute, and what they run."""
     store = context.open_store()
     found, names = store.workers(), dict[int, str]()
     if any(worker.study_id is not None for worker in found):

@@ -58,9 +58,9 @@ LARGEST_FIGURE = 10**18
 def _body_fields(
     kind: type[Any], names: dict[str, Any], rules_of: Callable[[Any], Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the fields of a dataclass as fields of a request's body, bounded as ``rules_of`` says for each.
+    """Return the fields of a dataclass as fields of a request's body, with the bounds that ``rules_of`` gives for each.
 
-    ``names`` maps the classes in its annotations to their types over the network.
+    ``names`` maps the classes in its annotations to the types that represent them in a request.
     """
     hints = get_type_hints(kind, localns=names)
     return {
@@ -130,7 +130,7 @@ class PlansAnswer(Answer):
 
 
 class CalibrationAnswer(Answer):
-    """Every launched plan: its forecast and its outcome."""
+    """All launched plans, each with its forecast and its outcome."""
 
     plans: list[dict[str, Any]]
 
@@ -174,7 +174,7 @@ async def make(
     responses=error_responses(404),
 )
 def plans(who: Reader, context: Shared, name: StudyName) -> Response:
-    """The plans of a study with their outcomes."""
+    """List the plans of a study with their outcomes."""
     study = context.read_study(who, name)
     runs = repository.planned_runs(context.open_store(), study, repository.stored_spec(study))
     return json_reply({"plans": [_run_values(run) for run in runs]})
@@ -187,7 +187,7 @@ def plans(who: Reader, context: Shared, name: StudyName) -> Response:
     responses=error_responses(404),
 )
 def plan(who: Reader, context: Shared, number: PlanId) -> Response:
-    """One plan with its outcomes."""
+    """Return one plan with its outcomes."""
     return json_reply(_run_values(_run(context, who, number)))
 
 
@@ -201,7 +201,7 @@ def plan(who: Reader, context: Shared, number: PlanId) -> Response:
     },
 )
 def script(who: Reader, context: Shared, number: PlanId) -> Response:
-    """The script that launches the run on its machine; it reads `job.json` from its own folder."""
+    """Return the script that launches the run on its machine; it reads `job.json` from its own folder."""
     run = _run(context, who, number)
     with tempfile.TemporaryDirectory() as folder:
         _write(run.plan, FilePath(folder))
@@ -221,7 +221,7 @@ def script(who: Reader, context: Shared, number: PlanId) -> Response:
     },
 )
 def job(who: Reader, context: Shared, number: PlanId) -> Response:
-    """`job.json`: everything that the trainer needs for the run."""
+    """Return `job.json`, which holds everything that the trainer needs for the run."""
     return _attached(
         json_bytes(_run(context, who, number).plan.job.to_dict()), "job.json", "application/json"
     )
@@ -237,7 +237,7 @@ def job(who: Reader, context: Shared, number: PlanId) -> Response:
     },
 )
 def settings(who: Reader, context: Shared, number: PlanId) -> Response:
-    """The complete settings of the run."""
+    """Return the complete settings of the run."""
     found = _run(context, who, number).plan.job.settings.to_dict()
     return _attached(json_bytes(found), "settings.json", "application/json")
 
@@ -249,7 +249,7 @@ def settings(who: Reader, context: Shared, number: PlanId) -> Response:
     responses=error_responses(),
 )
 def calibration(who: Reader, context: Shared) -> Response:
-    """Every plan that was launched: forecast, outcome, and whether the outcome was inside the interval."""
+    """List every launched plan: forecast, outcome, and whether the outcome was inside the interval."""
     return json_reply(
         {"plans": [dataclasses.asdict(row) for row in visible_calibration(context, who)]}
     )
@@ -273,7 +273,7 @@ def visible_calibration(context: ServerContext, who: TokenHolder) -> list[Calibr
     responses=error_responses(),
 )
 def machines() -> Response:
-    """The built-in machines, in short."""
+    """List the built-in machines in brief."""
     return json_reply(
         {"machines": [{**_machine(name), "sources": None} for name in machine_names()]}
     )
@@ -287,7 +287,7 @@ def machines() -> Response:
     responses=error_responses(404),
 )
 def machine(name: Annotated[str, Path(max_length=100)]) -> Response:
-    """One machine with its links, its storage, and the source of every figure."""
+    """Return one machine with its links, its storage, and the source of every figure."""
     if name not in machine_names():
         raise RefusedError(
             404, f"there is no machine {name!r}", way_out="GET /api/v1/machines lists them"
@@ -301,7 +301,7 @@ def _machine(name: str) -> dict[str, Any]:
 
 
 def _request_of(asked: Mapping[str, Any]) -> PlanRequest:
-    """Return the plan request of a body; :class:`PlanError` if it names a file, which a request must not."""
+    """Return the plan request in a body; raise :class:`PlanError` if it names a file, which a request must not."""
     cost = asked.get("cost")
     if isinstance(cost, BaseModel):
         asked = {**asked, "cost": WorkloadCost(**dict(cost))}
@@ -316,7 +316,7 @@ def _request_of(asked: Mapping[str, Any]) -> PlanRequest:
 def _make(
     context: ServerContext, study: Study, backend: str | None, asked: PlanRequest
 ) -> PlannedRun:
-    """Make and store a plan for the study; PlanError or EvidenceError if that is impossible."""
+    """Make and store a plan for the study; raise PlanError or EvidenceError if that is impossible."""
     store = context.open_store()
     result = context.forecasts.fitted(store, study).result
     full = result.spec.full_scale
@@ -327,7 +327,7 @@ def _make(
         raise RefusedError(422, fault, kind="plan")
     forecast, made = plan_as_asked(result, asked)
     chosen = choose_backend(backend, made.launcher, made.job.workload)
-    check_script(made, chosen)  # before anything is stored: a refused request leaves nothing
+    check_script(made, chosen)  # before anything is stored: a refused request leaves nothing behind
     stored = repository.keep_forecast(store, forecast)
     folder = context.config.folder.absolute() / "plans" / folder_name(made)
     kept = repository.keep_plan(store, stored, made, folder, chosen)
@@ -348,7 +348,7 @@ def _run(context: ServerContext, who: TokenHolder, number: int) -> PlannedRun:
     except NotFound:
         if context.config.shared_reading:
             raise
-        raise RefusedError(404, f"there is no plan {number}") from None  # lists no others
+        raise RefusedError(404, f"there is no plan {number}") from None  # names no other plans
     study = store.study_by_id(stored.study_id)
     if not (context.config.shared_reading or who.owns(study)):
         raise RefusedError(404, f"there is no plan {number}")

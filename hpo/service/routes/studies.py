@@ -72,7 +72,7 @@ class Submission(BaseModel):
 
 
 class Resumption(BaseModel):
-    """How a study continues: unchanged, or with a file that asks for more."""
+    """How to continue a study: unchanged, or with a file that asks for more."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -179,11 +179,11 @@ def studies(
     context: Shared,
     owner: Words | None = None,
     state: Annotated[StudyState | None, Query()] = None,
-    search: Annotated[Words | None, Query(description="A part of the name.")] = None,
+    search: Annotated[Words | None, Query(description="Part of the name.")] = None,
     after: After = None,
     limit: Limit = 100,
 ) -> Response:
-    """The studies that the token may read."""
+    """List the studies that the token may read."""
     if not context.config.shared_reading and not who.allows("admin"):
         if owner not in (None, who.owner):
             return json_reply({"studies": [], "next": None})
@@ -202,7 +202,7 @@ def studies(
     "/{name}", response_model=StudyDetail, summary="Show a study", responses=error_responses(404)
 )
 def show(who: Reader, context: Shared, name: StudyName) -> Response:
-    """A study with its file, its rungs and its usage."""
+    """Return a study with its file, its rungs and its usage."""
     return json_reply(_detail(context.open_store(), context.read_study(who, name)))
 
 
@@ -234,7 +234,7 @@ def resume(
     spec: Annotated[CheckedStudy | None, Depends(_resumed)],
     body: Annotated[Resumption | None, Body()] = None,
 ) -> Response:
-    """Queue a study again that was interrupted, has failed, was cancelled, or is finished and gets more trials."""
+    """Queue a study again that was interrupted or cancelled, has failed, or is finished and gets more trials."""
     store, study = _to_change(context, who, name)
     retry = body is not None and body.retry_failed
     if spec is not None:
@@ -268,7 +268,7 @@ def resume(
     responses=error_responses(404, 409),
 )
 def rename(who: Submitter, context: Shared, name: StudyName, body: Renaming) -> Response:
-    """Give a study another name, in its file too. It must not be running, and the name must be free."""
+    """Rename a study, also in its file. It must not be running, and the name must be free."""
     store, study = _to_change(context, who, name)
     changed = store.rename_study(study.id, body.name, renamed_text(study, body.name))
     store.add_event(study.id, "renamed", f"{who.owner} renamed it from {name!r}")
@@ -296,7 +296,7 @@ def _to_change(context: ServerContext, who: TokenHolder, name: str) -> tuple[Sto
 def _check_queue(
     context: ServerContext, store: Store, owner: str, study: CheckedStudy | Study
 ) -> None:
-    """Refuse a study if its owner has too many in the queue or stores too much; a repeated submission passes."""
+    """Refuse a study if its owner has too many in the queue or stores too much; accept a repeated submission."""
     limits = context.config.limits
     queued = store.queued_of(owner, besides=study.name)
     if queued >= limits.queued_studies:

@@ -1,4 +1,4 @@
-"""Tokens: who the caller is, and, for admins, creating and revoking them."""
+"""Tokens: show who the caller is and, for admins, create and revoke tokens."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SelfAnswer(Answer):
 
 @router.get("/me", response_model=SelfAnswer, summary="Who am I", responses=error_responses())
 def me(who: Reader) -> Response:
-    """The owner and the scopes of the request's token."""
+    """Return the owner and the scopes of the request's token."""
     return json_reply(
         {"owner": who.owner, "scopes": sorted(who.scopes), "expires_at": who.expires_at}
     )
@@ -78,7 +78,7 @@ def me(who: Reader) -> Response:
     "/tokens", response_model=TokensAnswer, summary="List tokens", responses=error_responses()
 )
 def tokens(who: Reader, context: Shared) -> Response:
-    """Your own tokens; all tokens for admins. Secrets are not stored."""
+    """List your own tokens or, for admins, all tokens. Secrets are not stored."""
     found = context.open_store().tokens(None if who.allows("admin") else who.owner)
     return json_reply({"tokens": [_values(token) for token in found]})
 
@@ -92,7 +92,7 @@ def tokens(who: Reader, context: Shared) -> Response:
     responses=error_responses(),
 )
 def create(context: Shared, body: TokenRequest) -> Response:
-    """A new token; its secret is in this response and never shown again."""
+    """Create a token; its secret is in this response and is never shown again."""
     lifetime = None if body.expires_in_days is None else timedelta(days=body.expires_in_days)
     secret, token = create_token(
         context.open_store(), owner=body.owner, scope=body.scope, name=body.name, lifetime=lifetime
@@ -108,7 +108,7 @@ def revoke(
     context: Shared,
     number: Annotated[int, Path(ge=1, le=BIGGEST_NUMBER, description="The token's id.")],
 ) -> Response:
-    """Revoke your own token or, for admins, any token. Takes effect at once here, within a second on other servers."""
+    """Revoke your own token or, for admins, any token. It takes effect here at once, elsewhere within a second."""
     store = context.open_store()
     if not any(
         token.id == number for token in store.tokens(None if who.allows("admin") else who.owner)

@@ -1,4 +1,4 @@
-"""Trials of a study, and their convergence in columns."""
+"""Trials of a study, and their convergence as columns."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def trials(
     order: Annotated[Order, Query(description="Sort key of the page.")] = "number",
     descending: bool = False,
 ) -> Response:
-    """A page of the study's trials with all their settings."""
+    """Return a page of the study's trials with all their settings."""
     study = context.read_study(who, name)
     page = context.open_store().page_trials(
         study.id,
@@ -87,7 +87,7 @@ def trials(
     responses=error_responses(404),
 )
 def trial(who: Reader, context: Shared, name: StudyName, number: Number) -> Response:
-    """One trial with its settings and how it ended."""
+    """Return one trial with its settings and how it ended."""
     study = context.read_study(who, name)
     found = context.open_store().trial(study.id, number)
     return json_reply(trial_values(found, study_facts(study.spec).sizes_of(found.settings)))
@@ -117,7 +117,7 @@ def convergence(
         ),
     ] = None,
 ) -> Response:
-    """The points of each trial in columns of one length, ready for a plot; a trial without points has empty ones."""
+    """Return the points of each trial as columns of equal length, ready to plot; they are empty if it has no points."""
     study = context.read_study(who, name)
     numbers, most = list(dict.fromkeys(trial)), context.config.limits.curves
     if len(numbers) > most:

@@ -1,14 +1,14 @@
 """What a learning curve predicts before it reaches the target: when it will, and how fast it is relative to another.
 
-A learning curve beyond its first part follows a power law with a floor, metric = a + b t^-c, or an exponential
-approach, a + b exp(-t / tau) (Domhan, Springenberg and Hutter 2015; Viering and Loog 2021, arXiv:2103.10948). For
-each of a grid of shapes (c or tau) a and b are a linear fit; shapes are weighted by how well they fit. The crossing is
-then a distribution: a training is hopeless if even its 10 % quantile is beyond the limit.
+After its initial phase, a learning curve follows a power law with a floor, metric = a + b t^-c, or an exponential
+approach, a + b exp(-t / tau) (Domhan, Springenberg and Hutter 2015; Viering and Loog 2021, arXiv:2103.10948). For each
+of a grid of shapes (c or tau), a and b follow from a linear fit; shapes are weighted by how well they fit. The crossing
+then has a distribution: a training is hopeless if even its 10 % quantile is beyond the limit.
 
 Two trainings of one workload pass the same levels of loss and metric; the ratio of the times at which they do so is an
-early estimate of the ratio of their epochs to target. It exaggerates, and the rest of the trainings adds an error: over
-2,100 trainings of seven workloads (benchmarks/search_economy) the log ratio of epochs to target is about half of that
-of an early look.
+early estimate of the ratio of their epochs to target. The estimate exaggerates, and the rest of each training adds an
+error: over 2,100 trainings of seven workloads (benchmarks/search_economy), the log ratio of epochs to target is about
+half of the log ratio at an early look.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ POWERS = np.geomspace(0.1, 4.0, 16)
 DECAYS = np.geomspace(0.1, 10.0, 12)  # tau over the epochs trained
 LEAST_NOISE = 0.01  # share of the metric's span so far: no curve follows the formula more closely
 # neighbouring evaluations share their misfit: a curve is worth this many independent points. Chosen on 250 curves of
-# random noisy quadratics: with 3 the bands from 10 to 90 % held in 95 % of them, with 6 in 65 %
+# random noisy quadratics: the bands from 10 to 90 % held for 95 % of them with 3 points, for 65 % with 6
 WITNESSES = 3.0
 PATIENCE = 0.25
 LEVELS = (0.1, 0.5, 0.9)
@@ -46,7 +46,7 @@ class PredictedCrossing:
 def predict_crossing(
     epochs: ArrayLike, metric: ArrayLike, threshold: float
 ) -> PredictedCrossing | None:
-    """Predict the crossing of a curve that has not crossed; None if it is too short or does not move.
+    """Predict the crossing of a curve that has not crossed yet; return None if it is too short or does not move.
 
     ``epochs`` (evaluations,) are positive and increasing.
     """
@@ -73,9 +73,9 @@ def predict_crossing(
 def is_hopeless(
     epochs: Sequence[float], metric: Sequence[float], threshold: float, limit_epochs: float
 ) -> bool:
-    """Whether a training needs more than ``limit_epochs`` with 90 % probability, judged by its curve so far.
+    """Return whether a training needs more than ``limit_epochs`` with 90 % probability, judged by its curve so far.
 
-    It may first train for a share ``PATIENCE`` of the limit.
+    No training is judged before it has trained for a share ``PATIENCE`` of the limit.
     """
     if not epochs or epochs[-1] < PATIENCE * limit_epochs:
         return False
@@ -84,7 +84,9 @@ def is_hopeless(
 
 
 def _times(floor: Array, slope: Array, threshold: float) -> Array:
-    """When each shape reaches the threshold, in units of the epochs trained; inf if its floor lies before it."""
+    """Return when each shape reaches the threshold, in units of the epochs trained; inf if its floor lies before the
+    threshold.
+    """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = (threshold - floor) / slope
         powers, decays = share[: len(POWERS)], share[len(POWERS) :]
@@ -104,18 +106,21 @@ def _quantiles(times: Array, weight: Array) -> PredictedCrossing:
 
 
 LAST = 2
-"""Evaluations over which the current level is averaged; used instead of the best, as a curve may fall back."""
+"""Evaluations over which the current level is averaged; it is used instead of the best level, as a curve may get worse
+again.
+"""
 
 SHRUNK = 0.55
-"""Factor that shrinks the log ratio of an early look."""
+"""Factor that shrinks the log ratio from an early look."""
 
 LARGEST = 1e3
-"""Levels are clipped to it, as an exploded loss cannot be averaged."""
+"""Bound to which levels are clipped, as a loss that has exploded cannot be averaged."""
 
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """One training's evaluations after ``epochs``; ``signals`` are metric and loss, higher is better.
+    """One training's evaluations after ``epochs``; ``signals`` are metric and loss, with signs such that higher is
+    better.
 
     A signal that was not measured, here or in the curve that it is compared with, is ignored.
     """
@@ -124,7 +129,7 @@ class LearningCurve:
     signals: Sequence[Sequence[float] | None]
 
     def levels(self, signal: int) -> Array | None:
-        """The values of a signal; None if it was not measured at every evaluation."""
+        """Return the values of a signal; None if it was not measured at every evaluation."""
         values = self.signals[signal]
         if values is None or len(values) != len(self.epochs):
             return None
@@ -134,8 +139,8 @@ class LearningCurve:
 
 @dataclass(frozen=True)
 class CurveComparison:
-    """The log ratio of epochs to target to those of the reference, estimated by the curves, and the epochs at which the
-    reference had the training's current level.
+    """The log ratio of a training's epochs to target to those of the reference, as estimated from their curves, and the
+    epochs at which the reference had the training's current level.
     """
 
     log_quotient: float
@@ -143,7 +148,7 @@ class CurveComparison:
 
 
 def compare_curves(curve: LearningCurve, reference: LearningCurve) -> CurveComparison | None:
-    """Compare a training with the reference; None if no signal allows it."""
+    """Compare a training with the reference; return None if no signal allows it."""
     quotients, stands = [], []
     for signal in range(len(curve.signals)):
         mine, theirs = curve.levels(signal), reference.levels(signal)
@@ -165,7 +170,7 @@ def compare_curves(curve: LearningCurve, reference: LearningCurve) -> CurveCompa
 
 
 def _first_time(epochs: Sequence[float], levels: Array, level: float) -> float | None:
-    """When a level was first reached, interpolated linearly between evaluations; None if it never was."""
+    """Return when a level was first reached, interpolated linearly between evaluations; None if it never was."""
     risen = np.maximum.accumulate(levels)
     at = int(np.searchsorted(risen, level))
     if at >= len(risen):

@@ -1,14 +1,15 @@
 """A sweep over sizes that ends by itself: which rungs it trains, and when no further training is worth its cost.
 
 It begins with a few trainings at each batch of the cheapest size, and one at each batch of its neighbours, the next
-size in every direction. Then the laws are fitted to the ended trials, and predict by how much one more training at each
-rung would lower the regret at full scale (:mod:`hpo.extrapolation.inference.information`): the share by which the
+size in every direction. Then the laws are fitted to the finished trials, and predict by how much one more training at
+each rung would lower the regret at full scale (:mod:`hpo.extrapolation.inference.information`): the share by which the
 currently best settings are expected to lengthen the training there. A training is worth its cost if
 
     (regret now - regret after it) x the training at full scale  >  what the training itself costs
 
-Those that save most for their cost are trained, as many as the ladder has batches, and the laws are fitted again; if
-none is worth its cost, the sweep ends. It never costs more than ``MOST_COST`` trainings at full scale in total.
+The trainings that save most for their cost are run, as many as the ladder has batch sizes, and the laws are fitted
+again; if none is worth its cost, the sweep ends. It never costs more than ``MOST_COST`` trainings at full scale in
+total.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ Rung = tuple[int, Point]
 
 @dataclass(frozen=True)
 class _Round:
-    """Rungs to train, for a round that began with ``before`` trials."""
+    """The rungs to train in a round that began with ``before`` trials."""
 
     before: int
     rungs: tuple[Rung, ...]
 
 
 class GrowingStrategy:
-    """Decides what a study's sweep over sizes trains next; each decision is passed to ``say`` as a line.
+    """Decides what a study's sweep over sizes trains next; each decision is passed to ``say`` as one line of text.
 
-    It depends only on the trials: an interrupted sweep decides again once the trials in flight have ended.
+    Decisions depend only on the trials: an interrupted sweep makes them again once the trials in flight have ended.
     """
 
     def __init__(self, spec: StudySpec, say: Callable[[str], None] = lambda text: None) -> None:  # noqa: ARG005
@@ -84,7 +85,7 @@ class GrowingStrategy:
         return ExploreSettings(*rungs[0])
 
     def _decide(self, trials: Sequence[Trial]) -> tuple[list[Rung], str]:
-        """Return the rungs of the next round and the reason; or no rungs and why not."""
+        """Return the rungs of the next round and the reason, or no rungs and why the sweep has ended."""
         counts = Counter(self._rung(trial) for trial in trials)
         first = self._first(counts)
         if first:
@@ -103,7 +104,7 @@ class GrowingStrategy:
         return self._worthwhile(told, counts, spent, room, len(trials))
 
     def _first(self, counts: Counter[Rung]) -> list[Rung]:
-        """The trainings that the initial round still lacks, cheapest first."""
+        """Return the trainings that the initial round still lacks, cheapest first."""
         cheapest = self._points[0]
         asked = {cheapest: FIRST}
         for index, (name, size) in enumerate(cheapest):
@@ -121,7 +122,7 @@ class GrowingStrategy:
         ]
 
     def _unanswered(self, counts: Counter[Rung]) -> tuple[list[Rung], str]:
-        """The cheapest size that was not yet trained, if no training so far has answered the question."""
+        """Return the rungs of the cheapest size not trained yet, if no training so far has answered the question."""
         for point in self._points:
             rungs = [(batch, point) for batch in self._spec.ladder if not counts[batch, point]]
             if rungs:
@@ -156,7 +157,7 @@ class GrowingStrategy:
     def _worthwhile(
         self, told: TrainingInformation, counts: Counter[Rung], spent: float, room: int, trials: int
     ) -> tuple[list[Rung], str]:
-        """Up to a round of trainings that save more than they cost, chosen by saving over cost."""
+        """Return up to one round of trainings that save more than they cost, chosen by saving over cost."""
         many = [float(counts[rung]) for rung in self._rungs]
         costs = [cost_share(self._spec, point) for _, point in self._rungs]
         begun, chosen, cost = told.regret(many), list[int](), 0.0

@@ -4,18 +4,18 @@ A batch of any size can be trained here by gradient accumulation, at the price o
 settings only approximately, and a lost training costs the slot on the full machine. So a few candidates around the
 forecast's settings are trained, those that are far behind are dropped, and the best two are repeated, because the
 scatter between seeds makes one of them look better than it is. If the fastest has the highest rate of all, or the
-lowest, the best lies beyond: the race goes a step further.
+lowest, the optimum lies beyond it, and the race goes one step further.
 
 Candidates are the recommended settings with other learning rates and warmups. The laws are only roughly right, so each
-particle of the posterior gets a random error factor in both. For each such particle one candidate is the best. The
-race trains the recommended settings; if those are risky, a candidate that is safe even if the laws underestimate the
-risk; and then, one by one, the candidate that most lowers the expected loss of the best of those chosen. The reduction
-by all candidates is the expected value of perfect information among them (Raiffa and Schlaifer 1961): no race is worth
-more.
+particle of the posterior gets a random error factor in both. For each such particle one candidate is the best. The race
+trains the recommended settings; if those are risky, a candidate that is safe even if the laws underestimate the risk;
+and then, one by one, the candidate that most lowers the expected loss of the best candidate chosen. The reduction by
+all candidates together is the expected value of perfect information among them (Raiffa and Schlaifer 1961): no race is
+worth more.
 
 The next training depends only on the race's trials, so an interrupted race can continue. The first training of every
-configuration has the same seed, and so the same initial weights and order of samples; the second ones have the next
-seed. The effect of a seed common to all therefore decides nothing.
+configuration has the same seed, and so the same initial weights and order of samples; the second trainings have the
+next seed. An effect that a seed has on all of them alike therefore decides nothing.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ RATE_OFF, WARMUP_OFF = (
     0.35,
     0.5,
 )  # standard deviation of a particle's error, in log units
-APART = 2  # least steps between two candidates, in rate or in warmup
+APART = 2  # minimum number of steps between two candidates, in rate or in warmup
 RISKY = 0.03  # a safe candidate is raced if the risk of the recommended settings is at least this
-SAFE = 20.0  # the safe candidate is chosen for a risk this many times that of the laws
+SAFE = 20.0  # the safe candidate is chosen as if the risk were this many times the laws' estimate
 FEWEST, MOST = 3, 5  # candidates
-HOPELESS = 0.95  # quantile of the expected epochs: a training that needs more than LIMIT times it
-LIMIT = 1.25  # is given up
-# the settings of a training at full scale are worth this many trainings here: as many as a lost one costs
+HOPELESS = 0.95  # quantile of the expected epochs: a training is given up if it needs
+LIMIT = 1.25  # more than this many times that quantile
+# settings for a training at full scale are worth this many trainings here: as many as a lost one costs
 TRAININGS = LOST
 
 
@@ -65,8 +65,8 @@ TRAININGS = LOST
 class RaceCandidates:
     """Settings to race, the recommended ones first, each with the tuned ``learning_rate`` and ``warmup_epochs``.
 
-    ``gain`` is the decrease of the expected factor on the epochs of a training if the best of them is known, with
-    a lost one counted in full; ``epochs`` is the expected need of a training; at ``limit_epochs`` it is given up.
+    ``gain`` is the decrease in the expected factor on a training's epochs once the best candidate is known, with a lost
+    training counted in full; ``epochs`` is what a training is expected to need; at ``limit_epochs`` it is given up.
     """
 
     settings: tuple[dict[str, float], ...]
@@ -76,7 +76,7 @@ class RaceCandidates:
 
     @property
     def worth_epochs(self) -> float:
-        """The most that the race can save, in epochs here."""
+        """The most that the race can save, in epochs at this batch size."""
         return TRAININGS * self.gain * self.epochs
 
 
@@ -85,7 +85,7 @@ def choose_candidates(
 ) -> RaceCandidates | None:
     """Choose the settings to race within ``most_epochs`` in total; deterministic.
 
-    None if the evidence does not give the cost of a wrong learning rate, as there is then no basis for a choice.
+    Return None if the evidence does not give the cost of a wrong learning rate, as there is then no basis for a choice.
     """
     if not any(law.name == RATE for law in posterior.model.laws) or not posterior.knows_cost(RATE):
         return None
@@ -138,7 +138,7 @@ def choose_candidates(
 
 
 def _safe(factor: Array, risk: Array, rates: int, warmups: Array) -> list[tuple[int, int]]:
-    """The best place if the risk were much larger: with a lower rate than the middle, or a longer warmup."""
+    """Return the best place if the risk were much larger: with a lower rate than the middle, or a longer warmup."""
     loss = (factor + (LOST - factor) * np.minimum(SAFE * risk, 1.0)).mean(axis=0)
     middle = (rates // 2, len(warmups) // 2)
     safest = loss.reshape(rates, len(warmups))[: middle[0] + 1, middle[1] :]
@@ -153,7 +153,9 @@ def _safe(factor: Array, risk: Array, rates: int, warmups: Array) -> list[tuple[
 def _missed(
     posterior: Posterior, log_batch: float, settings: Sequence[Mapping[str, object]]
 ) -> tuple[Array, Array]:
-    """Log factor on the epochs of the best settings at the full rate, and risk of a loss: (particles, settings)."""
+    """Return the log factor on the epochs of the best settings at the full rate, and the risk of a loss: (particles,
+    settings).
+    """
     model, values = posterior.model, posterior.values
     here = make_configurations(
         np.array([log_batch]),
@@ -171,7 +173,9 @@ def _missed(
 
 
 def _off(loss: Array) -> Array:
-    """The loss (particles, rates, warmups) with every particle shifted by its own random whole steps."""
+    """Return the loss (particles, rates, warmups) with every particle shifted by a random number of whole steps of its
+    own.
+    """
     rng = np.random.default_rng(0)
     particles, rates, warmups = loss.shape
     of_rate = np.rint(rng.normal(0.0, RATE_OFF / RATE_STEP, particles)).astype(int)
@@ -184,7 +188,7 @@ def _off(loss: Array) -> Array:
 
 
 def _apart(place: tuple[int, int], taken: list[tuple[int, int]], warmups: Array) -> bool:
-    """Whether a place is far enough from all chosen ones; the shortest warmup may fill several columns."""
+    """Return whether a place is far enough from all chosen ones; the shortest warmup may fill several columns."""
     return all(
         abs(place[0] - row) >= APART
         or (abs(place[1] - column) >= APART and warmups[place[1]] != warmups[column])
@@ -192,10 +196,10 @@ def _apart(place: tuple[int, int], taken: list[tuple[int, int]], warmups: Array)
     )
 
 
-# the sweep's trainings have the seeds from 0, those of plans the following ones; a race draws its seeds from here
+# sweeps use the seeds from 0 on, plans the ones that follow; a race draws its seeds from here on
 FIRST_SEED, DRAWS = 100_000, 1_000_000
-# if the fastest, by at least 3 %, has the highest or lowest rate: the most further steps, and their factor in the rate;
-# the budget ends most races earlier
+# if the fastest training, by at least 3 %, has the highest or lowest rate: the maximum number of further steps, and the
+# factor on the rate in each; the budget ends most races earlier
 STEPS, STEP, QUICKER = 6, 1.6, 0.03
 FINALISTS, SEEDS = 2, 2  # the best configurations, and the seeds of each
 RESCUES = 2  # if nothing reached the target: how often a lower rate with a longer warmup is tried
@@ -207,7 +211,7 @@ class RaceCourse:
     """The parameters of a race.
 
     ``candidates`` holds complete settings, the forecast's first. A training is given up after ``limit_epochs`` and is
-    expected to need ``epochs``; all together may train ``most_epochs``.
+    expected to need ``epochs``; all of them together may train for ``most_epochs``.
     """
 
     global_batch_size: int
@@ -248,9 +252,9 @@ def next_entry(
 def epochs_left(
     course: RaceCourse, trials: Sequence[Trial], reserved: Mapping[int, float]
 ) -> float:
-    """Epochs that a race may still train; ``reserved`` are those promised to running trials, by id.
+    """Return how many epochs a race may still train; ``reserved`` are the epochs promised to running trials, by id.
 
-    Exact repetitions of a training, seed included, which an older race may hold, do not count.
+    Exact repetitions of a training, seed included, which an older race may contain, do not count.
     """
     return course.most_epochs - math.fsum(
         (trial.epochs or 0.0) if trial.state.finished else reserved.get(trial.id, 0.0)
@@ -259,17 +263,17 @@ def epochs_left(
 
 
 def first_seed(study: str, global_batch_size: int) -> int:
-    """The first seed of a study's race; deterministic.
+    """Return the first seed of a study's race; deterministic.
 
-    Studies have different seeds: a single seed that slows all trainings would slow every race of a workload.
+    Studies have different seeds: otherwise, one seed that slows all trainings would slow every race of a workload.
     """
     return FIRST_SEED + zlib.crc32(f"{study} at {global_batch_size}".encode()) % DRAWS
 
 
 def next_seed(settings: Mapping[str, Any], trials: Sequence[Trial], first: int) -> int:
-    """The seed of the next training of these settings: the first with which they were not trained.
+    """Return the seed of the next training of these settings: the first with which they have not been trained.
 
-    Seeds count from that of the race's earliest training, or from ``first`` if there is none.
+    Seeds count from the seed of the race's earliest training, or from ``first`` if there is none.
     """
     begun, key = min((trial.seed for trial in trials), default=first), settings_key(settings)
     taken = {trial.seed for trial in trials if trial.settings_key == key}
@@ -277,9 +281,10 @@ def next_seed(settings: Mapping[str, Any], trials: Sequence[Trial], first: int) 
 
 
 def _further(tried: Sequence[Trial]) -> dict[str, Any] | None:
-    """The fastest settings with the rate a step up if theirs is the highest, or a step down if it is the lowest.
+    """Return the fastest settings with the rate one step up if theirs is the highest, or one step down if it is the
+    lowest.
 
-    None if it is neither, or if they are not clearly the fastest; dropped or lost trainings count as slower.
+    Return None if it is neither, or if they are not clearly the fastest; dropped or lost trainings count as slower.
     """
     reached = sorted(
         (trial for trial in tried if trial.epochs_to_target),
@@ -303,7 +308,7 @@ def _further(tried: Sequence[Trial]) -> dict[str, Any] | None:
 
 
 def _rescue(tried: Sequence[Trial]) -> dict[str, Any]:
-    """The tried settings that are least likely to be lost, with a lower rate and a longer warmup."""
+    """Return the tried settings that are least likely to be lost, with a lower rate and a longer warmup."""
     rates = [float(trial.settings["learning_rate"]) for trial in tried]
     warmups = [float(trial.settings.get("warmup_epochs") or 0.0) for trial in tried]
     return {

@@ -1,10 +1,10 @@
 """Optuna's samplers over the whole ladder.
 
 Settings with the role ``scaled`` are sampled in a separate Optuna study for every rung; settings with the role
-``shared`` in one study over the ladder, whose value is the difference of a training from the mean of its
-rung. The studies are in memory and are told every finished trial again when a sweep resumes; the database
-remains the only source of truth. Samplers minimise the logarithm of the epochs to target, or of the shortfall after a
-fixed budget: settings act on both as factors.
+``shared`` in one study over the ladder, whose value is the difference between a training and the mean of its rung. The
+studies are in memory and are told about every finished trial again when a sweep resumes; the database remains the only
+source of truth. Samplers minimise the logarithm of the epochs to target, or of the shortfall after a fixed budget:
+settings affect both as factors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Chooser = Callable[[Mapping[str, Any]], tuple[int, Mapping[str, Any]]]
 
 EXPLORED_EVENLY = 4
-"""Trainings of the first rung that are evenly spread before the sampler decides."""
+"""Number of trainings of the first rung that are evenly spread before the sampler decides."""
 
 LOWER_FOR_LARGER, RATE = 0.5, "learning_rate"
 """The factor on the best learning rate for a model about twice as wide, and the name of the setting."""
@@ -51,39 +51,39 @@ def no_curve() -> Sequence[ConvergencePoint]:
 
 
 class Sampler(Protocol):
-    """Suggests what a sweep trains next. It is rebuilt from the finished trials of a study."""
+    """Suggests what a sweep trains next. A sampler is rebuilt from the finished trials of a study."""
 
     def suggest(
         self, global_batch_size: int | None, running: Iterable[Trial] = ()
     ) -> tuple[int, TrainingSettings, int]:
         """Return batch size and settings to train next, and a ticket to return with the finished trial.
 
-        The batch size is the given one; the sampler picks it if None. ``running`` are the trials in flight.
+        The batch size is the given one; if None, the sampler picks it. ``running`` are the trials in flight.
         """
 
     def began(self, trial: Trial) -> None:
-        """Register a trial of an earlier run that has not ended."""
+        """Register an unfinished trial of an earlier run."""
 
     def forget(self, ticket: int, global_batch_size: int) -> None:
         """Discard a suggestion."""
 
     def tell(self, trial: Trial, ticket: int | None = None, curve: Curve = no_curve) -> None:
-        """Learn from a finished trial; without a ticket it is one of an earlier run, or a repetition.
+        """Learn from a finished trial; without a ticket it comes from an earlier run or is a repetition.
 
         ``curve`` reads its convergence points, for samplers that use them.
         """
 
     def limit_epochs(self, global_batch_size: int, ticket: int | None = None) -> float | None:
-        """Epochs after which a trial at this batch may stop; None for the budget of the study."""
+        """Return the epochs after which a trial at this batch may stop; None for the budget of the study."""
 
     def reason(self, ticket: int | None) -> str:
-        """Why a suggestion is not trained beyond its limit, in one line; "" if its curve may give a reason.
+        """Return why a suggestion is not trained beyond its limit, in one line; "" if its curve may give a reason.
 
         Without a ticket: a message for the end of the sweep, such as why it ended; "" for none.
         """
 
     def ended(self, running: Sequence[Trial]) -> bool:
-        """Whether nothing more is worth training, as far as is known while ``running`` are in flight."""
+        """Return whether nothing more is worth training, as far as is known while ``running`` are in flight."""
 
 
 def make_sampler(
@@ -95,8 +95,8 @@ def make_sampler(
 ) -> Sampler:
     """Return the sampler that a study names, over the batch sizes of its trials; ``earlier`` counts earlier trials.
 
-    If model or length grow too, there is one per combination of ``sizes``, which may start from the results of the next
-    ``smaller`` one.
+    If model size or length vary too, there is one sampler per combination of ``sizes``, which may start from the
+    results of the next ``smaller`` one.
 
     Raises :class:`hpo.errors.SpecError` if a plug-in cannot be imported or does not return a sampler.
     """
@@ -182,7 +182,7 @@ class LadderSampler:
     def suggest_by(self, choose: Chooser) -> tuple[int, TrainingSettings, int]:
         """Return a rung with settings and a ticket; ``choose`` picks the rung and its scaled settings.
 
-        It gets all other settings: the fixed ones, and the shared ones that are sampled here.
+        ``choose`` receives all other settings: the fixed ones, and the shared ones that are sampled here.
         """
         shared = self._ladder.ask(self._shared)
         batch, values = choose({**self._space.fixed, **shared.params})
@@ -196,7 +196,7 @@ class LadderSampler:
         return self._space.settings({**values, **shared.params}), self._tickets
 
     def began(self, trial: Trial) -> None:
-        """Register a trial of an earlier run that has not ended: its rung has had its first settings."""
+        """Register an unfinished trial of an earlier run: its rung has had its first settings."""
         self._started.add(trial.global_batch_size)
 
     def forget(self, ticket: int, global_batch_size: int) -> None:
@@ -214,7 +214,7 @@ class LadderSampler:
         ticket: int | None = None,
         curve: Curve = no_curve,  # noqa: ARG002  the epochs suffice here
     ) -> None:
-        """Learn from a finished trial; without a ticket it is one of an earlier run, or a repetition."""
+        """Learn from a finished trial; without a ticket it comes from an earlier run or is a repetition."""
         value, batch = self._value(trial), trial.global_batch_size
         if value is None:
             if ticket is not None:
@@ -271,7 +271,9 @@ class LadderSampler:
         return found
 
     def _spread(self, count: int) -> list[dict[str, Any]]:
-        """Return ``count`` points of a Halton sequence: even in every setting and in pairs of them."""
+        """Return ``count`` points of a Halton sequence: evenly spread in every setting and in every pair of
+        settings.
+        """
         if not self._space.scaled:
             return []
         points = halton(count, len(self._space.scaled))
@@ -284,10 +286,11 @@ class LadderSampler:
         ]
 
     def _value(self, trial: Trial) -> float | None:
-        """The objective of the samplers: log epochs to target, or more than any that reached it for one that did not.
+        """Return the samplers' objective: the log epochs to target; a trial that missed the target gets a value above
+        them all.
 
-        With a fixed budget, the log shortfall. One that was stopped counts by its last value, but behind the best; one
-        that diverged as twice as bad as the worst.
+        With a fixed budget it is the log shortfall. A trial that was stopped counts with its last value, but never as
+        better than the best; one that diverged counts as twice as bad as the worst.
         """
         if need := self._question.need(trial):
             return math.log(need)
@@ -325,12 +328,12 @@ class LadderSampler:
             study.add_trial(made)
 
     def _constrain(self, trial: Any, excess: Mapping[str, float]) -> None:
-        """Set on an Optuna trial how far it is beyond each constraint, above 0 if violated."""
+        """Record on an Optuna trial by how much it exceeds each constraint; a value above 0 is a violation."""
         for name, beyond in excess.items() if self._constrained else ():
             trial.set_constraint(name, beyond)
 
     def _excess(self, trial: Trial) -> dict[str, float]:
-        """How far a trial is beyond each constraint, relative to its bound; 1 for a missing figure."""
+        """Return by how much a trial exceeds each constraint, relative to its bound; 1 for a missing figure."""
         found = {}
         for each in self._question.constraints:
             value, unit = each.value(trial), abs(each.bound) or 1.0
@@ -342,7 +345,7 @@ def halton(count: int, dimensions: int) -> list[list[float]]:
     """Return ``count`` points of Halton's sequence, each of ``dimensions`` numbers in (0, 1), without the origin.
 
     Number i of a dimension has the digits of i in the dimension's prime base mirrored at the radix point (J. H. Halton,
-    Numerische Mathematik 2, 1960). SciPy gives the same, but its statistics take a second to import.
+    Numerische Mathematik 2, 1960). SciPy gives the same, but its statistics module takes a second to import.
     """
     primes: list[int] = []
     number = 2
@@ -363,21 +366,21 @@ def _mirrored(number: int, base: int) -> float:
 
 
 def tpe(seed: int) -> optuna.samplers.BaseSampler:
-    """Optuna's TPE, which counts trainings in flight as poor ones (constant liar)."""
+    """Return Optuna's TPE, which counts trainings in flight as poor ones (constant liar)."""
     from optuna.samplers import TPESampler
 
     return TPESampler(seed=seed, n_startup_trials=EXPLORED_EVENLY, constant_liar=True)
 
 
 def gp(seed: int) -> optuna.samplers.BaseSampler:
-    """Optuna's Gaussian process."""
+    """Return Optuna's Gaussian-process sampler."""
     from optuna.samplers import GPSampler
 
     return GPSampler(seed=seed, n_startup_trials=EXPLORED_EVENLY)
 
 
 def cmaes(seed: int) -> optuna.samplers.BaseSampler:
-    """Optuna's CMA-ES; what it cannot sample, such as a choice or a single setting, is drawn independently."""
+    """Return Optuna's CMA-ES; what it cannot sample, such as a choice or a single setting, is drawn independently."""
     from optuna.samplers import CmaEsSampler
 
     return CmaEsSampler(
@@ -386,21 +389,23 @@ def cmaes(seed: int) -> optuna.samplers.BaseSampler:
 
 
 def qmc(seed: int) -> optuna.samplers.BaseSampler:
-    """Optuna's scrambled Sobol sequence."""
+    """Return Optuna's scrambled Sobol sequence."""
     from optuna.samplers import QMCSampler
 
     return QMCSampler(seed=seed, scramble=True, warn_independent_sampling=False)
 
 
 def random(seed: int) -> optuna.samplers.BaseSampler:
-    """Optuna's independent draws."""
+    """Return Optuna's sampler of independent random draws."""
     from optuna.samplers import RandomSampler
 
     return RandomSampler(seed=seed)
 
 
 def _takes_constraints(sampler: str) -> bool:
-    """Whether Optuna gets the constraints: releases before 5.0 do not, and count violations as a missed target."""
+    """Return whether Optuna receives the constraints: with releases before 5.0 it does not, and a violation counts as a
+    missed target.
+    """
     import optuna
 
     return SAMPLERS[sampler].takes_constraints and hasattr(optuna.trial.Trial, "set_constraint")

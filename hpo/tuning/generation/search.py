@@ -1,11 +1,11 @@
-"""What to train next: the training most informative about the best settings at full scale, for its cost in samples.
+"""What to train next: the training that says most about the best settings at full scale for its cost in samples.
 
 A step trains settings for some time, at the full-scale batch if that may be trained, else at the largest batches that
 may. Many short looks come first: a training's first evaluations, compared with the curve of the fastest, show how fast
 it is (:mod:`hpo.tuning.generation.curves`); all of them together show where the best settings lie
-(:mod:`hpo.tuning.generation.surface`). Each step is the one that is expected to most lower the epochs of the settings
-to use, per epoch that it costs. Short looks may all mislead in the same way: after some of them only full trainings
-are allowed. The search ends if no step is worth its cost and its recommendation has been seen to reach the target.
+(:mod:`hpo.tuning.generation.surface`). Each step is the one expected to lower the epochs of the chosen settings most,
+per epoch that it costs. Short looks may all mislead in the same way, so after some of them only full trainings are
+allowed. The search ends if no step is worth its cost and the recommended settings have been seen to reach the target.
 """
 
 from __future__ import annotations
@@ -37,49 +37,52 @@ Settings: TypeAlias = Mapping[str, Any]
 
 # lengths of a training, as shares of the epochs of the fastest, as far as those are known
 LOOKS = (0.2, 0.3, 0.6, 1.0)
-STARTUP = 0.02  # cost of starting a training, as a share of the same
-# trainings at full scale that will use the settings: a step is worth its cost if it saves that much over all of them
+STARTUP = 0.02  # cost of starting a training, in the same unit
+# trainings at full scale that will use the settings: a step is worth its cost if it saves as much over all of them
 WORTH = 4.0
 # the first trainings: their places in the range of the rate and of the warmup, and their least length
 FIRST_PLACES, FIRST_WARMUP, FIRST = (0.5, 0.75, 0.25, 0.125, 0.875, 0.375), 0.05, 1 / 32
-# PROGRESS: a training below this share of the way to the target has not begun to learn. LONGER: after so many trainings
-# the next are twice as long. DEAD: a training below this share of the fastest's way, at a higher rate, is lost
+# PROGRESS: a training below this share of the way to the target has not begun to learn. LONGER: after this many
+# trainings, the next are twice as long. DEAD: a training at a higher rate is lost if it is below this share of the
+# fastest's way
 PROGRESS, LONGER, DEAD = 0.03, 3, 0.2
 LOWEST = 0.05  # place in its range below which a rate is too low to be the cause of a loss
 BEGUN = 2  # trainings that must show progress before the surface is used
 # budget of looks before the first full training, and after each full training, in epochs of the fastest
 ROOM, MORE, LEAST_LOOKS = 1.3, 1.3, 6
-# while none has reached the target, the share of the epochs is this power of the share of the metric's way to it
+# while no training has reached the target, the share of the epochs is taken as the share of the metric's way to the
+# target, to this power; MOST_AHEAD bounds the epochs still to come from above and LEAST_AHEAD all epochs from
+# below, as shares of the limit on epochs
 AHEAD_POWER, MOST_AHEAD, LEAST_AHEAD = 1.7, 0.4, 0.1
 # log epochs, relative to the fastest, of a lost training
 LOST, LOST_ERROR = 1.6, 0.3
-# no rate is tried below one with log epochs above the first, if all rates with log epochs below the second are higher
+# no rate is tried below one with log epochs above TOO_SLOW, if all rates with log epochs below QUICK are higher
 TOO_SLOW, QUICK = 0.3, 0.15
-# a training is stuck if, after so many evaluations, the second half has at most this share of the gain, or, after this
-# share of the way, if the remaining way is more than this many times the gain of the second half
+# a training is stuck if, after STUCK_AFTER evaluations, its second half has at most the share STILL of the gain, or if,
+# after the share MOST_OF_IT of its length, the target is more than TOO_LITTLE times the second half's gain away
 STUCK_AFTER, STILL, MOST_OF_IT, TOO_LITTLE = 8, 0.02, 0.75, 2.0
-UNARRIVED = 0.3  # while none has reached the target, the way is unknown: a look counts as this much of its share
-IN_WARMUP = math.sqrt(2)  # factor on the error of a look that ended before the full rate
+UNARRIVED = 0.3  # factor on a look's share while no training has reached the target and the full length is unknown
+IN_WARMUP = math.sqrt(2)  # factor on the error of a look that ended during its warmup
 STRIDE = 4.0  # the next rate lies within this factor of those that were tried
 CANDIDATES, CHOICES = 90, 400
 # length scales of the epochs: in log rate, in log warmup, and for other settings as a share of their range
 RATE_LENGTH, WARMUP_LENGTH, OTHER_LENGTH = 0.75, 1.0, 0.8
-# warmups below this share of a training are not distinguished; the range of those that are tried
+# warmups below this share of a training are not distinguished; the range of the warmups that are tried
 NO_WARMUP, WARMUPS = 0.05, (0.02, 0.9)
 # log error of the shapes, without and with other settings; and the standard deviations by which untrained settings must
 # be better than the best trained ones
 AMPLITUDES, CAREFUL = (0.4, 0.7), (0.0, 0.4)
 RISK = 1.0  # penalty in log epochs of a recommendation that is certain to be lost
-# the same while none has reached the target, by the spend in epochs of the fastest: at first, rates at which nothing is
-# learned are as likely as lost ones, later only the latter
+# the same while no training has reached the target, by the epochs spent, in units of the fastest's: at first, rates at
+# which nothing is learned are as likely as lost ones, later only the latter
 SPENT, EARLY_RISKS = (1.0, 2.0), (0.4, 2.5)
-MARGIN = 0.1  # log epochs by which settings of a short look must be better than those that reached the target
+MARGIN = 0.1  # log epochs by which settings from a short look must be better than settings that reached the target
 LEAST_LEFT = 0.02  # lower bound on 1 - momentum in the effective rate, if momentum is tuned
-ALIKE = 0.35  # rates closer than this, in log, confirm each other
+ALIKE = 0.35  # rates whose logs differ by less than this confirm each other
 PATIENT = 1.7  # a full training may take this many times its expected epochs
-UNKNOWN = 0.5  # while none has reached the target, at least this share of the most epochs
+UNKNOWN = 0.5  # while no training has reached the target, the fastest needs at least this share of the limit
 CONFIRMED = 2  # trainings that must reach the target before the search ends
-TRIES = 2  # full trainings that are reserved for a batch where none has reached the target
+TRIES = 2  # full trainings that are reserved for a batch size at which no training has reached the target
 DEPTH = 3  # if full scale may not be trained, this many of the largest batches are searched
 SHARED_EXPONENT = 0.5  # growth of the best rate with the batch for an unknown optimizer
 
@@ -88,8 +91,8 @@ SHARED_EXPONENT = 0.5  # growth of the best rate with the batch for an unknown o
 class SeenTraining:
     """One training so far: ``epochs``, ``metric`` and ``loss`` of its evaluations; ``loss`` is empty if unknown.
 
-    ``state`` is "reached" (after ``epochs_to_target``), "diverged", "censored" by the most epochs, "paused"
-    (or stopped), or "running".
+    ``state`` is "reached" (after ``epochs_to_target``), "diverged", "censored" by the limit on epochs, "paused" (or
+    stopped), or "running".
     """
 
     number: int
@@ -107,7 +110,7 @@ class SeenTraining:
 class SearchStep:
     """Train these settings at this batch up to ``until_epochs``; ``reason`` says why in one line.
 
-    A ``whole`` training runs to its end, others are stopped before.
+    A ``whole`` training runs to its end; others are stopped before that.
     """
 
     global_batch_size: int
@@ -119,7 +122,9 @@ class SearchStep:
 
 @dataclass(frozen=True)
 class _Told:
-    """The estimate of one training after a share of its way: its log epochs relative to the fastest's at its batch."""
+    """The estimate from one training, part of the way through: its log epochs relative to the fastest's at its
+    batch.
+    """
 
     seen: SeenTraining
     log_epochs: float
@@ -130,7 +135,7 @@ class _Told:
 
 @dataclass(frozen=True)
 class _Knowledge:
-    """What is known about one batch: the ``epochs`` of the fastest there, and the surface around it."""
+    """What is known about one batch: the ``epochs`` of the fastest training there, and the surface around it."""
 
     global_batch_size: int
     epochs: float
@@ -138,17 +143,18 @@ class _Knowledge:
     surface: EpochsSurface
 
     def here(self) -> list[_Told]:
-        """The trainings at this batch."""
+        """Return the trainings at this batch."""
         return [each for each in self.told if each.seen.global_batch_size == self.global_batch_size]
 
 
 class SettingsSearch:
     """One study's search; every answer depends only on the trainings.
 
-    ``rungs`` are the batch sizes that may be trained, ``target`` is the one that the settings are for, among them or
-    not. ``tuned`` are the settings that are searched, each between its bounds; ``rate_exponent`` is the assumed growth
-    of the best rate with the batch. ``resolution`` is the epochs between evaluations, ``most_epochs`` the limit of one
-    training, ``goal`` the metric to reach. ``worth`` is the number of trainings that will use the settings.
+    ``rungs`` are the batch sizes that may be trained; ``target`` is the batch size that the settings are for, which
+    need not be among them. ``tuned`` are the settings that are searched, each between its bounds; ``rate_exponent`` is
+    the assumed growth of the best rate with the batch. ``resolution`` is the number of epochs between evaluations,
+    ``most_epochs`` the limit of one training, ``goal`` the metric to reach. ``worth`` is the number of trainings that
+    will use the settings.
     """
 
     def __init__(
@@ -179,7 +185,7 @@ class SettingsSearch:
         self._shapes = ResponseShapes.between(*(rates[0] if rates else (0.0, 0.0)))
 
     def next(self, seen: Sequence[SeenTraining], left: float = math.inf) -> SearchStep | None:
-        """Return the step that is worth most for its cost; None if none is, or if that depends on running trainings.
+        """Return the step that is worth most for its cost; None if no step is, or if that depends on running trainings.
 
         ``left`` is the number of trainings left: the last of them run to their end.
         """
@@ -193,9 +199,10 @@ class SettingsSearch:
         return None
 
     def _searched(self, seen: Sequence[SeenTraining]) -> list[int]:
-        """The batches that are searched: the full-scale batch, or the largest below if the target is too far there.
+        """Return the batches that are searched: the full-scale batch, or the largest ones below it if the target is too
+        far there.
 
-        It is too far if the epochs of two full trainings were spent there and none has reached it.
+        It is too far if the epochs of two full trainings have been spent there and no training has reached it.
         """
         arrived = any(
             each.state == "reached" for each in seen if each.global_batch_size == self._target
@@ -208,7 +215,9 @@ class SettingsSearch:
     def _last(
         self, batches: Sequence[int], seen: Sequence[SeenTraining], left: float
     ) -> SearchStep | None:
-        """Train the best-looking settings to their end, at a batch where none has reached the target or is running."""
+        """Train the best-looking settings to their end, at a batch where no training has reached the target or is
+        running.
+        """
         waiting = []
         for batch in batches:
             states = [each.state for each in seen if each.global_batch_size == batch]
@@ -222,7 +231,7 @@ class SettingsSearch:
         return None
 
     def _spent(self, seen: Sequence[SeenTraining], batch: int) -> float:
-        """The epochs trained at a batch, to balance several batches; a training in flight counts as a look."""
+        """Return the epochs trained at a batch, to balance several batches; a training in flight counts as a look."""
         there = [each for each in seen if each.global_batch_size == batch]
         trained = math.fsum(each.epochs[-1] for each in there if len(each.epochs))
         return trained + self._resolution * sum(each.state == "running" for each in there)
@@ -248,12 +257,14 @@ class SettingsSearch:
         return settings[int(np.argmin(mean + margins + RISK * known.surface.lost(places)))]
 
     def forgone(self, seen: Sequence[SeenTraining]) -> SearchStep | None:
-        """The next training at the largest batch if its cost did not matter; None before anything is known."""
+        """Return what the next training at the largest batch would be if its cost did not matter; None before anything
+        is known.
+        """
         known = self._known(seen, self._searched(seen)[0])
         return None if known is None else self._worthwhile(known, seen, at_any_price=True)
 
     def limit_epochs(self, seen: Sequence[SeenTraining], global_batch_size: int) -> float:
-        """Epochs after which a training at a batch gives no more information."""
+        """Return the epochs after which a training at a batch gives no more information."""
         known = self._known(seen, global_batch_size)
         return self._most if known is None else min(2 * PATIENT * known.epochs, self._most)
 
@@ -268,10 +279,12 @@ class SettingsSearch:
         return self._worthwhile(known, seen) or self._confirm(known, seen)
 
     def _first(self, seen: Sequence[SeenTraining]) -> dict[str, float]:
-        """Settings in the middle of the ranges, except for a short warmup and rates that are spread over their range.
+        """Return settings in the middle of the ranges, except for a short warmup and rates that are spread over their
+        range.
 
-        The second rate is above the first if that has begun to learn, else below. After losses it is half way down from
-        the lowest lost rate. After several trainings without progress the settings are random.
+        The second rate is above the first if the first training has begun to learn, else below. After losses, the rate
+        is halfway between the lowest lost rate and the bottom of the range. After several trainings without progress
+        the settings are random.
         """
         rng = np.random.default_rng((self._seed, len(seen)))
         middle, *outer = FIRST_PLACES
@@ -290,7 +303,9 @@ class SettingsSearch:
         return found
 
     def _begun(self, seen: Sequence[SeenTraining]) -> dict[str, float]:
-        """The settings to use before two trainings have shown progress: the furthest so far, else the lowest rate."""
+        """Return the settings to use before two trainings have shown progress: the furthest training's, else the lowest
+        rate.
+        """
         found = self._first(())
         progress = self._progress(seen)
         if progress and max(progress) >= PROGRESS:
@@ -306,9 +321,9 @@ class SettingsSearch:
         return found
 
     def _progress(self, seen: Sequence[SeenTraining]) -> list[float]:
-        """The progress of each training, as a share of the way to the target from the lowest first value.
+        """Return the progress of each training, as a share of the way to the target from the lowest first value.
 
-        A metric may not move while the loss falls: then it is the share by which the loss has fallen.
+        A metric may not move while the loss falls: progress is then the share by which the loss has fallen.
         """
         standing = [each for each in seen if _shows(each)]
         if not standing:
@@ -324,7 +339,7 @@ class SettingsSearch:
     # what is known
 
     def _known(self, seen: Sequence[SeenTraining], batch: int) -> _Knowledge | None:
-        """What is known about a batch; None before two trainings have shown progress."""
+        """Return what is known about a batch; None before two trainings have shown progress."""
         ended = [each for each in seen if each.state != "running"]
         told: list[_Told] = []
         epochs: dict[int, float] = {}
@@ -341,7 +356,7 @@ class SettingsSearch:
         nearest = min(epochs, key=lambda each: abs(math.log(each / batch)))
         usual = epochs[nearest]
         surface = self._surface(told, batch, usual)
-        # running trainings count with their expected result, so that others look elsewhere
+        # running trainings count with their expected result, so that new ones look elsewhere
         for one in (each for each in seen if each.state == "running"):
             places = self._places([one.settings], [one.global_batch_size], batch, usual)
             mean, _ = surface.log_epochs(places)
@@ -350,7 +365,9 @@ class SettingsSearch:
         return _Knowledge(batch, usual, tuple(told), surface)
 
     def _told(self, ended: Sequence[SeenTraining]) -> tuple[float | None, list[_Told]]:
-        """The epochs of the fastest of one batch, None if all were lost, and the estimate of each training."""
+        """Return the epochs of the fastest training at one batch, None if all were lost, and the estimate from each
+        training.
+        """
         lost = [
             _Told(each, LOST, 1.0, LOST_ERROR, ended=True)
             for each in ended
@@ -388,7 +405,9 @@ class SettingsSearch:
         quickest: SeenTraining,
         first: float,
     ) -> bool:
-        """Whether a training has hardly begun to learn, unlike the fastest, at a higher rate than all that have."""
+        """Return whether a training has hardly begun to learn, unlike the fastest, at a higher rate than all those that
+        have.
+        """
         way = self._way(quickest, each.epochs[-1], first)
         if each.settings.get(RATE) is None or way < PROGRESS * (self._goal - first):
             return False
@@ -397,7 +416,9 @@ class SettingsSearch:
         return each not in begun and higher
 
     def _way(self, seen: SeenTraining, until: float, first: float) -> float:
-        """How far a training had come from ``first`` within ``until`` epochs, 0 if it was not evaluated by then."""
+        """Return how far a training had come from ``first`` within ``until`` epochs, 0 if it was not evaluated by
+        then.
+        """
         scores = zip(seen.epochs, self._scores(seen), strict=True)
         return max((score for at, score in scores if at <= until), default=first) - first
 
@@ -412,7 +433,7 @@ class SettingsSearch:
         share = 1.0 if each.state == "censored" else min(share, 1.0)
         if quickest.state != "reached" and not failed:
             share *= UNARRIVED
-        if failed:  # one that was fast and got stuck is lost, while a slow one may only be slow
+        if failed:  # if it was fast before it got stuck, it is lost; else it may just be slow
             told = LOST if told < QUICK else max(told, LOST / 2)
         else:  # it needs at least the epochs that it has trained
             told = max(told, math.log(trained)) if found is not None else told
@@ -422,7 +443,7 @@ class SettingsSearch:
         return _Told(each, float(np.clip(told, -LOST, LOST)), share, error, ended=failed)
 
     def _stuck(self, each: SeenTraining, trained: float) -> bool:
-        """Whether the second half of a training has added almost nothing to the gain of the first.
+        """Return whether the second half of a training has added almost nothing to the gain of the first.
 
         If it has ``trained`` most of the epochs of the fastest: whether it gains too little to reach the target.
         """
@@ -435,7 +456,7 @@ class SettingsSearch:
         return bool(gained > 0 and late <= STILL * gained)
 
     def _ahead(self, best: SeenTraining, standing: Sequence[SeenTraining]) -> float:
-        """Estimate the epochs of the best training by its metric, while none has reached the target."""
+        """Estimate the epochs of the best training from its metric, while no training has reached the target."""
         first = min(self._scores(each)[0] for each in standing)
         gone = (max(self._scores(best)) - first) / max(self._goal - first, 1e-12)
         now = float(best.epochs[-1])
@@ -484,7 +505,7 @@ class SettingsSearch:
         return SettingPlaces(np.stack(columns, axis=1), rates, warmup, log_batch)
 
     def _by_momentum(self, settings: Sequence[Settings]) -> Array:
-        """What a tuned momentum adds to the log rate: an update moves by rate / (1 - momentum)."""
+        """Return what a tuned momentum adds to the log rate: an update moves by rate / (1 - momentum)."""
         for tuned in self._tuned:
             if tuned.name == MOMENTUM:
                 left = 1 - np.array([float(each[MOMENTUM]) for each in settings])
@@ -502,7 +523,9 @@ class SettingsSearch:
         at_any_price: bool = False,
         lengths: Sequence[float] = LOOKS,
     ) -> SearchStep | None:
-        """The training that most lowers the epochs of the settings to use, for its cost; None if none is worth it."""
+        """Return the training that most lowers the epochs of the chosen settings for its cost; None if none is worth
+        it.
+        """
         rng = np.random.default_rng((self._seed, len(seen)))
         candidates = self._candidates(known, rng, CANDIDATES)
         tried = [each.seen.settings for each in known.here()]
@@ -539,7 +562,7 @@ class SettingsSearch:
         return best[1] if worth >= 1 or not arrived or at_any_price else None
 
     def _may_look(self, known: _Knowledge) -> bool:
-        """Whether the budget of short looks is not yet spent."""
+        """Return whether the budget of short looks is not yet spent."""
         here = [each.seen for each in known.here() if each.seen.state != "running"]
         whole = [each.epochs[-1] for each in here if self._went_whole(known, each)]
         if len(here) - len(whole) < LEAST_LOOKS:
@@ -548,19 +571,21 @@ class SettingsSearch:
         return spent < (ROOM + MORE * len(whole)) * known.epochs + math.fsum(whole)
 
     def _went_whole(self, known: _Knowledge, seen: SeenTraining) -> bool:
-        """Whether a training ran to its end, or as long as the fastest needs for certain."""
+        """Return whether a training ran to its end, or at least as long as the fastest needs."""
         return seen.state in ("reached", "censored") or (
             seen.state == "paused" and seen.epochs[-1] >= self._needed(known)
         )
 
     def _needed(self, known: _Knowledge) -> float:
-        """The epochs that the fastest needs; bounded below while none has reached the target, as they are uncertain."""
+        """Return the epochs that the fastest needs; bounded below while no training has reached the target, as they are
+        uncertain.
+        """
         if any(each.seen.state == "reached" for each in known.here()):
             return known.epochs
         return max(known.epochs, UNKNOWN * self._most)
 
     def _stood(self, known: _Knowledge, settings: Settings) -> bool:
-        """Whether a training with similar settings has run to its end or is running."""
+        """Return whether a training with similar settings has run to its end or is running."""
         return any(
             _alike(each.seen.settings, settings)
             for each in known.here()
@@ -585,14 +610,14 @@ class SettingsSearch:
         )
 
     def _patient(self, known: _Knowledge, slower: float = 0.0) -> float:
-        """The limit in epochs of a training to its end; ``slower`` is its expected log epochs above the lowest."""
+        """Return the limit in epochs of a full training; ``slower`` is its expected log epochs above the lowest."""
         epochs = PATIENT * known.epochs * math.exp(max(slower, 0.0))
         if not any(each.seen.state == "reached" for each in known.here()):
             epochs = max(epochs, UNKNOWN * self._most)
         return float(min(epochs, self._most))
 
     def _best(self, known: _Knowledge, risk: float = 0.0) -> dict[str, float]:
-        """The settings with the fewest epochs by the surface.
+        """Return the settings with the fewest epochs according to the surface.
 
         If settings besides rate and warmup are tuned, trained ones are kept until others are better by a part of their
         error.
@@ -614,7 +639,7 @@ class SettingsSearch:
         return candidates[int(np.argmin(mean + self._careful * apart))]
 
     def _moved(self, seen: SeenTraining, known: _Knowledge) -> dict[str, float]:
-        """The settings of a training, scaled to the batch in question."""
+        """Return the settings of a training, scaled to the batch in question."""
         found = {}
         for tuned in self._tuned:
             value = float(seen.settings[tuned.name])
@@ -655,7 +680,9 @@ class SettingsSearch:
         return kept or found
 
     def _rates(self, known: _Knowledge) -> tuple[float, float]:
-        """The range of rates to search: a step beyond those that were tried, and none below one that was too slow."""
+        """Return the range of rates to search: a step beyond those that were tried, and none below one that was too
+        slow.
+        """
         here = [each for each in known.here() or known.told if each.seen.settings.get(RATE)]
         if not here:
             return 0.0, math.inf
@@ -673,26 +700,28 @@ class SettingsSearch:
 
 
 def _shows(seen: SeenTraining) -> bool:
-    """Whether a training was evaluated, with finite metrics."""
+    """Return whether a training was evaluated, with finite metrics."""
     return len(seen.metric) > 0 and bool(np.isfinite(np.asarray(seen.metric, dtype=float)).all())
 
 
 def _below_lost(seen: Sequence[SeenTraining], rate: ScaledSetting) -> float:
-    """Half way down from the lowest lost rate, as a place in its range; 1, the upper end, if none was lost."""
+    """Return half of the lowest lost rate's place in its range; 1, the upper end, if no training was lost."""
     lost = [float(each.settings[RATE]) for each in seen if each.state == "diverged"]
     lowest = float(_unit(rate, np.array(lost)).min()) if lost else 1.0
     return lowest / 2 if lost and lowest > LOWEST else 1.0
 
 
 def _ramp(seen: SeenTraining) -> float:
-    """The share of its rate that a training has reached in a linear warmup."""
+    """Return the share of its full rate that a training has reached in a linear warmup."""
     warmup = float(seen.settings.get(WARMUP, 0.0))
     trained = seen.epochs[-1] if len(seen.epochs) else math.inf
     return max(min(trained / warmup, 1.0), LEAST_RAMP) if warmup > 0 else 1.0
 
 
 def _bolder(one: Settings, other: Settings) -> bool:
-    """Whether a rate is at least as high after a warmup at most as long: if the other is lost, so is this one."""
+    """Return whether the rate of ``one`` is at least as high and its warmup at most as long: if ``other`` is lost, so
+    is ``one``.
+    """
     if one.get(RATE) is None or other.get(RATE) is None:
         return False
     return bool(one[RATE] >= other[RATE] and one.get(WARMUP, 0.0) <= other.get(WARMUP, 0.0))

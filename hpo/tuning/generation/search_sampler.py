@@ -1,9 +1,9 @@
-"""``sampler: forecast``: picks trials by their information about the full-scale batch per sample that they cost.
+"""``sampler: forecast``: picks the trials that say most about the full-scale batch per sample that they cost.
 
-The search (:mod:`hpo.tuning.generation.search`) trains at the full-scale batch itself, or at the largest rungs if
-the study says ``budget: {race: 0}`` or the target is too far at full scale. It chooses the scaled settings and how long
-they are trained, and ends by itself. Settings with the role ``shared`` are left to Optuna's TPE over all batches. A
-study that scales a choice, which the laws cannot extrapolate, is searched by TPE throughout, rung after rung.
+The search (:mod:`hpo.tuning.generation.search`) trains at the full-scale batch itself, or at the largest rungs if the
+study says ``budget: {race: 0}`` or the target is too far away at full scale. It chooses the scaled settings and how
+long they are trained, and ends by itself. Settings with the role ``shared`` are left to Optuna's TPE over all batches.
+A study that scales a choice, which the laws cannot extrapolate, is searched by TPE throughout, rung after rung.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from search_spaces.techniques import described_optimizer
 from storage.records import ConvergencePoint, Trial, TrialPurpose, TrialState
 
 BEYOND = 8
-"""If a study names no full-scale batch, this many times its largest rung."""
+"""The batch size that is searched for if a study names no full-scale batch, in multiples of its largest rung."""
 
 TURN = 3
-"""Trials after which a study that is searched by TPE moves to the next rung."""
+"""Number of trials after which a study that is searched by TPE moves to the next rung."""
 
 IN_THE_LOSS = {"label_smoothing", "class_weighting"}
 """Settings that change the loss function: if one is tuned, losses of different trainings are not comparable."""
@@ -77,7 +77,7 @@ class ForecastSampler:
         self._step: tuple[object, SearchStep | None] | None = None
 
     def ended(self, running: Sequence[Trial]) -> bool:
-        """Whether nothing more is worth its cost, as far as is known while ``running`` are in flight."""
+        """Return whether nothing more is worth its cost, as far as is known while ``running`` are in flight."""
         return self._by_laws and self._next(running) is None
 
     def suggest(
@@ -103,7 +103,7 @@ class ForecastSampler:
         return batch, settings, ticket
 
     def began(self, trial: Trial) -> None:
-        """Register a trial of an earlier run that has not ended."""
+        """Register an unfinished trial of an earlier run."""
         self._inner.began(trial)
 
     def forget(self, ticket: int, global_batch_size: int) -> None:
@@ -111,7 +111,7 @@ class ForecastSampler:
         self._inner.forget(ticket, global_batch_size)
 
     def tell(self, trial: Trial, ticket: int | None = None, curve: Curve = no_curve) -> None:
-        """Learn from a finished trial and its curve; TPE ignores one at a batch that the study no longer has."""
+        """Learn from a finished trial and its curve; TPE ignores a trial at a batch that the study no longer has."""
         self._told += 1
         self._own += trial.purpose != TrialPurpose.IMPORTED
         if trial.global_batch_size in self._trained:
@@ -120,7 +120,7 @@ class ForecastSampler:
             self._seen[trial.number] = self._as_seen(trial, curve())
 
     def limit_epochs(self, global_batch_size: int, ticket: int | None = None) -> float:
-        """Epochs after which a trial may stop; for a suggestion those of its step."""
+        """Return the epochs after which a trial may stop; for a suggestion, the epochs of its step."""
         if ticket in self._steps:
             return min(self._steps[ticket].until_epochs, self._epochs)
         if not self._by_laws:
@@ -128,14 +128,16 @@ class ForecastSampler:
         return min(self._search.limit_epochs(self._in_order(), global_batch_size), self._epochs)
 
     def reason(self, ticket: int | None) -> str:
-        """Why a suggestion was made, if it is a short look; without a ticket, why the search has ended."""
+        """Return why a suggestion was made, if it is a short look; without a ticket, why the search has ended."""
         if ticket is None:
             return self._why_ended()
         step = self._steps.get(ticket)
         return step.reason if step is not None and not step.whole else ""
 
     def _why_ended(self) -> str:
-        """Why it ended by itself, the gain of one more training, and the best choice if nothing reached the target."""
+        """Return why the search ended by itself, the gain from one more training, and the best choice if nothing
+        reached the target.
+        """
         if not self._by_laws:
             return ""
         said, seen = [], self._in_order()
@@ -192,7 +194,7 @@ class ForecastSampler:
 
 
 def _rate_exponent(spec: StudySpec) -> float:
-    """The assumed growth of the best rate of the study's optimizer with the batch."""
+    """Return the assumed growth of the best rate of the study's optimizer with the batch."""
     described = described_optimizer(str(spec.search.fixed.get("optimizer", "")))
     known = described.rate_exponent if described is not None else None
     return known[0] if known else SHARED_EXPONENT

@@ -2,8 +2,8 @@
 
 Log epochs fall with the log rate, ever more slowly, up to the edge of stability; beyond it trainings are lost. A long
 warmup moves the edge upwards at a small cost. A training's first evaluations show another shape: they hardly separate
-slow rates, and show the edge late. Both shapes are averages over the trainings of benchmarks/search_economy, ten
-workloads with SGD, Adam and layer-wise optimizers. The position of the edge of a workload is unknown: each place is a
+slow rates, and show the edge late. Both shapes are averages over the trainings in benchmarks/search_economy: ten
+workloads with SGD, Adam and layer-wise optimizers. Where a workload's edge lies is unknown: each position is a
 hypothesis that its trainings make more or less likely.
 """
 
@@ -21,7 +21,7 @@ SLOW, POWER = 0.066, 1.15
 """At u e-foldings of the rate below the edge, log epochs are log(1 + SLOW exp(-POWER u)) above the lowest."""
 
 SLOPES = (0.0, 0.25)
-"""The further fall per e-folding over the whole range: flat or falling, as two hypotheses."""
+"""The additional decrease per e-folding over the whole range: two hypotheses, flat and falling."""
 
 STEEP, FROM, ROUND = 2.8, -0.3, 0.25
 """The rise per e-folding beyond the edge; where it starts relative to the edge, and the width of its rounding."""
@@ -34,8 +34,9 @@ MOST = 1.8
 """Upper bound on the log epochs of a training, which counts as lost there."""
 
 SLOW_SHOWN, EDGE_SHOWN, EDGE_POWER, EARLY_SLOPE = 0.1, 0.45, 0.45, 0.08
-"""After a share s of the way, slowness shows with 0.1 (1 + s) of its effect, the rise beyond the edge with 0.45 s^0.45,
-and a higher rate looks faster than it is, by 0.08 (1 - s) per e-folding."""
+"""After a share s of a training, slowness shows with 0.1 (1 + s) of its effect, the rise beyond the edge with 0.45
+s^0.45, and a higher rate looks faster than it is, by 0.08 (1 - s) per e-folding.
+"""
 
 USUAL = (1.8, 1.4)
 """Prior mean of the edge above the middle of the searched rates, in e-foldings, and its standard deviation."""
@@ -65,7 +66,7 @@ class ResponseShapes:
         return cls(edges, slopes, weights / weights.sum())
 
     def epochs(self, rates: Array, warmup: Array) -> Array:
-        """Log epochs to target up to a constant: (hypotheses, places).
+        """Return the log epochs to target up to a constant: (hypotheses, places).
 
         ``rates`` (places,) are log rates, ``warmup`` (places,) is a share of the epochs of the fastest.
         """
@@ -73,14 +74,16 @@ class ResponseShapes:
         return np.asarray(np.minimum(slow + lost, MOST) + WARMUP_COST * warmup)
 
     def shown(self, rates: Array, warmup: Array, share: Array) -> Array:
-        """The expected estimate of log epochs after a ``share`` (places,) of a training: (hypotheses, places)."""
+        """Return the expected estimate of log epochs after a ``share`` (places,) of a training: (hypotheses,
+        places).
+        """
         slow, lost = self._parts(rates, warmup)
         told = SLOW_SHOWN * (1 + share) * slow + EDGE_SHOWN * share**EDGE_POWER * lost
         told = told - EARLY_SLOPE * (1 - share) * np.clip(self._above(rates), *FLAT)
         return np.asarray(np.minimum(told, MOST) + WARMUP_COST * np.minimum(warmup, 1.0))
 
     def lost(self, rates: Array, warmup: Array) -> Array:
-        """The probability that a training is lost: (hypotheses, places)."""
+        """Return the probability that a training is lost: (hypotheses, places)."""
         _, lost = self._parts(rates, warmup)
         return np.asarray(0.5 + 0.5 * np.tanh((lost - LOST_AT) / LOST_OVER))
 
@@ -88,7 +91,7 @@ class ResponseShapes:
         return np.asarray(rates - self.edges[:, None])
 
     def _parts(self, rates: Array, warmup: Array) -> tuple[Array, Array]:
-        """The log epochs due to slowness below the edge, and to the rise beyond it."""
+        """Return the log epochs due to slowness below the edge, and to the rise beyond it."""
         above = self._above(rates)
         slow = np.log1p(SLOW * np.exp(-POWER * np.clip(above, -8.0, 3.0)))
         slow = slow - self.slopes[:, None] * np.clip(above, *FLAT)

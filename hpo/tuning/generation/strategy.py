@@ -1,10 +1,9 @@
-"""What a sweep does next: a pure function of its trials so far, so that a resumed sweep continues where it was.
+"""What a sweep does next: a pure function of its trials so far, so that a resumed sweep continues where it stopped.
 
-Every rung of the ladder gets its share of the trainings. Most of a rung explores; the rest trains the rung's best
-settings again, because repetitions with other seeds distinguish a lucky training from good settings. The rungs are
-taken from small to large, so that each starts from the results of the one below. Every training has its own seed,
-so that no initialization and no order of the samples counts more than once; repetitions are recognized by their
-settings.
+Every rung of the ladder gets its share of the trainings. Most trainings of a rung explore; the rest repeat the rung's
+best settings, because repetitions with other seeds tell good settings from a lucky training. The rungs are taken from
+small to large, so that each starts from the results of the one below. Every training has its own seed, so that no
+initialization and no sample order counts more than once; repetitions are recognized by their settings.
 """
 
 from __future__ import annotations

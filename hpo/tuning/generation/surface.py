@@ -1,11 +1,11 @@
 """Log epochs to target over settings: a shape plus a Gaussian process, and the expected gain of one more training.
 
 The mean is the shape of real trainings (:mod:`hpo.tuning.generation.shapes`), averaged over the positions of its edge
-with posterior weights; the process models its error. An early look at a training has an error that trainings of
-neighbouring settings share: settings that are fast at first may be lost later, and then so are their neighbours. So
-many short looks show where to look further, and only longer trainings show which settings last. The expected decrease
-of the surface's lowest mean by a training is the knowledge gradient (Frazier, Powell and Dayanik, INFORMS J. Computing
-21, 2009), here divided by its cost.
+with posterior weights; the process models its error. An early look at a training has an error that trainings with
+neighbouring settings share: settings that are fast at first may be lost later, and then so are their neighbours. Many
+short looks therefore show where to look further, and only longer trainings show which settings hold up. The expected
+decrease in the surface's lowest mean due to a training is the knowledge gradient (Frazier, Powell and Dayanik, INFORMS
+J. Computing 21, 2009), here divided by its cost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array: TypeAlias = NDArray[np.float64]
 LEVEL_SD = 2.0  # standard deviation of the log epochs of a batch
 # the error shared by looks at neighbouring settings, the factor on its length scale, and its power of the remaining way
 EARLY_ERROR, EARLY_LENGTH, EARLY_POWER = 0.35, 1.6, 1.5
-# standard deviation between seeds at the end of a training, and the addition for a look
+# standard deviation between seeds at the end of a training, and the amount added for a short look
 SEED_SD, LOOK_SD = 0.13, 0.1
 LEAST_RAMP = (
     0.05  # a training counts with at least this share of its rate, however early in its warmup
@@ -57,11 +57,11 @@ class SettingPlaces:
 
 @dataclass(frozen=True)
 class TrainingEstimates:
-    """The estimates of trainings: log epochs to target, ``told`` after a ``share`` of their way, each (trainings,).
+    """The estimates from trainings: the log epochs to target as ``told`` after a ``share`` of each, all (trainings,).
 
-    ``own_error`` is the standard deviation of the independent error. For a training that has ``ended`` it is the log
-    epochs themselves, for others an early estimate; ``ramp`` is the log of the share of its rate that the warmup has
-    reached.
+    ``own_error`` is the standard deviation of the independent error. For a training that has ``ended``, ``told`` is the
+    log epochs themselves, for others an early estimate; ``ramp`` is the log of the share of its rate that the warmup
+    has reached.
     """
 
     places: SettingPlaces
@@ -73,7 +73,9 @@ class TrainingEstimates:
 
 
 class EpochsSurface:
-    """The process given trainings; its mean is one of ``shapes``, with an error of ``amplitude`` (log epochs)."""
+    """The Gaussian process given trainings; its mean is one of ``shapes``, with an error of ``amplitude`` (log
+    epochs).
+    """
 
     def __init__(self, shapes: ResponseShapes, amplitude: float, seen: TrainingEstimates) -> None:
         self._shapes, self._amplitude, self._places = shapes, amplitude, seen.places
@@ -92,22 +94,22 @@ class EpochsSurface:
         """The posterior probability of each shape, (hypotheses,)."""
 
     def log_epochs(self, places: SettingPlaces) -> tuple[Array, Array]:
-        """Mean (places,) and covariance (places, places) of the log epochs to target."""
+        """Return the mean (places,) and covariance (places, places) of the log epochs to target."""
         across = self._across(places)
         mean, apart = self._mixed(self._each(places, across))
         between = (apart * self.weights[:, None]).T @ apart
         return mean, self._covariance(places, places) - across.T @ across + between
 
     def lost(self, places: SettingPlaces) -> Array:
-        """The probability that a training is lost, according to the shapes: (places,)."""
+        """Return the probability that a training is lost, according to the shapes: (places,)."""
         return np.asarray(self.weights @ self._shapes.lost(places.rates, places.warmup))
 
     def after(
         self, places: SettingPlaces, looks: SettingPlaces, share: float, own_error: float
     ) -> Array:
-        """How the means at ``places`` (rows) move with one more training of each of ``looks`` (columns).
+        """Return how the means at ``places`` (rows) move with one more training of each of ``looks`` (columns).
 
-        It is in log epochs, for one standard deviation of the training's predicted result.
+        The result is in log epochs, for one standard deviation of the training's predicted result.
         """
         whole = np.full(len(looks), share >= 1)
         ramp = ramp_of(looks.warmup, share)
@@ -127,19 +129,19 @@ class EpochsSurface:
         return np.asarray(shared / np.sqrt(np.maximum(variance, 1e-8)))
 
     def _expected(self, places: SettingPlaces, share: Array, ended: Array, ramp: Array) -> Array:
-        """The expected estimates of trainings under each hypothesis: (hypotheses, trainings)."""
+        """Return the expected estimates of trainings under each hypothesis: (hypotheses, trainings)."""
         whole = self._shapes.epochs(places.rates, places.warmup)
         shown = self._shapes.shown(places.rates + ramp, places.warmup, share)
         return np.where(ended, whole, shown)
 
     def _each(self, places: SettingPlaces, across: Array) -> Array:
-        """The mean under each hypothesis: (hypotheses, places)."""
+        """Return the mean under each hypothesis: (hypotheses, places)."""
         return np.asarray(
             self._shapes.epochs(places.rates, places.warmup) + (across.T @ self._white).T
         )
 
     def _mixed(self, each: Array) -> tuple[Array, Array]:
-        """The mean over the hypotheses, and the deviation of each."""
+        """Return the mean over the hypotheses, and the deviation of each."""
         mean = self.weights @ each
         return mean, each - mean
 
@@ -153,21 +155,23 @@ class EpochsSurface:
 
 
 def expected_fall(mean: Array, moved: Array) -> Array:
-    """The expected decrease of the lowest mean with one more training: (trainings,).
+    """Return the expected decrease in the lowest mean due to one more training: (trainings,).
 
-    ``moved`` (places, trainings) is how the means move with it, per standard deviation.
+    ``moved`` (places, trainings) is how far the means move with that training, per standard deviation.
     """
     lowest = (mean[:, None, None] + moved[:, :, None] * NODES).min(axis=0)
     return np.asarray(mean.min() - lowest @ WEIGHTS)
 
 
 def own_error(share: Array | float) -> Array:
-    """The independent error of one training after a share of its way."""
+    """Return the independent error of the estimate from one training after a ``share`` of it."""
     return np.asarray(SEED_SD + LOOK_SD * (1 - np.asarray(share)))
 
 
 def ramp_of(warmup: Array, share: Array | float) -> Array:
-    """The log of the share of its rate that a training has reached after a ``share`` of its way, in a linear warmup."""
+    """Return the log of the share of its full rate that a training has reached after a ``share`` of it, in a linear
+    warmup.
+    """
     return np.log(np.clip(np.asarray(share) / np.maximum(warmup, 1e-6), LEAST_RAMP, 1.0))
 
 
@@ -187,6 +191,6 @@ def _distance(one: SettingPlaces, other: SettingPlaces) -> Array:
 
 
 def _matern(distance: Array) -> Array:
-    """Matern's correlation with smoothness 5/2."""
+    """Return the Matérn correlation with smoothness 5/2."""
     scaled = np.sqrt(5) * distance
     return np.asarray((1 + scaled + scaled**2 / 3) * np.exp(-scaled))

@@ -1,4 +1,4 @@
-"""The settings of every large-batch technique; earlier trainings did what the defaults say. Exhibits of outcomes."""
+"""The settings of every large-batch technique, by default what earlier trainings did, and exhibits of outcomes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""LARS by the momentum form that it is set to, and the decay of biases by itself.
+"""LARS with the momentum form that is set, and a separate setting for the weight decay of biases.
 
-Before, ``momentum_form`` was a setting of SGD alone, and every training with LARS had the rate inside its buffer,
-whatever the column said.
+Before this revision, ``momentum_form`` was a setting of SGD alone, and every training with LARS had the rate inside its
+momentum buffer, whatever the column said.
 """
 
 from __future__ import annotations

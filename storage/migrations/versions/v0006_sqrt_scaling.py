@@ -1,4 +1,4 @@
-"""Plans by the square-root rule beside those by linear scaling and by none."""
+"""Plans with the square-root rule, besides those with linear scaling and without scaling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases on the runs of plans, fitted laws, sessions of browsers, and how many trials a study asks for."""
+"""Leases on the runs of plans, fitted laws, browser sessions, and the number of trials in a study's budget."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Figures within the bounds that the service has at its doors, and checksums over ended trials and study files.
+"""The bounds on figures that the service enforces on its inputs, and checksums of ended trials and study files.
 
-A row that breaks a bound is set aside first: as it was it goes into the table ``quarantine``; a point is removed, of
-a trial or an outcome the figures are, and it has failed. `hpo db check` names them.
+A row that breaks a bound is set aside first: its original goes into the table ``quarantine``. A point is then removed;
+a trial or an outcome loses its impossible figures and, if it has ended, is marked as failed. `hpo db check` names them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NEEDED = {
     "seconds": 0,
     "workers": 1,
     "restarts": 0,
-}  # of an outcome, where it has none
+}  # an outcome's figures that may not be NULL
 _KEYS = {"trials": ("id",), "convergence": ("trial_id", "step"), "outcomes": ("id",)}
 
 
@@ -113,7 +113,7 @@ def _set_aside(table: str, figures: _Bounds, condition: str) -> None:
 def constrain(table: str, condition: str | None, rule: str = "figures") -> None:
     """Add a rule to a table; None removes it.
 
-    SQLite has no statement for that. The table is recreated by its own statement with the rule in it, as Alembic's
+    SQLite has no statement for this. The table is recreated by its own statement with the rule added, because Alembic's
     version would lack WITHOUT ROWID.
     """
     name, connection = f"ck_{table}_{rule}", op.get_bind()

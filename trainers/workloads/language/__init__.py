@@ -1,1 +1,1 @@
-"""Language: a decoder-only transformer over the bytes of texts."""
+"""Language: a decoder-only transformer over the bytes of text."""

@@ -1,4 +1,4 @@
-"""Language: a decoder-only transformer over the bytes of texts.
+"""Language: a decoder-only transformer over the bytes of text.
 
 Data options: ``source`` (python or text), ``path``, ``sequence_length``, ``train_samples``, ``evaluation_samples``,
 ``width``, ``depth``, ``head_size``, ``parametrization``, ``base_width``, ``base_depth``, ``base_head_size``.
@@ -43,7 +43,9 @@ _MOST_EVALUATED = 512
 
 
 class LanguageWorkload(Workload):
-    """Next bytes of a text; loss in nats per byte, and in bits as ``bits_per_byte``. A sample is one sequence."""
+    """Predicts the next bytes of a text. Loss in nats per byte, and in bits as ``bits_per_byte``; a sample is a
+    sequence.
+    """
 
     metrics: ClassVar[Mapping[str, bool]] = {"bits_per_byte": False, "loss": False}
     largest_micro_batch = 64
@@ -87,7 +89,7 @@ class LanguageWorkload(Workload):
         self.evaluation_samples = self.held_out.samples
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:
-        """The decoder of the width, depth and sequence length that the data options name."""
+        """Build the decoder of the width, depth and sequence length that the data options name."""
         if settings.class_weighting != "none":
             raise JobError(
                 "class_weighting is a setting of segmentation, whose classes differ in frequency, but got "
@@ -101,7 +103,7 @@ class LanguageWorkload(Workload):
         )
 
     def base_model(self, settings: TrainingSettings) -> nn.Module | None:  # noqa: ARG002
-        """The decoder at ``base_width``, with ``completep`` at ``base_depth`` too; None with ``standard``."""
+        """Build the decoder at ``base_width``, with ``completep`` also at ``base_depth``; None with ``standard``."""
         if self.base is None:
             return None
         return self._decoder(
@@ -123,23 +125,23 @@ class LanguageWorkload(Workload):
         )
 
     def parameter_kinds(self, model: nn.Module) -> Mapping[str, str]:  # noqa: ARG002
-        """The output is also an embedding table, one row per byte: Muon leaves it to its other rule."""
+        """Return the output layer as an embedding table, one row per byte: Muon leaves it to its other rule."""
         return {"head.weight": "embedding"}
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
-        """Sequences ``(n, sequence_length)`` and their next bytes, the same shape, both uint8."""
+        """Return sequences ``(n, sequence_length)`` and their next bytes, in the same shape, both uint8."""
         return _pair(self.training.take(indices))
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """Held-out sequences ``(n, sequence_length)`` and their next bytes, the same shape, both uint8."""
+        """Return held-out sequences ``(n, sequence_length)`` and their next bytes, in the same shape, both uint8."""
         return _pair(self.held_out.take(indices))
 
     def prepare(self, batch: Batch) -> Batch:
-        """The bytes as indices, int64."""
+        """Convert the bytes to indices, int64."""
         return tuple(each.long() for each in batch)
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:
-        """Cross entropy in nats per byte, with label smoothing."""
+        """Return the cross entropy in nats per byte, with label smoothing."""
         sequences, following = batch
         return F.cross_entropy(
             model(sequences).flatten(0, 1),
@@ -148,7 +150,7 @@ class LanguageWorkload(Workload):
         )
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Cross entropy of each sequence without smoothing, in nats and in bits per byte."""
+        """Return the cross entropy of each sequence without smoothing, in nats and in bits per byte."""
         sequences, following = batch
         scores = model(sequences).transpose(1, 2)
         losses = F.cross_entropy(scores, following, reduction="none").mean(1)
@@ -162,7 +164,7 @@ def _pair(windows: Tensor) -> Batch:
 def _heads(width: int, head_size: int, beginning: str) -> int:
     if width % head_size:
         raise DataError(
-            f"{beginning}width must be a multiple of {beginning}head_size, {head_size}, as every head of the attention "
+            f"{beginning}width must be a multiple of {beginning}head_size, {head_size}, because every attention head "
             f"has that many channels, but got {width}; {max(1, width // head_size) * head_size} is one, or set "
             f"{beginning}head_size"
         )

@@ -1,6 +1,6 @@
-"""Texts as bytes, and the windows for training and evaluation.
+"""Text as bytes, and the windows for training and evaluation.
 
-The last tenth of every file is held out, for any sequence length, so that models of any size and context length
+The last tenth of every file is held out, whatever the sequence length, so that models of any size and context length
 are scored on the same bytes.
 """
 
@@ -22,11 +22,11 @@ SOURCES = ("python", "text")
 
 
 class ByteWindows:
-    """Windows of ``length + 1`` bytes of a text: the input, and shifted by one the next bytes.
+    """Windows of ``length + 1`` bytes of a text: the input and, shifted by one, the next bytes.
 
-    A window's last byte is the next one's first; otherwise they do not overlap. If only some of them are requested,
-    they are spread evenly over the text. ``text`` is ``(bytes,)`` uint8; ``what`` names it in errors, ``option`` the
-    data option that asks for ``samples``, None for all. Raises DataError if there are fewer.
+    A window's last byte is the next window's first; otherwise they do not overlap. If only some of them are requested,
+    they are spread evenly over the text. ``text`` is ``(bytes,)`` uint8; ``what`` names it in errors; ``option`` is the
+    data option that asks for ``samples``, where None means all. Raises DataError if there are fewer.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class ByteWindows:
         self.samples = self.available if samples is None else samples
 
     def take(self, indices: Tensor) -> Tensor:
-        """The windows ``indices``, ``(n,)`` int64, as ``(n, length + 1)`` uint8."""
+        """Return the windows ``indices``, ``(n,)`` int64, as ``(n, length + 1)`` uint8."""
         starts = indices * self.available // self.samples * self.length
         return self.text[starts[:, None] + torch.arange(self.length + 1)]
 
 
 def read_text(data: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """Return the training and the held-out text of the data options, ``(bytes,)`` uint8 each; DataError without one."""
+    """Return the training and the held-out text, ``(bytes,)`` uint8 each; raises DataError if there is no text."""
     source = data.get("source", "python")
     if source not in SOURCES:
         raise DataError(f"there is no source {source!r}{nearest_or_all(str(source), SOURCES)}")

@@ -1,13 +1,13 @@
-"""Expected dynamics of SGD on a quadratic with noisy gradients: each mode separately, by a closed recursion.
+"""Expected dynamics of SGD on a quadratic with noisy gradients, for each mode separately, by a closed recursion.
 
 A mode with curvature h sees the gradient g = h theta + noise of variance n. PyTorch's update, heavy ball or
 Nesterov (Sutskever et al., 2013), is
 
     v <- m v + g,    theta <- theta - lr d,    d = v (heavy ball)  or  g + m v (Nesterov)
 
-Its second moments E[theta^2], E[theta v], E[v^2] form a closed system, because the noise is independent of both
-(Zhang et al., arXiv:1907.04164, appendix; here for PyTorch's form). Preconditioning by curvature, the paper's
-stand-in for adaptive methods and LARS's effect between layers, gives mode i the rate lr h_i^-p.
+Its second moments E[theta^2], E[theta v], E[v^2] form a closed system, because the noise is independent of both (Zhang
+et al., arXiv:1907.04164, appendix; here for PyTorch's form). Preconditioning by curvature, the paper's stand-in for
+adaptive methods and for the effect of LARS between layers, gives mode i the rate lr h_i^-p.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 class QuadraticUpdate:
     """One update of every mode; shapes broadcast to ``(settings, modes)``, or ``(modes,)`` for one configuration.
 
-    ``learning_rate`` is per mode, ``noise`` the variance of its gradient at the global batch size.
+    ``learning_rate`` is the rate of each mode, ``noise`` the variance of its gradient at the global batch size.
     """
 
     learning_rate: Array
@@ -45,10 +45,10 @@ def make_update(
     nesterov: bool = False,
     weight_decay: float = 0.0,
 ) -> QuadraticUpdate:
-    """Return the update at these settings: numbers, or arrays ``(settings,)``.
+    """Return the update with these settings, which are numbers or arrays ``(settings,)``.
 
-    ``curvature`` and per-sample ``noise`` are ``(modes,)``. Weight decay adds to the curvature of the gradient, not
-    to that of the loss, so theta = 0 stays the optimum.
+    ``curvature`` and per-sample ``noise`` are ``(modes,)``. Weight decay adds to the curvature of the gradient, not to
+    that of the loss, so theta = 0 stays the optimum.
     """
     rate, momentum, batch = (
         np.asarray(value, dtype=float)[..., None]
@@ -107,7 +107,7 @@ def stationary_moments(update: QuadraticUpdate) -> Array:
 def squares_without_momentum(
     update: QuadraticUpdate, initial_squares: Array, steps: ArrayLike
 ) -> Array:
-    """E[theta^2] after ``steps`` updates at constant rate and momentum 0, shape ``(..., modes)``.
+    """Return E[theta^2] after ``steps`` updates at constant rate and momentum 0, shape ``(..., modes)``.
 
     E[theta_t^2] = s + (1 - lr h)^2t (theta_0^2 - s),   s = lr n / (h (2 - lr h))      (arXiv:1907.04164, eq. 3)
     """
@@ -131,10 +131,10 @@ def stability_limit(
     preconditioning: float = 0.0,
     nesterov: bool = False,
 ) -> Array:
-    """Return the learning rate above which the moments grow without bound; shape of ``momentum``.
+    """Return the learning rate above which the moments grow without bound, in the shape of ``momentum``.
 
-    lr h < 2 (1+m) for heavy ball (Polyak, 1964), lr h < 2 (1+m) / (1+2m) for Nesterov, in the first unstable
-    mode; with preconditioning h^(1-p) replaces h. Noise is additive and does not change the limit.
+    The limit is lr h < 2 (1+m) for heavy ball (Polyak, 1964), lr h < 2 (1+m) / (1+2m) for Nesterov, in the first
+    unstable mode; with preconditioning, h^(1-p) replaces h. Noise is additive and does not change the limit.
     """
     m = np.asarray(momentum, dtype=float)
     return np.asarray(
@@ -143,9 +143,9 @@ def stability_limit(
 
 
 def many_steps(update: QuadraticUpdate, steps: int) -> Array:
-    """``steps`` updates of one configuration as one affine map, shape ``(modes, 5, 5)``, for :func:`apply_map`.
+    """Return ``steps`` updates of one configuration as one affine map, ``(modes, 5, 5)``, for :func:`apply_map`.
 
-    It acts on (E[theta^2], E[theta v], E[v^2], 1, S); S gathers E[theta^2] before each update.
+    It acts on (E[theta^2], E[theta v], E[v^2], 1, S); S accumulates E[theta^2] before each update.
     """
     modes = np.broadcast(update.learning_rate, update.curvature).size
     unit = np.eye(5)[:, :, None] * np.ones(modes)  # unit[i]: the i-th basis vector, for every mode
@@ -159,7 +159,7 @@ def many_steps(update: QuadraticUpdate, steps: int) -> Array:
 
 
 def apply_map(map_: Array, moments: Array) -> tuple[Array, Array]:
-    """Moments ``(3, modes)`` after the map, and the sum of E[theta^2] before each of its updates, ``(modes,)``."""
+    """Return the moments ``(3, modes)`` after a map, and its sum of E[theta^2] before each update, ``(modes,)``."""
     extended = np.concatenate([moments, np.ones_like(moments[:1]), np.zeros_like(moments[:1])])
     after = np.einsum("mij,jm->im", map_, extended)
     return after[:3], after[4]

@@ -1,6 +1,6 @@
 """The exact optimum: the best constant learning rate, the fewest epochs to a target at any batch, the critical batch.
 
-A deterministic search over the exact number of updates, so that forecasts up to a full machine's batch can be
+The search over the exact number of updates is deterministic, so that forecasts up to a full machine's batch can be
 scored. Two limits bracket it (McCandlish et al., arXiv:1812.06162): the fewest samples, as B -> 0, and the fewest
 updates, as B -> infinity; their ratio is the critical batch size of E = E_min (1 + B / B_crit).
 """
@@ -18,17 +18,17 @@ from trainers.workloads.noisy_quadratic.dynamics import Array, stability_limit
 from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 from trainers.workloads.noisy_quadratic.steps import steps_to_target
 
-_RATES = 1024  # learning rates in the first search: with momentum there are several minima
+_RATES = 1024  # learning rates in the first search, because with momentum there are several minima
 _LOOKS = 4  # each further search divides the previous bracket ...
 _FEWER_RATES = 128  # ... by this many
 _LOOKS_AT_MOMENTA = 2
 _LAGS = np.geomspace(1, 0.01, 24)
-"""1 - momentum in the search: at small batches every momentum does as well, and higher ones slow the search."""
+"""1 - momentum in the search: at small batches every momentum does equally well, and higher ones slow the search."""
 
 
 @dataclass(frozen=True)
 class QuadraticOptimum:
-    """The settings that reach the target in the fewest updates; in a tie, the middle of the learning rates."""
+    """The settings that reach the target in the fewest updates; in a tie, the middle of the tied learning rates."""
 
     global_batch_size: float
     learning_rate: float
@@ -68,7 +68,7 @@ def quadratic_optimum(
 ) -> QuadraticOptimum:
     """Return the best learning rate at this momentum (None: also the best momentum up to 0.99) and the fewest epochs.
 
-    ``global_batch_size`` may be inf: then there is no noise, and the epochs are infinite. Raises
+    ``global_batch_size`` may be inf; then there is no noise, and the epochs are infinite. Raises
     :class:`~trainers.errors.JobError` for a target that no training can reach.
     """
     _check_target(problem, target_loss)
@@ -105,7 +105,7 @@ def quadratic_optimum(
 def fewest_samples(
     problem: QuadraticProblem, target_loss: float, *, preconditioning: float = 0.0
 ) -> float:
-    """Return the samples to the target as the batch size goes to 0 at the best learning rate, for any momentum.
+    """Return the samples to the target in the limit of batch size 0, at the best learning rate, for any momentum.
 
     In this limit SGD follows a differential equation in time tau = steps lr / (1-m), with temperature
     eta = lr / ((1-m) B): L(tau, eta) = L_0(tau) + eta N(tau), and the samples are tau / eta. The target fixes eta for
@@ -135,7 +135,7 @@ def critical_batch_size(
     momentum: float | None = 0.0,
     preconditioning: float = 0.0,
 ) -> float:
-    """Return fewest samples over fewest updates: the batch where the limits of perfect and of no scaling meet."""
+    """Return fewest samples over fewest updates, the batch size where the limits of perfect and no scaling meet."""
     return fewest_samples(problem, target_loss, preconditioning=preconditioning) / fewest_steps(
         problem, target_loss, momentum=momentum, preconditioning=preconditioning
     )
@@ -171,7 +171,7 @@ def _range(
     momenta: Array,
     preconditioning: float,
 ) -> tuple[Array, Array]:
-    """Return the bracket of the best learning rate: around the small-batch limit's, below the stability limit."""
+    """Return a bracket of the best learning rate: around that of the small-batch limit, below the stability limit."""
     limit = stability_limit(problem.curvature, momentum=momenta, preconditioning=preconditioning)
     small = (1 - momenta) * batch * _small_batch_limit(problem, target, preconditioning)[1]
     return np.minimum(limit, small) / 32, np.minimum(limit * (1 - 1e-9), 8 * small)
@@ -180,7 +180,7 @@ def _range(
 def _best_momentum(
     problem: QuadraticProblem, target: float, batch: float, preconditioning: float
 ) -> float:
-    """Return the momentum up to 0.99 that needs the fewest updates, each at its best learning rate."""
+    """Return the momentum up to 0.99 that needs the fewest updates, with each momentum at its best learning rate."""
     lags = _LAGS
     for _ in range(_LOOKS_AT_MOMENTA):
         low, high = _range(problem, target, batch, 1 - lags, preconditioning)

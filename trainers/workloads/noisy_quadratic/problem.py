@@ -2,8 +2,8 @@
 
     loss = 1/2 sum_i h_i theta_i^2,     gradient of mode i = h_i theta_i + noise of variance c_i / B
 
-with curvatures h_i = i^-exponent and per-sample noise c_i = noise_scale * h_i, as in the paper: the noise of a
-model near its optimum, where the covariance of gradients and the Hessian agree. The noise enters only as
+with curvatures h_i = i^-exponent and per-sample noise c_i = noise_scale * h_i, as in the paper: this is the noise of a
+model near its optimum, where the covariance of the gradients is proportional to the Hessian. The noise enters only as
 noise_scale / B, so the critical batch size is proportional to ``noise_scale``.
 """
 
@@ -31,7 +31,7 @@ class QuadraticProblem:
     """One quadratic; values out of range raise :class:`~trainers.errors.DataError`.
 
     ``modes``: number of eigenvalues. ``curvature_exponent``: how fast they fall. ``noise_scale``: variance of one
-    sample's gradient over the curvature. ``initial_square``: theta_i^2 at the start, for every mode.
+    sample's gradient divided by the curvature. ``initial_square``: theta_i^2 at the start, for every mode.
     ``train_samples``: samples in an epoch.
     """
 
@@ -50,7 +50,7 @@ class QuadraticProblem:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> QuadraticProblem:
-        """Create the problem of a study's ``data`` section; :class:`~trainers.errors.DataError` says what is wrong."""
+        """Create the problem of a study's ``data`` section; raises :class:`~trainers.errors.DataError` if invalid."""
         check_options(data, option_names())
         return cls(**data)
 
@@ -79,7 +79,7 @@ class QuadraticProblem:
         return float(self.loss(self.initial_squares))
 
     def loss(self, squares: Array) -> Array:
-        """The loss at (expected) theta^2 of shape ``(..., modes)``, shape ``(...)``."""
+        """Return the loss at (expected) theta^2 of shape ``(..., modes)``, in shape ``(...)``."""
         return np.asarray(0.5 * (squares @ self.curvature))
 
 

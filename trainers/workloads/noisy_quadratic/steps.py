@@ -1,8 +1,8 @@
-"""Updates to a target at constant settings, for thousands of settings at once, without stepping through them.
+"""Updates to a target at constant settings, for thousands of settings at once, without computing every update.
 
-The mean of (theta, v) moves by the matrix M = [[1 - lr h, -lr m], [h, m]], so the second moments are
-M^t (moments_0 - stationary) M^t' + stationary. By Cayley-Hamilton every power of M is a M + b, two numbers per
-mode, and the product of two powers costs a handful of multiplications.
+The mean of (theta, v) moves by the matrix M = [[1 - lr h, -lr m], [h, m]], so the second moments are M^t (moments_0 -
+stationary) M^t' + stationary. By the Cayley-Hamilton theorem every power of M is a M + b, with two numbers per mode,
+and the product of two powers costs a handful of multiplications.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Power = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class _Runs:
-    """The terms of the loss at any step; arrays ``(settings, modes)``, ``index`` and ``momentum`` by setting."""
+    """The terms of the loss at any step: arrays ``(settings, modes)``; ``index`` and ``momentum`` are by setting."""
 
     index: NDArray[np.int64]
     trace: Array
@@ -54,13 +54,13 @@ class _Runs:
         )
 
     def times(self, one: Power, other: Power) -> Power:
-        """The product of two powers; M^2 = trace M - momentum."""
+        """Return the product of two powers, by M^2 = trace M - momentum."""
         (a, b), (c, d) = one, other
         ac = a * c
         return ac * self.trace + a * d + b * c, b * d - self.momentum * ac
 
     def loss(self, power: Power) -> Array:
-        """The expected loss at M^t, ``(settings,)``."""
+        """Return the expected loss at M^t, ``(settings,)``."""
         a, b = power
         own, cross = a * self.keep + b, a * self.push
         first, second, third = self.offsets
@@ -82,9 +82,10 @@ def steps_to_target(
 ) -> Array:
     """Return the fewest updates (at least 1) after which the expected loss is at most the target; inf if never.
 
-    Settings are numbers or arrays that broadcast to ``(settings,)``, the shape of the result. Exact where the loss
-    falls: while the loss may still oscillate (10 / (1 - m) updates) every update is checked; later, when oscillations
-    have decayed to e^-10, at least eight points within each doubling, with bisection between them.
+    Settings are numbers or arrays that broadcast to ``(settings,)``, the shape of the result. The result is exact where
+    the loss falls: while the loss may still oscillate (10 / (1 - m) updates), every update is checked; later, when
+    oscillations have decayed to e^-10, at least eight points within each doubling are checked, with bisection between
+    them.
     """
     rates, batches, momenta = np.broadcast_arrays(
         *(np.asarray(each, dtype=float) for each in (learning_rate, global_batch_size, momentum))
@@ -139,7 +140,7 @@ def _runs(
 
 
 def _search(runs: _Runs, target: float, max_steps: int, result: Array) -> None:
-    """Stride ahead with all settings together, with doubling strides; record each setting's steps when it arrives."""
+    """Advance all settings together, with doubling strides; record each setting's steps when it reaches the target."""
     at: Power = (np.zeros_like(runs.trace), np.ones_like(runs.trace))
     powers: list[Power] = [(np.ones_like(runs.trace), np.zeros_like(runs.trace))]  # of M^(2^k)
     strides = max(_STRIDES, math.ceil(10 / (1 - float(runs.momentum.max()))))

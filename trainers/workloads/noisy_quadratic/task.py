@@ -1,8 +1,9 @@
 """The workload ``noisy_quadratic``: trainings simulated in closed form, on a simulated clock, without torch.
 
 Data options: those of :class:`~trainers.workloads.noisy_quadratic.problem.QuadraticProblem`, and ``sampled`` (draw the
-weights, so that seeds scatter, instead of following their expectation), ``preconditioning`` (p, to which the optimizer
-``lars`` corresponds: mode i has the rate lr h_i^-p), ``seconds_per_update`` and ``seconds_per_sample`` (of one worker).
+weights, so that results differ between seeds, instead of following their expectation), ``preconditioning`` (the p that
+the optimizer ``lars`` uses: mode i has the rate lr h_i^-p), ``seconds_per_update`` and ``seconds_per_sample`` (of one
+worker).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _OPTIONS = ("sampled", "preconditioning", "seconds_per_update", "seconds_per_sam
 
 
 class NoisyQuadratic(CustomLoopWorkload):
-    """A quadratic with noisy gradients (Zhang et al., arXiv:1907.04164); the loss is the exact one."""
+    """A quadratic with noisy gradients (Zhang et al., arXiv:1907.04164); the reported loss is exact."""
 
     metrics: ClassVar[Mapping[str, bool]] = {"loss": False}
     simulated: ClassVar[bool] = True
@@ -68,14 +69,14 @@ class NoisyQuadratic(CustomLoopWorkload):
         check_number("seconds_per_sample", self.seconds_per_sample)
 
     def begin(self, job: TrainingJob, communicator: Communicator | None) -> SimulatedTraining:
-        """Create a simulated training; every worker runs all of it, with the clock of a shared training."""
+        """Create a simulated training; every worker simulates all of it, on the clock of a training that they share."""
         return SimulatedTraining(
             job, workload=self, workers=communicator.size if communicator else 1
         )
 
 
 class SimulatedTraining(TrainingRun):
-    """One simulated training; ``seconds`` come from a clock that only its updates advance.
+    """One simulated training; ``seconds`` comes from a clock that only its updates advance.
 
     An update takes seconds_per_update + seconds_per_sample * global_batch_size / workers. Settings without meaning for
     a quadratic (label smoothing, trust coefficient, normalization batch size, precision) change nothing; one that
@@ -146,7 +147,7 @@ class SimulatedTraining(TrainingRun):
         return float(self.problem.loss(self._trajectory.squares))
 
     def _noise_scale(self) -> float | None:
-        """tr(covariance) / |gradient|^2 in samples (McCandlish et al., arXiv:1812.06162, eq. 2.9), exactly."""
+        """Return the exact tr(covariance) / |gradient|^2 in samples (McCandlish et al., arXiv:1812.06162, eq. 2.9)."""
         squared_gradient = float(self._trajectory.squares @ self.problem.curvature**2)
         noise = float(self.problem.noise.sum())
         return (

@@ -1,4 +1,4 @@
-"""The weights' position: in expectation, or drawn as in one training."""
+"""The position of the weights: in expectation, or drawn as in one training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainers.workloads.noisy_quadratic.dynamics import (
 )
 
 _WORTH_A_MAP = 4
-"""Updates of one rate from which an affine map, computed once for many evaluations, is cheaper than single updates."""
+"""Updates at one rate from which an affine map, computed once for many evaluations, is cheaper than single updates."""
 
 
 class QuadraticTrajectory(Protocol):
@@ -29,11 +29,11 @@ class QuadraticTrajectory(Protocol):
         """(Expected) theta^2, shape ``(modes,)``."""
 
     def move(self, update: QuadraticUpdate, steps: int, first_step: int) -> Array:
-        """Do ``steps`` updates; returns the sum of ``squares`` before each of them, ``(modes,)``."""
+        """Do ``steps`` updates; return the sum of ``squares`` before each of them, ``(modes,)``."""
 
 
 class ExpectedWeights:
-    """The expected second moments; the seed makes no difference."""
+    """The expected second moments, which do not depend on the seed."""
 
     def __init__(self, initial_squares: Array) -> None:
         self.state = initial_moments(initial_squares)
@@ -70,8 +70,8 @@ class ExpectedWeights:
 class SampledWeights:
     """theta and v themselves, from theta = sqrt(initial_squares), with normal noise drawn for each update.
 
-    The draws are a function of the seed and of the first update of each move, so that a resumed training
-    repeats them.
+    The draws are a function of the seed and of the first update of each move, so that a resumed training makes the same
+    ones.
     """
 
     def __init__(self, initial_squares: Array, seed: int) -> None:

@@ -1,1 +1,1 @@
-"""A user's own training program, run as a process: its command, its reports, its end."""
+"""A user's own training program, run as a process: its command, its reports, and how it ends."""

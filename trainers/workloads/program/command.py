@@ -1,7 +1,7 @@
 """The words of a command with placeholders: ``--lr {learning_rate}``, filled in for one training.
 
-There is no shell: every word is one argument of the program, whatever characters it contains. A placeholder is the name
-of a setting or one of ``PLACEHOLDERS``, optionally with a format (``{learning_rate:.4g}``); ``{{`` and ``}}`` are
+No shell is involved: every word is one argument of the program, whatever characters it contains. A placeholder is the
+name of a setting or one of ``PLACEHOLDERS``, optionally with a format (``{learning_rate:.4g}``); ``{{`` and ``}}`` are
 braces.
 """
 
@@ -41,10 +41,10 @@ PLACEHOLDERS: dict[str, str] = {
     "device_list": "of this training's GPUs on this node, as in CUDA_VISIBLE_DEVICES; empty "
     "without GPUs",
 }
-"""Placeholders of a command besides settings, and their meaning."""
+"""The placeholders of a command other than settings, and their meaning."""
 
 MOST_WIDTH, MOST_DIGITS = 100, 30
-"""The maximum width to which a format may pad a value, and of digits that it may request."""
+"""The maximum width to which a format may pad a value, and the maximum number of digits that it may request."""
 _FORMAT = re.compile(
     r"(?:[^{}]?[<>=^])?[-+ ]?#?0?(?P<width>[0-9]{0,3})[,_]?(?:\.(?P<digits>[0-9]{1,3}))?[bdeEfFgGnosxX%]?"
 )
@@ -53,7 +53,7 @@ _BATCHES = ({"global_batch_size"}, {"local_batch_size"}, {"micro_batch_size", "a
 
 
 def command_placeholders(words: Iterable[str]) -> list[str]:
-    """Return the names in the braces of the words, in order, each once; :class:`WorkloadError` for malformed braces."""
+    """Return the names in braces, in order, each once; raises :class:`WorkloadError` for malformed braces."""
     return list(dict.fromkeys(name for word in words for name in _names(word)))
 
 
@@ -89,8 +89,8 @@ def faults_of_reading(
 ) -> Iterator[str]:
     """List what a command that reads the placeholders ``read`` should read but does not.
 
-    ``tuned`` are all settings that the study varies, ``own`` the fixed ones that only the program knows;
-    ``repeated`` says what trains configurations again with other seeds, "" if nothing does.
+    ``tuned`` are all settings that the study varies, ``own`` are the fixed ones that only the program knows;
+    ``repeated`` says what trains configurations again with other seeds; "" if nothing does.
     """
     for name in tuned:
         if name not in read:
@@ -141,7 +141,7 @@ def _names(word: str) -> Iterator[str]:
 
 
 def _is_bounded(form: str) -> bool:
-    """Return whether a format asks for no more than a number needs: otherwise one digit could fill the memory."""
+    """Return whether a format asks for no more than a number needs; otherwise a huge width could exhaust the memory."""
     found = _FORMAT.fullmatch(form)
     return (
         found is not None

@@ -1,4 +1,4 @@
-"""The files of one training of a program, and the last words of its log."""
+"""The files of one training of a program, and the end of its log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainers.workloads.program.secrets import without_secrets
 LAST_LINES = 12
 LAST_CHARACTERS = 1500
 READ_BYTES = 1 << 20
-"""How much of the end of a log is read: multi-node launchers append their own summaries to the program's output."""
+"""How much of a log's end is read: multi-node launchers append their own summaries to the program's output."""
 
 _ONLY_A_CODE = re.compile(
     r"[EWI]\d{4} \S+ \d+ (\S*/)?torch/distributed/elastic/.*"
@@ -25,7 +25,7 @@ _ONLY_A_CODE = re.compile(
     r"|Process \S+ exit with status code \d{1,2}\.$"
     r"|Terminating remaining workers after failure of Process "
 )
-"""Lines of torchrun, srun and horovodrun that only say that a worker ended; one that names a signal is kept."""
+"""Lines of torchrun, srun and horovodrun that say only that a worker ended; one that names a signal is kept."""
 _MPIRUN_BLOCK = re.compile(
     r"Primary job +terminated normally|exited with non-zero status|MPI_ABORT was invoked"
 )
@@ -46,12 +46,12 @@ class ProgramFiles:
 
     @property
     def trial(self) -> Path:
-        """The trial of the program, as JSON."""
+        """The program's trial, as JSON."""
         return self.own / "trial.json"
 
     @property
     def report(self) -> Path:
-        """The program's report, lines of JSON."""
+        """The program's report, as lines of JSON."""
         return self.own / "report.jsonl"
 
     @property
@@ -66,7 +66,7 @@ class ProgramFiles:
 
     @property
     def checkpoint(self) -> Path:
-        """The program's own checkpoints, kept until it has ended."""
+        """The folder of the program's own checkpoints, kept until it has ended."""
         return self.folder / "checkpoint"
 
     @property
@@ -80,25 +80,24 @@ class ProgramFiles:
             folder.mkdir(parents=True, exist_ok=True)
 
     def set_report_aside(self) -> None:
-        """Let a later start in this folder begin afresh: earlier reports are kept as ``report.ended.jsonl``."""
+        """Let a later start in this folder begin afresh; earlier reports are kept as ``report.ended.jsonl``."""
         with contextlib.suppress(FileNotFoundError):
             self.report.replace(self.report.with_name("report.ended.jsonl"))
 
     def set_log_aside(self) -> None:
-        """Move aside the output of earlier starts here, none of which has reported anything that counts.
-
-        It is then in ``log.ended.txt``.
+        """Move the output of earlier starts in this folder, none of which has reported anything that counts, to
+        ``log.ended.txt``.
         """
         with contextlib.suppress(FileNotFoundError):
             self.log.replace(self.log.with_name("log.ended.txt"))
 
     @property
     def lock(self) -> Path:
-        """The file that a program's guard keeps locked while it exists."""
+        """The file that a program's guard keeps locked while the guard exists."""
         return self.own / "lock"
 
     def failure(self, what: str) -> WorkloadError:
-        """Return an error that says what went wrong, with the program's last words."""
+        """Return an error that says what went wrong, with the end of the program's output."""
         words = self.last_words()
         said = f"the end of {self.log}:\n{words}" if words else "it printed nothing"
         return WorkloadError(f"the program failed: {what}; {said}")
@@ -128,7 +127,7 @@ def without_launcher(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _end_of_frame(lines: Sequence[str], at: int) -> int:
-    """Return where a launcher's summary that begins at a line ends; ``at`` if none begins there."""
+    """Return where a launcher's summary that begins at line ``at`` ends; ``at`` itself if none begins there."""
     line, rest = lines[at], range(at + 1, len(lines))
     if _ONLY_A_CODE.match(line):
         return at + 1

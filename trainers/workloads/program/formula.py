@@ -1,4 +1,4 @@
-"""The cost of a program as a formula of its sizes: ``6 * 12 * {depth} * {width}**2 * {samples}``.
+"""The cost of a program as a formula in its sizes: ``6 * 12 * {depth} * {width}**2 * {samples}``.
 
 A formula holds numbers, names, ``+ - * / **`` and parentheses; names may be in braces, as in a command. It is parsed
 with Python's grammar and evaluated here, node by node, in floating point: no part of it is ever executed.
@@ -41,7 +41,7 @@ class CostFormula:
     _tree: ast.expr
 
     def value(self, sizes: Mapping[str, float]) -> float:
-        """Return the formula's value at these sizes; :class:`WorkloadError` unless that is finite and above 0."""
+        """Return the formula's value at these sizes; raises :class:`WorkloadError` unless it is finite and above 0."""
         try:
             value = _value(self._tree, sizes)
         except (ArithmeticError, TypeError):  # TypeError: a root of a negative number is complex
@@ -57,7 +57,7 @@ class CostFormula:
 
 
 def parse_cost(text: str, known: Collection[str] = SIZES) -> CostFormula:
-    """Parse the formula; :class:`WorkloadError` if it contains anything that is not allowed.
+    """Parse the formula; raises :class:`WorkloadError` if it contains anything that is not allowed.
 
     ``known`` are the names that may appear in it.
     """

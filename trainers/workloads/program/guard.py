@@ -1,17 +1,17 @@
-"""Runs one command, and ends it with all its descendants when its owner is gone.
+"""Run one command, and end it with all its descendants when its owner is gone.
 
     python -I -S guard.py START.json STATUS_FD
 
-It runs apart from the process that started it, tied to it only by its standard input: when that is closed, also
-when its owner was killed, the command is ended. It is first asked to stop if it supports that (a file appears), then
-gets SIGTERM, then SIGKILL, and so do all its descendants, in any session (on Linux, where they become
-children of this process when their parents die; elsewhere its process group). If this process itself is killed,
+The guard is detached from the process that started it, its owner, except for its standard input: when that is closed,
+which also happens when the owner is killed, the command is ended. The command is first asked to stop if it supports
+that (a file appears), then gets SIGTERM, then SIGKILL, and so do all its descendants, in any session (on Linux, where
+they become children of the guard when their parents die; elsewhere its process group). If the guard itself is killed,
 Linux kills the command.
 
 The command's output goes to a log of bounded size; a line that matches a pattern becomes a report. A pattern may
 backtrack for years, and nothing can interrupt a match within its process: the lines are matched in a separate process,
-which the kernel ends if one line takes longer than ``MATCH_SECONDS``. How the command ended is written to
-``STATUS_FD`` as one line of JSON. Standard library only: it starts in about 30 ms.
+which the kernel ends if one line takes longer than ``MATCH_SECONDS``. How the command ended is written to ``STATUS_FD``
+as one line of JSON. The guard uses only the standard library, so it starts in about 30 ms.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import Any
 
 LOG_BYTES = 8 << 20
-"""Size at which a log is moved aside, replacing the previous one: at most twice this is kept."""
+"""Size at which a log is moved aside, replacing the previous one, so that at most twice this is kept."""
 ORPHAN_SECONDS = 2.0
-"""How long processes that a command leaves running may go on after it has ended."""
+"""How long processes that a command leaves behind may go on running after it has ended."""
 LAST_OUTPUT_SECONDS = 1.0
 _DEATH_SIGNAL, _SUBREAPER = 1, 36  # PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of prctl(2)
 MATCH_SECONDS = 1.0
@@ -43,22 +43,22 @@ MATCH_SECONDS = 1.0
 LAST_MATCHES_SECONDS = 10.0
 """How long the last lines may be matched after a command has ended."""
 MOST_LINE_BYTES = 1 << 13
-"""Bytes at the end of a line that are matched: a pattern may take time quadratic in them."""
+"""How many bytes at the end of a line are matched: a pattern may take time quadratic in this number."""
 _TOO_SLOW = (
     f"report.pattern took more than {MATCH_SECONDS:g} s of CPU time on one line of output, as "
-    f"a pattern with nested repetitions, such as (a+)+, or with several .* can do; start each "
+    f"can happen with nested repetitions, such as (a+)+, or with several .*; start each "
     f"part of it with literal text"
 )
 
 
 class CommandLog:
-    """The command's output in a file; if the disk is full the log is lost, not the run."""
+    """The command's output in a file; if the disk is full, the log is lost but not the run."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._size = path, path.stat().st_size if path.exists() else 0
 
     def write(self, output: bytes) -> None:
-        """Append, and begin a new file when this one is full."""
+        """Append output, and begin a new file when this one is full."""
         with contextlib.suppress(OSError):
             if self._size > LOG_BYTES:
                 self._path.replace(self._path.with_suffix(".old.txt"))
@@ -97,13 +97,14 @@ class LineReader:
 
 
 class LineMatcher:
-    """A :class:`LineReader` in a separate process: SIGPROF ends it if a line takes too much computing.
+    """A :class:`LineReader` in a separate process, which SIGPROF ends if a line takes too much CPU time.
 
-    A Python handler would wait for the end of the match; the kernel does not. Started before anything else is open.
+    A Python handler would wait for the end of the match; the kernel does not. The process is started before anything
+    else is open.
     """
 
     def __init__(self, pattern: str, report: Path, closes: int) -> None:
-        """``closes`` is a descriptor that only the guard may hold."""
+        """Start the process; ``closes`` is a descriptor that only the guard may hold."""
         self._ours, theirs = socket.socketpair()
         self._waiting, self.ended, self.failed, self._last = b"", False, False, False
         self.pid = os.fork()
@@ -124,7 +125,7 @@ class LineMatcher:
 
     @property
     def busy(self) -> bool:
-        """Return whether there is output that it has not yet accepted; the command then waits."""
+        """Whether there is output that the process has not yet accepted; the command then waits."""
         return bool(self._waiting)
 
     def give(self, output: bytes) -> None:
@@ -133,7 +134,7 @@ class LineMatcher:
         self.work()
 
     def work(self) -> None:
-        """Pass on the output that it accepts, and notice its end."""
+        """Pass on the output that the process accepts, and notice if it has ended."""
         if self.ended:
             return
         try:
@@ -154,11 +155,11 @@ class LineMatcher:
         self.ended, self.failed, self._waiting = True, not told, b""
 
     def fileno(self) -> int:
-        """The descriptor, ready when the process has ended or accepts more."""
+        """Return the descriptor, which is ready when the process has ended or accepts more."""
         return self._ours.fileno()
 
     def finish(self) -> None:
-        """Let it match the last lines, and end it after ``LAST_MATCHES_SECONDS`` in any case."""
+        """Let the process match the last lines, and end it after ``LAST_MATCHES_SECONDS`` in any case."""
         self._last = True
         deadline = time.monotonic() + LAST_MATCHES_SECONDS
         while not self.ended and time.monotonic() < deadline:
@@ -168,7 +169,7 @@ class LineMatcher:
         self.kill()
 
     def kill(self) -> None:
-        """End it, on the first call."""
+        """End the process, on the first call."""
         if self.pid:
             with contextlib.suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -187,7 +188,7 @@ def _read_lines(output: socket.socket, reader: LineReader) -> None:
 
 
 def main() -> None:
-    """Detach from the caller, run the command, report how it ended."""
+    """Detach from the caller, run the command, and report how it ended."""
     start, status = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), int(sys.argv[2])
     if os.fork():
         os._exit(0)
@@ -205,7 +206,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def run(start: dict[str, Any], status: int) -> dict[str, Any]:
-    """Run the command to its end: ``{"exit": status}``, negative for a signal, or ``{"error": why}``."""
+    """Run the command to its end; return ``{"exit": status}``, negative for a signal, or ``{"error": why}``."""
     pattern = start["pattern"]
     matcher = LineMatcher(pattern, Path(start["report"]), status) if pattern else None
     try:
@@ -245,7 +246,7 @@ def _run(start: dict[str, Any], matcher: LineMatcher | None) -> dict[str, Any]:
 
 
 def _others(matcher: LineMatcher | None) -> list[int]:
-    """Return the command's processes: all descendants of this one that are not its own."""
+    """Return the command's processes: all descendants of this process except its own matcher."""
     return [each for each in descendants() if matcher is None or each != matcher.pid]
 
 
@@ -300,7 +301,7 @@ def _watch(
 def _ending(
     process: subprocess.Popen[bytes], start: dict[str, Any], matcher: LineMatcher | None
 ) -> Iterator[float]:
-    """Yield the steps that end a command; each gives the seconds to wait before the next."""
+    """Take the steps that end a command, one at a time; yield after each the seconds to wait before the next."""
     stop = Path(start["stop"])
     listens = start["listens"] or stop.with_suffix(".listens").exists()
     with contextlib.suppress(OSError):
@@ -317,7 +318,7 @@ def _ending(
 
 
 def descendants() -> list[int]:
-    """Return the descendants of this process that have not ended, from /proc; none without /proc."""
+    """Return the descendants of this process that have not ended, from /proc; empty without /proc."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
@@ -340,7 +341,7 @@ def _signal(processes: list[int], number: signal.Signals) -> None:
 def _reap(process: subprocess.Popen[bytes]) -> None:
     """Reap descendants that became children of this process."""
     if process.returncode is None:
-        return  # waiting for any child would take the command's own status away
+        return  # waiting for any child would consume the command's own status
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -360,7 +361,7 @@ def _take(output: int, log: CommandLog, matcher: LineMatcher | None) -> bool:
 
 
 def _drain(pipe: int) -> bool:
-    """Read the content of a pipe; return False if it is closed, or says to stop."""
+    """Read the content of a pipe; return False if the pipe is closed or the content says to stop."""
     try:
         return bool(os.read(pipe, 1 << 10))
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""A program at full scale: one process of this kind on each node; the first follows it and writes the report."""
+"""A program at full scale: a process like this runs on each node; the first follows the program and reports."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ NODE_RANKS = (
     "JSM_NAMESPACE_RANK",
     "ALPS_APP_PE",
 )
-"""Variables in which schedulers give a process's number; with one process per node that is the node's."""
+"""Environment variables in which schedulers give a process's number; with one process per node, the node's number."""
 SLOT_SECONDS = 86_400.0
-"""How long a program may take to exit once asked: the scheduler ends the slot."""
+"""How long a program may take to exit once asked; the scheduler ends the slot earlier."""
 
 
 @dataclass(frozen=True)
 class ProgramNodes:
-    """The nodes of one start: ``hosts``, where the workers meet at the first, and ``port`` there.
+    """The nodes of one start: ``hosts``, of which the first is where the workers find each other, at ``port``.
 
     ``attempt`` distinguishes the starts of one run.
     """
@@ -45,9 +45,9 @@ class ProgramNodes:
 def run_program(
     job: TrainingJob, report: ReportFile, nodes: ProgramNodes, stop: Callable[[], bool]
 ) -> bool:
-    """Run a program to its end; return False if ``stop`` asked it to end first, and it exited.
+    """Run a program to its end; return False if ``stop`` asked it to end earlier and it exited.
 
-    Raises :class:`~trainers.errors.TrainerError`, with its last words, if it fails.
+    Raises :class:`~trainers.errors.TrainerError`, with the end of its output, if it fails.
     """
     workload = load_workload(job.workload, job.data, job.search_path)
     assert isinstance(workload, ProgramWorkload), "the caller looked at the job"
@@ -74,7 +74,7 @@ def run_program(
 
 
 def node_rank(environment: Mapping[str, str]) -> int:
-    """Return the number of this node, from its scheduler; 0 without one."""
+    """Return the number of this node, as its scheduler set it; 0 without a scheduler."""
     return next((int(environment[name]) for name in NODE_RANKS if environment.get(name)), 0)
 
 

@@ -1,7 +1,8 @@
-"""The micro batch that fits a program's memory: halved when it runs out of memory, and kept for its rung.
+"""The micro batch with which a program fits in memory: halved when the program runs out of memory, and kept for its
+rung.
 
 The result is kept in a file beside the folders of the trials, one for each global batch size and number of workers, so
-that every later trial of the rung starts with it, also after a resume or on other workers that see the folder. It
+that every later trial of the rung starts with it, even after a resume or on other workers that see the folder. It
 applies only to the program for which it was found; a study file with another command finds its own. A trial also
 reports it at its end (:attr:`trainers.report.TrainingOutcome.micro_batch_size`), for plans made elsewhere.
 """
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from trainers.workloads.program.process import ProgramProcess
 
 SEARCH_SECONDS = 10.0
-"""How long a pattern may be searched for at the end of a log."""
+"""How many seconds a search for a pattern at the end of a log may take."""
 SEARCHED_BYTES = 1 << 20
 _SEARCH = (
     "import re, sys; found = re.compile(sys.argv[1]).search; "
@@ -50,7 +51,7 @@ class KeptMicroBatch:
         return cls(folder.absolute().parent / name, json.loads(json_text(job.data)))
 
     def read(self) -> int | None:
-        """Return samples per forward pass of one worker; None if not found yet, or found for another program."""
+        """Return the samples per forward pass of one worker; None if not found yet, or found for another program."""
         try:
             kept = json.loads(self.file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -88,7 +89,7 @@ def ran_out_of_memory(
 
 
 def _is_in_log(pattern: str, files: ProgramFiles) -> bool:
-    """Match in a separate process, which can be ended: a pattern may compute without end."""
+    """Search in a separate process, which can be killed, because a match may take forever."""
     try:
         with files.log.open("rb") as log:
             log.seek(max(0, files.log.stat().st_size - SEARCHED_BYTES))
@@ -106,7 +107,7 @@ def _is_in_log(pattern: str, files: ProgramFiles) -> bool:
     except subprocess.TimeoutExpired as error:
         raise WorkloadError(
             f"the search for program.out_of_memory.pattern in {files.log} took more than "
-            f"{SEARCH_SECONDS:g} s, as a pattern with nested repetitions can do; write one "
+            f"{SEARCH_SECONDS:g} s, as can happen with nested repetitions; write a pattern "
             f"without them"
         ) from error
     return searched.returncode == _FOUND

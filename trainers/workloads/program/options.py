@@ -17,7 +17,7 @@ from trainers.workloads.program.command import command_placeholders, own_placeho
 from trainers.workloads.program.formula import SIZES, CostFormula, parse_cost
 
 PROGRESS = ("epochs", "samples", "steps")
-"""Ways in which a report may give the training's progress; any one of them will do."""
+"""Ways in which a report may give the training's progress; any one of them suffices."""
 OTHER_VALUES = (
     "train_loss",
     "learning_rate",
@@ -26,17 +26,18 @@ OTHER_VALUES = (
     "global_batch_size",
     "memory_gb",
 )
-"""Keys of a report besides its progress and the metrics."""
+"""Keys of a report other than its progress and the metrics."""
 MOST_SAMPLES = 10**15
 MOST_PATTERN_CHARACTERS = 1000
 
 
 @dataclass(frozen=True)
 class ProgramReportOptions:
-    """A program's report: ``metrics`` by name, and whether a higher value is better.
+    """A program's report: ``metrics`` says for each metric whether a higher value is better.
 
-    Reports are lines of JSON in a file, written by ``hpo.report``, or with ``pattern`` the output lines that match its
-    named groups. A program that reports nothing for ``timeout_seconds``, counted from its start, is ended.
+    Reports are lines of JSON in a file, written by ``hpo.report``, or, with ``pattern``, the output lines that match
+    it, read by its named groups. A program that reports nothing for ``timeout_seconds`` after its start or its last
+    report is ended.
     """
 
     metrics: Mapping[str, bool]
@@ -46,10 +47,10 @@ class ProgramReportOptions:
 
 @dataclass(frozen=True)
 class OutOfMemoryOptions:
-    """How a program says that a micro batch did not fit in memory; either sign of a failed end will do.
+    """How a failed program shows that a micro batch did not fit in memory; either sign suffices.
 
-    ``exit_code`` is that of the command (128 + N if signal N ended it), ``pattern`` a regular expression that a line
-    of its output matches. The training then starts over with half the micro batch.
+    ``exit_code`` is the command's exit code (128 + N if signal N ended it), ``pattern`` is a regular expression that a
+    line of its output matches. The training then starts over with half the micro batch.
     """
 
     exit_code: int | None = None
@@ -60,13 +61,13 @@ class OutOfMemoryOptions:
 class ProgramOptions:
     """A training program: ``command`` is its words, with placeholders (:mod:`trainers.workloads.program.command`).
 
-    ``train_samples`` is the size of an epoch, ``environment`` its additional environment variables,
-    ``largest_micro_batch`` the most samples per forward pass of a worker, ``out_of_memory`` how it says that fewer
-    fit in its memory, ``stop_seconds`` how long it may take to exit once asked, and again after SIGTERM.
-    ``reads_trial``: it reads its settings with ``hpo.trial()``, and not only from its command. ``cost`` is what a plan
-    must know about it (:class:`trainers.cost.WorkloadCost`): figures by name or, if the model grows, formulas of its
-    sizes (:mod:`trainers.workloads.program.formula`). It may also be a single formula for the cost of a sample, in any
-    unit, or, with ``{samples}``, of a training.
+    ``train_samples`` is the size of an epoch; ``environment`` holds the program's additional environment variables;
+    ``largest_micro_batch`` is the largest number of samples per forward pass of a worker; ``out_of_memory`` is how the
+    program shows that fewer fit in its memory; ``stop_seconds`` is how long it may take to exit once asked, and again
+    after SIGTERM. ``reads_trial`` says that it reads its settings with ``hpo.trial()``, and not only from its command.
+    ``cost`` is what a plan must know about it (:class:`trainers.cost.WorkloadCost`): figures by name or, if the model
+    grows, formulas in its sizes (:mod:`trainers.workloads.program.formula`). It may also be a single formula for the
+    cost of a sample, in any unit, or, with ``{samples}``, of a training.
     """
 
     command: tuple[str, ...]
@@ -81,7 +82,7 @@ class ProgramOptions:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ProgramOptions:
-        """Create options from plain values, as in a job; :class:`WorkloadError` for an unknown or missing key."""
+        """Create options from a job's plain values; raises :class:`WorkloadError` for an unknown or missing key."""
         plain = _known(cls, values, "program")
         plain["report"] = ProgramReportOptions(
             **_known(ProgramReportOptions, plain["report"], "program.report")
@@ -95,23 +96,23 @@ class ProgramOptions:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """All words with placeholders: of the command and of the environment."""
+        """All words that may contain placeholders: those of the command and of the environment."""
         return *self.command, *self.environment.values()
 
     @property
     def metrics(self) -> dict[str, bool]:
-        """The metrics, with the loss that every workload has."""
+        """The metrics, including the loss that every workload has."""
         return {"loss": False, **self.report.metrics}
 
     @property
     def own_settings(self) -> Collection[str] | None:
-        """Return its own settings that it reads; None if only the program knows them."""
+        """The program's own settings that its words read; None if only the program knows them."""
         return None if self.reads_trial else own_placeholders(self.words)
 
     @property
     def accumulates(self) -> bool:
-        """Whether the program is given the micro batch or the number of them per update, so that it can train any
-        batch size.
+        """Whether the program gets the micro batch size or their number per update, so that it can train any batch
+        size.
         """
         return self.reads_trial or bool(
             {"micro_batch_size", "accumulation"} & set(command_placeholders(self.words))
@@ -119,13 +120,13 @@ class ProgramOptions:
 
     @property
     def every_node(self) -> bool:
-        """Whether the program is started on every node, and not once for all of them."""
+        """Whether the program is started on every node, rather than once for all of them."""
         return "node_rank" in command_placeholders(self.words)
 
     def split(
         self, global_batch_size: int, workers: int, micro_batch_size: int | None
     ) -> dict[str, int]:
-        """Split the batch over the workers: global = workers x local, local = accumulation x micro; in samples."""
+        """Split the batch over the workers: global = workers x local, local = accumulation x micro, all in samples."""
         if global_batch_size % workers:
             raise JobError(
                 f"a global batch size of {global_batch_size} cannot be split over {workers} "
@@ -148,7 +149,7 @@ class ProgramOptions:
             raise WorkloadError(f"program: {fault}")
 
     def faults(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Yield combinations that cannot work, each with its place in the section."""
+        """Yield the combinations of options that cannot work, each with its place in the section."""
         if not self.command or not all(isinstance(word, str) and word for word in self.command):
             yield (
                 ("command",),
@@ -177,14 +178,14 @@ class ProgramOptions:
         yield from self._faults_of_out_of_memory()
 
     def formula(self) -> CostFormula | None:
-        """Return the cost of a training, or of a sample, by the sizes; None if the study does not give one."""
+        """Return the cost of a training, or of a sample, as a function of the sizes; None if the study gives none."""
         if isinstance(self.cost, str):
             return parse_cost(self.cost)
         flops = (self.cost or {}).get("flops_per_sample")
         return parse_cost(flops, MODEL_SIZES) if isinstance(flops, str) else None
 
     def figures(self, sizes: Mapping[str, float]) -> dict[str, float] | None:
-        """Return the figures of ``cost`` for a model of these sizes; None if it is not given, or a single formula."""
+        """Return the figures in ``cost`` for a model of these sizes; None if it is not given or is a single formula."""
         if self.cost is None or isinstance(self.cost, str):
             return None
         return {

@@ -1,4 +1,4 @@
-"""A program as a process: started, followed, asked to stop, and ended with everything that it has started."""
+"""A program as a process, which is started, followed, asked to stop, and ended with everything that it has started."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class ProgramProcess:
 
     @property
     def failure(self) -> str:
-        """Return how a program that has ended failed; "" if it succeeded, or was asked to end."""
+        """How a program that has ended failed; "" if it succeeded or was asked to end."""
         ended = self.ended or {}
         if "error" in ended:
             return str(ended["error"])
@@ -102,7 +102,7 @@ class ProgramProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code of a program that ended by itself, 128 + N if signal N ended it; else None."""
+        """The exit code of a program that ended by itself, 128 + N if signal N ended it; else None."""
         ended = self.ended or {}
         if "exit" not in ended or self._control < 0:
             return None
@@ -110,28 +110,28 @@ class ProgramProcess:
         return status if status >= 0 else 128 - status
 
     def ask_to_stop(self) -> None:
-        """Begin to end it: it is first asked, then gets SIGTERM, then SIGKILL."""
+        """Begin to end the program: it is first asked to stop, then gets SIGTERM, then SIGKILL."""
         if self._control >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._control)
             self._control = -1
 
     def end(self) -> None:
-        """End it, and wait until it and everything that it has started are gone."""
+        """End the program, and wait until it and everything that it has started are gone."""
         self.ask_to_stop()
         while not self.wait(60.0):
             pass
 
 
 def free_port() -> int:
-    """Return a port of this machine on which nobody is listening."""
+    """Return a port of this machine on which nothing is listening."""
     with socket.socket() as free:
         free.bind(("", 0))
         return int(free.getsockname()[1])
 
 
 def wait_until_free(files: ProgramFiles, seconds: float) -> None:
-    """Wait until an earlier start, whose owner was killed, has ended; :class:`WorkloadError` if it does not."""
+    """Wait until an earlier start, whose owner was killed, has ended; raises :class:`WorkloadError` if it does not."""
     with files.lock.open("a") as lock:
         try:
             lock_file(lock, seconds)

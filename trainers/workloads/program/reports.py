@@ -1,4 +1,4 @@
-"""Reports of a program, read while they are written, and checked before they count."""
+"""A program's reports, which are read while they are being written and checked before they count."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ReportFollower:
         self._path, self.position, self._number = path, 0, 0
 
     def next(self) -> dict[str, Any] | None:
-        """Return the next line, None if there is none yet; :class:`WorkloadError` for one that is not a JSON object."""
+        """Return the next line, None if there is none yet; raises :class:`WorkloadError` if it is not a JSON object."""
         line = b"\n"
         while not line.strip():
             line = self._line()
@@ -64,7 +64,7 @@ class ReportFollower:
 class ReportedPoint:
     """One report that counts; ``not_finite`` names its values that are not finite, "" if there are none.
 
-    ``scores`` are its metrics, ``memory_bytes`` the memory it reported, None if it did not.
+    ``scores`` are its metrics, ``memory_bytes`` is the memory it reported, None if it reported none.
     """
 
     point: ConvergencePoint
@@ -90,12 +90,13 @@ class ReportedCurve:
     _seconds_before: float = 0.0
 
     def start(self, at: float) -> None:
-        """Record that the program was started at that time (Unix seconds); it may start over, or from a checkpoint."""
+        """Record that the program was started at ``at`` (Unix seconds), from the beginning or from a checkpoint."""
         self._last, self._started_at = -1.0, at
         self._seconds_before = self.points[-1].seconds if self.points else 0.0
 
     def add(self, values: Mapping[str, Any], now: float) -> ReportedPoint | None:
-        """Add the evaluation of one report; return None for one without the target's metric, only a sign of life.
+        """Add the evaluation in one report; return None for one without the target's metric, which is only a sign of
+        life.
 
         Raises :class:`WorkloadError` for a value that is not a number, and for epochs that do not increase.
         """
@@ -178,7 +179,7 @@ class ReportedCurve:
 
 
 def _number(values: Mapping[str, Any], name: str) -> float | None:
-    """Return a number of a report, or one matched as text by a pattern; NaN for null; None if absent."""
+    """Return a number in a report, or one matched as text by a pattern; NaN for null; None if absent."""
     if name not in values:
         return None
     value = values[name]
@@ -193,7 +194,7 @@ def _number(values: Mapping[str, Any], name: str) -> float | None:
 
 
 def _count(values: Mapping[str, Any], name: str) -> int | None:
-    """Return a number of a report, rounded; None if absent."""
+    """Return a number in a report, rounded; None if absent."""
     found = _number(values, name)
     if found is None:
         return None

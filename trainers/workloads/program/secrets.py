@@ -1,8 +1,9 @@
-"""The user's secrets, hidden from a program: removed from its environment and from its last output.
+"""Hide the user's secrets from a program: remove them from its environment and from its quoted output.
 
-A program of a service's user runs with the variables that the operator allows (``HPO_PROGRAM_ENVIRONMENT``, names
-separated by commas, a final ``*`` for any letters), besides those that its study sets. If that variable is not set,
-as in `hpo run`, the program belongs to the user and gets the user's environment, without this project's secrets.
+The program of a service's user runs with the variables that the operator allows (``HPO_PROGRAM_ENVIRONMENT``, names
+separated by commas, with a final ``*`` for any letters), in addition to those that its study sets. If that variable is
+not set, as in `hpo run`, the program belongs to the user and gets the user's environment, without this project's
+secrets.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fnmatch import fnmatchcase
 
 ALLOWED = "HPO_PROGRAM_ENVIRONMENT"
 WRAPPER = "HPO_PROGRAM_WRAPPER"
-"""Words before a program's own, as in a shell: what runs it as another user or in a container."""
+"""Environment variable: words to put before a program's own, to run it as another user or in a container."""
 DEFAULT_ALLOWED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR"),
     *("LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"),
@@ -52,7 +53,7 @@ def program_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_secrets(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """Return a text for others, with ``***`` for passwords in URLs, login tokens, and values of secret variables."""
+    """Return a text that others may see, with ``***`` for passwords in URLs, login tokens and secret values."""
     given = os.environ if environment is None else environment
     text = _LOGIN.sub(HIDDEN, _IN_URL.sub(rf"\1{HIDDEN}@", text))
     secrets = {

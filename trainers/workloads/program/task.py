@@ -24,16 +24,18 @@ class ProgramWorkload(AnyWorkload):
 
     @classmethod
     def metrics_of(cls, data: Mapping[str, Any]) -> Mapping[str, bool]:
-        """Return the metrics that the program reports; only the loss if nothing is known of the program."""
+        """Return the metrics that the program reports; only the loss if nothing is known about the program."""
         return ProgramOptions.from_dict(data).metrics if data else cls.metrics
 
     @classmethod
     def own_settings_of(cls, data: Mapping[str, Any]) -> Collection[str] | None:
-        """Return the placeholders that the command reads besides the known settings."""
+        """Return the placeholders that the command reads in addition to the known settings."""
         return ProgramOptions.from_dict(data).own_settings
 
     def begin_program(self, job: TrainingJob, place: ProgramPlace | None) -> ProgramTraining:
         """Start the program; it needs a place with a folder for its files."""
         if place is None:
-            raise JobError("a program needs a folder for its files; begin_training(..., place=...)")
+            raise JobError(
+                "a program needs a folder for its files; call begin_training(..., place=...)"
+            )
         return ProgramTraining(job, self.options, place)

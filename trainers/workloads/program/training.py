@@ -1,4 +1,4 @@
-"""The training of a program: started, followed by its reports, and ended at its target or once that is out of reach."""
+"""Train with a program: start it, follow its reports, and end it at its target or once that is out of reach."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from trainers.workloads.program.secrets import WRAPPER, program_environment
 from trainers.workloads.training_run import AnyTraining, TrainingProgress
 
 POLL_SECONDS, LOOK_SECONDS = 0.05, 0.5
-"""Seconds between checks of a program's report, and of whether the first node's program has ended."""
+"""Seconds between checks of a program's report, and between checks of whether the first node's program has ended."""
 LEAVING_SECONDS = 10.0
-"""The extra time, beyond that to end a program, to wait for one whose owner was killed."""
+"""Seconds to wait, beyond the time that ending a program takes, for a program whose owner was killed."""
 TRIAL = "HPO_TRIAL"
-"""The variable that names the file with a program's settings."""
+"""The environment variable that names the file with a program's settings."""
 
 
 @dataclass(frozen=True)
 class ProgramPlace:
     """Where a program is started: a ``folder`` for its files, which all nodes see, and the nodes and workers.
 
-    ``ask_seconds`` replaces the ``stop_seconds`` of its options, the time to exit once asked; ``threads`` is the value
-    of OMP_NUM_THREADS, unless its options set it.
+    ``ask_seconds`` replaces ``stop_seconds`` in the program's options, the time to exit once asked; ``threads`` is the
+    value of OMP_NUM_THREADS, unless the options set it.
     """
 
     folder: Path
@@ -68,14 +68,15 @@ class ProgramPlace:
 
 
 class ProgramTraining(AnyTraining):
-    """A program in training; its reports are the evaluations, and ``seconds`` count from its start.
+    """A program in training; its reports are the evaluations, and ``seconds`` is counted from its start.
 
-    On nodes other than the first it is only started, and ended with the first one's: see :meth:`help`.
+    On nodes other than the first, the program is only started, and ended together with the first node's: see
+    :meth:`help`.
     """
 
     resumed: list[ConvergencePoint]
     begun_anew: int
-    """The number of times it started over with half the micro batch; earlier reports do not count."""
+    """The number of times the program started over with a smaller micro batch; reports before that do not count."""
 
     def __init__(self, job: TrainingJob, options: ProgramOptions, place: ProgramPlace) -> None:
         super().__init__(job, options.metrics, options.train_samples)
@@ -115,12 +116,12 @@ class ProgramTraining(AnyTraining):
     def advance(self) -> ConvergencePoint | None:
         """Wait for the program's next evaluation; return None if it ends by itself without one.
 
-        Raises :class:`WorkloadError`, with the program's last words, if it fails; it has then exited.
+        Raises :class:`WorkloadError`, with the end of the program's output, if the program fails; it has then exited.
         """
         return self.next_point(lambda: False)
 
     def next_point(self, stop: Callable[[], bool]) -> ConvergencePoint | None:
-        """Like :meth:`advance`; also None if ``stop`` returned true, and then the program has exited unfinished."""
+        """Do the same as :meth:`advance`; also None if ``stop`` returned true and the program exited unfinished."""
         if self.finished:
             raise JobError(f"the training is finished: {self.progress.reason}")
         try:
@@ -135,7 +136,7 @@ class ProgramTraining(AnyTraining):
     def help(self, ended: Callable[[], bool]) -> None:
         """Run the program on a node other than the first, until it exits or the first node's has ``ended``.
 
-        Raises :class:`WorkloadError` if it fails.
+        Raises :class:`WorkloadError` if the program fails.
         """
         process = self._process
         assert process is not None, "it was started"
@@ -151,7 +152,7 @@ class ProgramTraining(AnyTraining):
             self._process.end()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: the program keeps its own state in its folder."""
+        """Raise :class:`CheckpointError`: the program keeps its own state in its folder."""
         raise CheckpointError("a program keeps its own checkpoints, in {checkpoint_folder}")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: ARG002
@@ -159,7 +160,7 @@ class ProgramTraining(AnyTraining):
         raise CheckpointError("a program resumes from its own checkpoints, in {checkpoint_folder}")
 
     def _take_up(self) -> None:
-        """Read the reports of earlier starts; a failed one may have left anything."""
+        """Read the reports of earlier starts; a failed start may have left anything."""
         try:
             while (values := self._follower.next()) is not None:
                 self._hear(values)
@@ -170,7 +171,7 @@ class ProgramTraining(AnyTraining):
             self._follower = ReportFollower(self.files.report)
 
     def _mark_start(self) -> None:
-        """Mark a start in the report, after the complete lines."""
+        """Mark a start in the report, after its complete lines."""
         with self.files.report.open("a+b") as file:
             file.truncate(self._follower.position)
             file.write(json_text({STARTED: time.time()}).encode() + b"\n")
@@ -182,7 +183,7 @@ class ProgramTraining(AnyTraining):
         process, timeout = self._process, self.options.report.timeout_seconds
         assert process is not None, "a training that goes on has a process"
         while True:
-            ended = process.wait(0.0)  # checked first, so that all its reports are then complete
+            ended = process.wait(0.0)  # checked first, so that by then all its reports are complete
             values = self._report()
             if values is not None:
                 self._heard_at = time.monotonic()
@@ -242,15 +243,15 @@ class ProgramTraining(AnyTraining):
     def _begin_smaller(self, process: ProgramProcess) -> ProgramProcess:
         """Start over, from the first sample, with half the micro batch, or the next smaller part of the local batch.
 
-        Raises :class:`WorkloadError` if there is none.
+        Raises :class:`WorkloadError` if there is no smaller one.
         """
         options, place = self.options, self.place
         split = options.split(self.job.global_batch_size, place.workers, self.job.micro_batch_size)
         tried, why = split["micro_batch_size"], process.failure
         if place.nodes > 1 and options.every_node:
             raise self.files.failure(
-                f"{why}, which is out_of_memory at micro batch {tried}; for a command that is "
-                f"started on every node no smaller one is tried: set largest_micro_batch below that"
+                f"{why}, which is out_of_memory at micro batch {tried}; a command that is "
+                f"started on every node is not retried with a smaller one; set largest_micro_batch below that"
             )
         if tried == 1:
             raise self.files.failure(
@@ -303,7 +304,7 @@ class ProgramTraining(AnyTraining):
 def trial_values(
     job: TrainingJob, options: ProgramOptions, place: ProgramPlace, files: ProgramFiles
 ) -> dict[str, Any]:
-    """Return the values of the program's placeholders in one training, by name.
+    """Return the values of the program's placeholders for one training, by name.
 
     Raises :class:`JobError` if the batch cannot be split over the workers, or the command reads a setting that the
     job does not have.
@@ -347,10 +348,10 @@ def start_program(
     files: ProgramFiles,
     values: Mapping[str, Any],
 ) -> ProgramProcess:
-    """Start the program in the study's folder; `python` and `torchrun` are those of this environment.
+    """Start the program in the study's folder; `python` and `torchrun` come from this environment.
 
-    The words of ``HPO_PROGRAM_WRAPPER``, set by the operator, precede its own, with ``{folder}`` for the trial's
-    folder.
+    The words in ``HPO_PROGRAM_WRAPPER``, which the operator sets, precede the program's own, with ``{folder}`` for the
+    trial's folder.
     """
     told = {name: whole_number(values[name]) for name in PLACEHOLDERS}
     settings = {name: value for name, value in values.items() if name not in PLACEHOLDERS}

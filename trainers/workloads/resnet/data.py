@@ -28,16 +28,16 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
         *("classes", "train_samples", "evaluation_samples"),
     ),
 }
-"""The options of each source, besides ``source`` and ``augment``."""
+"""The options of each source, other than ``source`` and ``augment``."""
 
 SOURCE_OPTIONS = tuple(dict.fromkeys(name for names in OPTIONS.values() for name in names))
 _DIGITS_FOR_TRAINING = 0.8
 _DIGITS_FILE = ("datasets", "data", "digits.csv.gz")
-"""Path inside scikit-learn's package."""
+"""Path inside the scikit-learn package."""
 
 
 def open_images(data: Mapping[str, Any]) -> ImageSet:
-    """The images that the data options name; raises :class:`~trainers.errors.DataError`."""
+    """Open the images that the data options name; raises :class:`~trainers.errors.DataError`."""
     source = data.get("source", "digits")
     augment = data.get("augment", True)
     if not isinstance(augment, bool):
@@ -63,7 +63,8 @@ def open_images(data: Mapping[str, Any]) -> ImageSet:
 
 
 def load_digits_images(augment: bool) -> ImagesInMemory:
-    """Return scikit-learn's 1,797 handwritten digits of 8x8 pixels: always the same 1,437 to train, 360 to test.
+    """Return scikit-learn's 1,797 handwritten digits of 8x8 pixels: always the same 1,437 for training, 360 for
+    testing.
 
     Four fifths of each class are used for training. Augmentation shifts by up to one pixel.
     """
@@ -78,7 +79,7 @@ def load_digits_images(augment: bool) -> ImagesInMemory:
 def _digits_table() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the digits' pixels in 0..16, (1797, 8, 8), and classes, (1797,), from scikit-learn's own file.
 
-    The file is read without scikit-learn, as importing it would cost every training process two seconds.
+    The file is read without scikit-learn, because importing it would cost every training process two seconds.
     """
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
@@ -94,7 +95,7 @@ def _digits_table() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 
 def stratified_split(classes: np.ndarray[Any, Any], fraction: float) -> tuple[Tensor, Tensor]:
-    """Return indices of a training set of ``fraction`` of all samples and of the rest, in order and always the same.
+    """Return the indices of a training set of ``fraction`` of all samples, and of the rest, in order and reproducibly.
 
     Largest remainders (Hamilton's rule) decide which classes round up, so that the total is exact.
     """

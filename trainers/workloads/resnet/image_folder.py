@@ -1,7 +1,7 @@
 """Images in ImageNet's layout: ``path/train/CLASS/*.jpg`` and ``path/val/CLASS/*.jpg`` (or ``test``).
 
 Large images are augmented by the random crops of Szegedy et al. and Goyal et al. (:mod:`trainers.feed.crops`) and
-flipped half of the time. They are evaluated on the centre of an image scaled to 256/224 of the size.
+flipped half of the time. They are evaluated on the centre of the image, scaled to 256/224 of the input size.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp"})
 
 
 def open_folder(path: Any, image_size: Any, augment: bool, reader: ImageReader) -> ImageSet:
-    """Open a folder; ``image_size`` (pixels, default: the first image's shorter side, at most 224)."""
+    """Open a folder; ``image_size`` is in pixels (default: the first image's shorter side, at most 224)."""
     if not isinstance(path, str) or not path:
         raise DataError(
             "the source 'image_folder' needs path, the folder that holds train and val, but got "
@@ -93,7 +93,7 @@ class ImagesOnDisk(IndexedImages):
         self._reader.use_device(device)
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Images ``(n, 3, size, size)``, uint8, each cropped and flipped by its own numbers, and classes ``(n,)``."""
+        """Return images ``(n, 3, size, size)``, uint8, each with its own random crop and flip, and classes ``(n,)``."""
         chosen = [self._training[index] for index in indices.tolist()]
         if not self._augment:
             return self._reader.batch(chosen, self.size)
@@ -101,13 +101,13 @@ class ImagesOnDisk(IndexedImages):
         return self._reader.batch(chosen, self.size, uniforms)
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """The centres of the images, and their classes."""
+        """Return the centres of the images, and their classes."""
         return self._reader.batch(
             [self._evaluation[index] for index in indices.tolist()], self.size
         )
 
     def prepare(self, batch: Batch) -> Batch:
-        """Images of mean about 0 and variance about 1, float32 in the memory format channels_last."""
+        """Return images of mean about 0 and variance about 1, float32 in the memory format channels_last."""
         images, classes = batch
         return normalize_images(images, IMAGENET_MEAN, IMAGENET_DEVIATION), classes
 

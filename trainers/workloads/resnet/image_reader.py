@@ -1,4 +1,4 @@
-"""Reads image files into batches of bytes, on a pool of threads, and normalizes them where they are used."""
+"""Read image files into batches of bytes, on a pool of threads, and normalize them where they are used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainers.feed.decoders import ImageDecoder, open_decoder, read_image, unrea
 from trainers.feed.pool import DecodingPool
 
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of each channel, red, green and blue, where white is 1."""
+"""Mean and standard deviation of each channel (red, green and blue), where white is 1."""
 
 Files = list[tuple[Path, int]]
 """Image files with their class numbers."""
@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ImageReader:
-    """Decodes, crops, scales and flips; gives the same pixels with any number of threads.
+    """Decodes, crops, scales and flips images, with the same pixels for any number of threads.
 
     ``decoder`` names one of :data:`~trainers.feed.decoders.DECODERS` (None: the fastest installed one), ``threads`` is
     the number of decoding threads (None: this process's share of the cores).
@@ -46,9 +46,10 @@ class ImageReader:
         uniforms: Sequence[Sequence[float]] | None = None,
         centre_share: float = CENTRE_SHARE,
     ) -> tuple[Tensor, Tensor]:
-        """Return images ``(n, 3, size, size)`` uint8 of files, channels last in memory, and classes ``(n,)`` int64.
+        """Return the files' images ``(n, 3, size, size)`` uint8, channels last in memory, and classes ``(n,)`` int64.
 
-        ``uniforms`` are the numbers of each image's random crop and, the first, of its flip; None: the centres.
+        ``uniforms`` are the random numbers of each image: the first is for its flip, the others for its crop. None
+        means the centres.
         """
         images = self.images([(file, None) for file, _ in files], size, uniforms, centre_share)
         return images, torch.tensor([number for _, number in files])
@@ -60,7 +61,7 @@ class ImageReader:
         uniforms: Sequence[Sequence[float]] | None = None,
         centre_share: float = CENTRE_SHARE,
     ) -> Tensor:
-        """Return images ``(n, 3, size, size)`` as in :meth:`batch`, of files or of contents with their names."""
+        """Return images ``(n, 3, size, size)`` as in :meth:`batch`, from files or from contents with their names."""
         batch = torch.empty(len(named), size, size, 3, dtype=torch.uint8, pin_memory=self._pinned)
 
         def read(index: int) -> None:
@@ -81,7 +82,7 @@ class ImageReader:
         uniforms: Sequence[float] | None = None,
         centre_share: float = CENTRE_SHARE,
     ) -> Tensor:
-        """Return one image, ``(size, size, 3)`` uint8, from the content of its file; ``name`` is for the error."""
+        """Return one image, ``(size, size, 3)`` uint8, from the content of its file; ``name`` is for error messages."""
         try:
             width, height = self.decoder.size(content)
             crop = (
@@ -100,7 +101,7 @@ class ImageReader:
 def normalize_images(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
     """Convert images ``(n, 3, height, width)`` of bytes to float32, ``(images / 255 - mean) / deviation``.
 
-    Images that are channels last in memory stay so. On a CPU each image passes through the cache once.
+    Images that are channels last in memory remain so. On a CPU each image passes through the cache once.
     """
     shift = torch.tensor([-each / spread for each, spread in zip(mean, deviation, strict=True)])
     scale = torch.tensor([1 / (255 * each) for each in deviation])

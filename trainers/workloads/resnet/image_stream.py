@@ -1,4 +1,4 @@
-"""Images in WebDataset's tar files, ``path/*train*.tar`` and ``path/*val*.tar``: each ``NAME.jpg`` with a ``NAME.cls``.
+"""Images in WebDataset tar files, ``path/*train*.tar`` and ``path/*val*.tar``: each ``NAME.jpg`` with a ``NAME.cls``.
 
 They are cropped, flipped and normalized like those of a folder (``image_folder``), by numbers derived from the seed,
 the epoch and the sample's name. Files are read sequentially, each by one worker.
@@ -34,7 +34,7 @@ _DECODED_AT_ONCE = 64
 
 
 class ImageStream:
-    """Images of tar files, decoded by a pool of threads in reading order."""
+    """Images from tar files, decoded by a pool of threads in reading order."""
 
     channels = 3
     largest_micro_batch = 64
@@ -57,25 +57,25 @@ class ImageStream:
         self._reader.use_device(device)
 
     def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
-        """Images ``(n, 3, size, size)``, uint8, and their classes ``(n,)``."""
+        """Yield images ``(n, 3, size, size)``, uint8, and their classes ``(n,)``."""
         samples = self._training.shuffled(epoch, seed, part)
         return self._decoded(samples, (seed, epoch) if self._augment else None)
 
     def evaluation_stream(self, part: Part) -> Iterable[Batch]:
-        """The evaluation images, cropped to their centres."""
+        """Yield the evaluation images, cropped to their centres."""
         return self._decoded(self._evaluation.in_order(part), None)
 
     def prepare(self, batch: Batch) -> Batch:
-        """Images of mean about 0 and variance about 1, float32 in the memory format channels_last."""
+        """Return images of mean about 0 and variance about 1, float32 in the memory format channels_last."""
         images, classes = batch
         return normalize_images(images, IMAGENET_MEAN, IMAGENET_DEVIATION), classes
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Streamed images have no index."""
+        """Raise NotImplementedError: streamed images have no index."""
         raise NotImplementedError
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """Streamed images have no index."""
+        """Raise NotImplementedError: streamed images have no index."""
         raise NotImplementedError
 
     def _decoded(
@@ -131,7 +131,9 @@ def _shards(path: Any, kind: str) -> TarShards:
         )
     files = list(Path(path).glob(f"*{kind}*.tar"))
     if not files:
-        raise DataError(f"the folder {path} holds no *{kind}*.tar; tar shards are named so")
+        raise DataError(
+            f"the folder {path} holds no *{kind}*.tar; tar shards must be named like that"
+        )
     return TarShards(files)
 
 

@@ -13,13 +13,13 @@ from trainers.numerics.random_numbers import sample_uniforms
 from trainers.workloads.workload import Batch
 
 LARGEST_IN_MEMORY = 64
-"""Images of at most this size (pixels) are decoded once and kept."""
+"""Images of at most this size (pixels) are decoded once and kept in memory."""
 
 
 class ImageSet(Protocol):
     """Training and evaluation images with their classes, as bytes until ``prepare`` turns them into a model's input.
 
-    The other attributes are those of :class:`~trainers.workloads.workload.Workload`.
+    The other attributes mean the same as in :class:`~trainers.workloads.workload.Workload`.
     """
 
     channels: int
@@ -36,19 +36,19 @@ class ImageSet(Protocol):
         """Set where the batches will be used; called once, before the first of them."""
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Images ``(n, channels, size, size)``, uint8 in any memory format, and classes ``(n,)``, int64."""
+        """Return images ``(n, channels, size, size)``, uint8 in any memory format, and classes ``(n,)``, int64."""
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """A batch for evaluation, without augmentation."""
+        """Return a batch for evaluation, without augmentation."""
 
     def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
-        """Like ``training_batch``, if the images are ``streamed``."""
+        """Yield batches like those of ``training_batch``, if the images are ``streamed``."""
 
     def evaluation_stream(self, part: Part) -> Iterable[Batch]:
-        """Like ``evaluation_batch``, if the images are ``streamed``."""
+        """Yield batches like those of ``evaluation_batch``, if the images are ``streamed``."""
 
     def prepare(self, batch: Batch) -> Batch:
-        """Normalize the images of a batch on any device: floating point, of mean about 0 and variance about 1."""
+        """Normalize the images of a batch, on any device, to floating point with mean about 0 and variance about 1."""
 
 
 class IndexedImages:
@@ -57,18 +57,18 @@ class IndexedImages:
     streamed = False
 
     def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
-        """Not available."""
+        """Raise NotImplementedError: these images are not a stream."""
         raise NotImplementedError
 
     def evaluation_stream(self, part: Part) -> Iterable[Batch]:
-        """Not available."""
+        """Raise NotImplementedError: these images are not a stream."""
         raise NotImplementedError
 
 
 class ImagesInMemory(IndexedImages):
     """Small images, as bytes, randomly shifted by up to ``shift`` pixels and optionally flipped.
 
-    They lie on the device, so that a batch is selected there.
+    They are kept on the device, so that a batch is selected there.
     """
 
     largest_micro_batch = 1024
@@ -96,7 +96,7 @@ class ImagesInMemory(IndexedImages):
         self.use_device(torch.device("cpu"))
 
     def use_device(self, device: torch.device) -> None:
-        """Keep the images there."""
+        """Keep the images on this device."""
         self._device = device
         self._padded = self._padded.to(device)
         # every shifted image as a view: (samples, channels, shifts down, shifts right, size, size)
@@ -107,7 +107,7 @@ class ImagesInMemory(IndexedImages):
         self._mean, self._scale = self._mean.to(device), self._scale.to(device)
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Shifted and flipped images ``(n, channels, size, size)``, uint8, and their classes."""
+        """Return shifted and flipped images ``(n, channels, size, size)``, uint8, and their classes."""
         here = self._here(indices)
         if not (self._shift or self._mirror):
             return self._windows[here, :, 0, 0], self._train_classes[here]
@@ -119,12 +119,12 @@ class ImagesInMemory(IndexedImages):
         return images, self._train_classes[here]
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """Unchanged images ``(n, channels, size, size)``, uint8, and their classes."""
+        """Return unchanged images ``(n, channels, size, size)``, uint8, and their classes."""
         here = self._here(indices)
         return self._evaluation_images[here], self._evaluation_classes[here]
 
     def prepare(self, batch: Batch) -> Batch:
-        """Images of mean 0 and variance 1 over all pixels of the training set, channel by channel."""
+        """Return images with mean 0 and variance 1 over all pixels of the training set, channel by channel."""
         images, classes = batch
         return (images - self._mean) * self._scale, classes
 

@@ -1,9 +1,8 @@
-"""Residual networks: ResNet-50 v1.5 for large images, He's CIFAR family for small ones.
+"""Residual networks: ResNet-50 v1.5 for large images, the CIFAR family of He et al. for small ones.
 
-ResNet-50 as Goyal et al. train it (arXiv:1706.02677, section 5.1): stride 2 in the 3x3 convolution of a
-block, He initialization, zero gamma in the last normalization of each block, N(0, 0.01) in the last layer.
-The small family is that of He et al. (arXiv:1512.03385, section 4.2): 6n+2 layers, three stages, shortcuts
-without parameters.
+ResNet-50 is as Goyal et al. train it (arXiv:1706.02677, section 5.1): stride 2 in the 3x3 convolution of a block, He
+initialization, zero gamma in the last normalization of each block, N(0, 0.01) in the last layer. The small family is
+that of He et al. (arXiv:1512.03385, section 4.2), with 6n+2 layers, three stages, and shortcuts without parameters.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SMALL_NETWORKS = {
     "resnet56": 9,
     "resnet110": 18,
 }
-"""Blocks per stage, n, of each small network."""
+"""The number of blocks per stage, n, of each small network."""
 
 NAMES = (*SMALL_NETWORKS, "resnet50")
 
@@ -42,11 +41,11 @@ def build_resnet(
     momentum: float = 0.9,
     zero_gamma: bool | None = None,
 ) -> nn.Module:
-    """Build the network ``name`` for images of ``channels`` channels; ``width`` is the channels of its first stage.
+    """Build the network ``name`` for images of ``channels`` channels; ``width`` is its first stage's channels.
 
-    ``group_size`` is the normalization batch size, ``momentum`` that of the running statistics. ``zero_gamma``
-    starts the last normalization of each block at zero; None: only in ResNet-50, not in the small networks. Input
-    ``(n, channels, height, width)``, output ``(n, classes)``.
+    ``group_size`` is the normalization batch size, ``momentum`` the momentum of the running statistics. ``zero_gamma``
+    starts the last normalization of each block at zero; None means only in ResNet-50, not in the small networks. The
+    input is ``(n, channels, height, width)``, the output ``(n, classes)``.
     """
 
     def norm(features: int) -> GhostBatchNorm:
@@ -56,7 +55,7 @@ def build_resnet(
         stem = [
             _convolution(channels, width, 7, 2),
             GhostBatchNormReLU(width, group_size, momentum=momentum),
-            nn.Identity(),  # keeps the indices, and so the names in checkpoints
+            nn.Identity(),  # preserves the indices, and so the names in checkpoints
             nn.MaxPool2d(3, 2, padding=1),
         ]
         blocks, features = (
@@ -81,7 +80,7 @@ def build_resnet(
 
 
 class ResNet(nn.Module):
-    """Convolutions, the mean over all positions, and one linear layer."""
+    """A residual network: convolutions, the mean over all positions, and one linear layer."""
 
     def __init__(self, convolutions: nn.Sequential, classifier: nn.Linear) -> None:
         super().__init__()
@@ -89,7 +88,7 @@ class ResNet(nn.Module):
         self.classifier = classifier
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores ``(n, classes)`` of images ``(n, channels, height, width)``."""
+        """Return class scores ``(n, classes)`` of images ``(n, channels, height, width)``."""
         # channels_last, by permutations: unlike contiguous(memory_format=...) they pass through torch.func.vmap
         images = images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
         features = self.convolutions(images)
@@ -109,7 +108,7 @@ class BasicBlock(nn.Module):
         self.stride, self.padding = stride, width - inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output, at 1 / stride of the size."""
+        """Return the block's output, at 1 / stride of the input size."""
         y = norm_relu(self.first_norm, self.first(x))
         if self.stride > 1:
             x = x[:, :, :: self.stride, :: self.stride]
@@ -136,7 +135,7 @@ class Bottleneck(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output, at 1 / stride of the size."""
+        """Return the block's output, at 1 / stride of the input size."""
         y = norm_relu(self.first_norm, self.first(x))
         y = norm_relu(self.middle_norm, self.middle(y))
         return norm_relu(self.last_norm, self.last(y), self.shortcut(x))
@@ -155,7 +154,7 @@ def _stages(
 
 
 def initialization_of(name: str) -> Mapping[str, InitialLaw]:
-    """Return how the initial values of the network ``name`` scale with its width, by prefixes of parameter names."""
+    """Return how the initial values of the network ``name`` scale with its width, by prefix of the parameter name."""
     if name == "resnet50":
         return {"convolutions": "fan_out", "classifier": "constant"}
     return {"convolutions": "fan_out"}

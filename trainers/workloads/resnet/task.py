@@ -32,7 +32,7 @@ _OPTIONS = ("source", "augment", "model", "width", "parametrization", "base_widt
 
 
 class ResNetWorkload(Workload):
-    """A residual network on images; top1 and top5: the class is among the first 1 or 5 predictions."""
+    """A residual network on images; top1 and top5 say whether the class is among the first 1 or 5 predictions."""
 
     metrics: ClassVar[Mapping[str, bool]] = {"top1": True, "top5": True, "loss": False}
 
@@ -80,24 +80,24 @@ class ResNetWorkload(Workload):
         self.images.use_device(device)
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Images ``(n, channels, size, size)``, uint8, and their classes ``(n,)``."""
+        """Return images ``(n, channels, size, size)``, uint8, and their classes ``(n,)``."""
         return self.images.training_batch(indices, epochs, seed)
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:
-        """Cross entropy, with label smoothing (Szegedy et al., arXiv:1512.00567)."""
+        """Return the cross entropy, with label smoothing (Szegedy et al., arXiv:1512.00567)."""
         images, classes = batch
         return F.cross_entropy(model(images), classes, label_smoothing=settings.label_smoothing)
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """Images ``(n, channels, size, size)``, uint8, and their classes ``(n,)``."""
+        """Return images ``(n, channels, size, size)``, uint8, and their classes ``(n,)``."""
         return self.images.evaluation_batch(indices)
 
     def training_stream(self, epoch: int, seed: int, part: Part) -> Iterable[Batch]:
-        """The training images as a stream, from tar files."""
+        """Yield the training images as a stream, from tar files."""
         return self.images.training_stream(epoch, seed, part)
 
     def evaluation_stream(self, part: Part) -> Iterable[Batch]:
-        """The evaluation images as a stream, from tar files."""
+        """Yield the evaluation images as a stream, from tar files."""
         return self.images.evaluation_stream(part)
 
     def prepare(self, batch: Batch) -> Batch:
@@ -105,7 +105,7 @@ class ResNetWorkload(Workload):
         return self.images.prepare(batch)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Cross entropy without smoothing, and whether the class is among the first 1 and 5."""
+        """Return the cross entropy without smoothing, and whether the class is among the first 1 and the first 5."""
         images, classes = batch
         scores = model(images)
         hits = scores.topk(min(5, scores.shape[1])).indices == classes[:, None]

@@ -2,7 +2,7 @@
 
     python -m trainers.workloads.segmentation FOLDER --train 256 --validation 64 --height 96 --width 144 --seed 0
 
-FOLDER gets train/*.h5, validation/*.h5 and stats.h5. Prints each class's share of the training pixels, the
+FOLDER gets train/*.h5, validation/*.h5 and stats.h5. The command prints each class's share of the training pixels, the
 megabytes and the seconds. Exit status: 0 if written, 2 if an option or the folder is wrong.
 """
 

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from trainers.numerics.normalization import norm_relu
 
 Norm = Callable[[int], nn.Module]
-"""Makes the normalization for a number of features."""
+"""A function that creates the normalization for a number of features."""
 
 
 def memory_format(device: str) -> torch.memory_format:
     """Return the memory layout of the networks' tensors on a device ("cpu" or "cuda").
 
-    Tensor cores need ``channels_last``, and on a CPU the normalization of small groups is faster in it. A CPU with
-    AVX2 but without AVX-512 gets the other layout: in ``channels_last`` oneDNN 3.12 there writes beyond the gradient
-    of 1x1 convolutions whose number of channels is not a multiple of 8, such as the classifier's
+    Tensor cores need ``channels_last``, and on a CPU the normalization of small groups is faster in it. A CPU with AVX2
+    but without AVX-512 gets the other layout: there, in ``channels_last``, oneDNN 3.12 writes beyond the gradient of
+    1x1 convolutions whose number of channels is not a multiple of 8, such as the classifier
     (``jit_avx2_1x1_convolution_bwd_weights_t``), and the process aborts or continues with corrupted numbers.
     """
     damaged = device == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
@@ -38,25 +38,25 @@ class ConvNormReLU(nn.Module):
         self.norm = norm(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, outputs, ceil(height / stride), ceil(width / stride))``."""
+        """Return features ``(n, outputs, ceil(height / stride), ceil(width / stride))``."""
         return norm_relu(self.norm, self.convolution(x))
 
 
 class Upsample(nn.Module):
-    """A transposed 3x3 convolution of stride 2, without activation, as in Kurth's two networks."""
+    """A transposed 3x3 convolution with stride 2, without activation, as in the two networks of Kurth et al."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
         self.convolution = nn.ConvTranspose2d(features, features, 3, stride=2, padding=1)
 
     def forward(self, x: Tensor, finer: Tensor) -> Tensor:
-        """The features on the grid of ``finer``, which has twice as many rows and columns, or one less."""
+        """Return the features on the grid of ``finer``, which has twice as many rows and columns, or one fewer."""
         result: Tensor = self.convolution(x, output_size=finer.shape[2:])
         return result
 
 
 def initialize_he_uniform(module: nn.Module) -> None:
-    """He's initialization, uniform over fan-in (Keras' he_uniform), and zero biases, in all convolutions."""
+    """Initialize all convolutions by He's rule, uniform over fan-in (he_uniform in Keras), with zero biases."""
     for each in module.modules():
         if isinstance(each, (nn.Conv2d, nn.ConvTranspose2d)):
             nn.init.kaiming_uniform_(each.weight, nonlinearity="relu")
@@ -65,7 +65,7 @@ def initialize_he_uniform(module: nn.Module) -> None:
 
 
 def initialize_he_normal(module: nn.Module) -> None:
-    """He's initialization, normal over fan-in, and zero biases, in all convolutions."""
+    """Initialize all convolutions by He's rule, normal over fan-in, with zero biases."""
     for each in module.modules():
         if isinstance(each, nn.Conv2d):
             nn.init.kaiming_normal_(each.weight, nonlinearity="relu")

@@ -1,6 +1,6 @@
-"""The 16 fields of a climate sample and its classes, in the order of Kurth et al. and DeepCAM.
+"""The 16 fields of a climate sample, and its classes, in the order used by Kurth et al. and DeepCAM.
 
-Order and units as in the released label script (azrael417/ClimDeepLearn,
+Order and units are as in the released label script (azrael417/ClimDeepLearn,
 semanticsegm/create_multichannel_cropped_labels.py) and the CAM5 history files that it reads.
 """
 

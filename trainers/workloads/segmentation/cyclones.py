@@ -1,16 +1,17 @@
-"""Tropical cyclones by the published heuristics: TECA's criteria for the centre, then the label scripts' mask.
+"""Tropical cyclones by the published heuristics: TECA's criteria for the centre, then the mask of the label scripts.
 
-A centre (TECA, teca_tc_detect with its default thresholds) is a minimum of the sea-level pressure that rises by
-4 hPa within 5 degrees, with cyclonic vorticity at 850 hPa of at least 1.6e-4 1/s within 2 degrees, and a warm core: the
-mean of T200 and T500 is 0.8 K above its surroundings. Its radius r0 is where the mean wind has fallen to 17 m/s, the
-first step of the Saffir-Simpson scale. The mask (create_multichannel_cropped_labels.py): in the box of r0 + 6.6
-degrees around the centre, the cells with TMQ, U850, V850 and PRECT above their 93rd percentile in the box; for each
-field the largest 8-connected region, and of their union the largest region.
+A centre (TECA, teca_tc_detect with its default thresholds) is a minimum of the sea-level pressure that rises by 4 hPa
+within 5 degrees, with cyclonic vorticity at 850 hPa of at least 1.6e-4 1/s within 2 degrees, and a warm core: the mean
+of T200 and T500 is 0.8 K above its surroundings. Its radius r0 is where the mean wind has fallen to 17 m/s, the first
+step of the Saffir-Simpson scale. The mask (create_multichannel_cropped_labels.py) is found in the box of r0 + 6.6
+degrees around the centre: for each of TMQ, U850, V850 and PRECT, the largest 8-connected region of cells above the
+field's 93rd percentile in the box, and then the largest region of their union.
 
-Departures. A single instant has no track, so TECA's rules on duration are replaced by a latitude limit and by
-requiring that the pressure rises on all sides. Distances are at least two cells, and the vorticity threshold falls with
-the grid spacing beyond 50 km, since a coarse grid flattens the vortex. Boxes continue across the date line. Every storm
-keeps its whole mask (the script rebuilds all from TMQ for each storm and so keeps only the last one's other parts).
+Departures: a single instant has no track, so TECA's rules on duration are replaced by a latitude limit and by the
+requirement that the pressure rise on all sides. Distances are at least two cells, and the vorticity threshold falls
+with the grid spacing beyond 50 km, because a coarse grid flattens the vortex. Boxes continue across the date line.
+Every storm keeps its whole mask (the script rebuilds all masks from TMQ for each storm and so keeps the other parts
+only of the last one).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _MASK_CHANNELS = ("TMQ", "U850", "V850", "PRECT")
 
 @dataclass(frozen=True)
 class CycloneRules:
-    """Thresholds: 1/s, Pa, K, degrees, m/s, percent of the box."""
+    """Thresholds, in 1/s, Pa, K, degrees, m/s and percent of the box."""
 
     min_vorticity: float = 1.6e-4
     min_pressure_rise: float = 400.0
@@ -49,7 +50,7 @@ class CycloneRules:
 
 @dataclass(frozen=True)
 class CycloneCentre:
-    """A detected cyclone: degrees, and the radius (degrees) where its wind has fallen to storm strength."""
+    """A detected cyclone: its position, and the radius where its wind has fallen to storm strength, in degrees."""
 
     latitude: float
     longitude: float
@@ -59,7 +60,7 @@ class CycloneCentre:
 def cyclone_mask(
     fields: NDArray[np.float32], grid: Grid, rules: CycloneRules | None = None
 ) -> Mask:
-    """A mask of tropical cyclones, ``(height, width)``, in fields ``(height, width, 16)``."""
+    """Return a mask of the tropical cyclones, ``(height, width)``, in fields ``(height, width, 16)``."""
     rules = rules or CycloneRules()
     mask = np.zeros((grid.height, grid.width), dtype=bool)
     for centre in cyclone_centres(fields, grid, rules):
@@ -108,7 +109,7 @@ def cyclone_centres(
 def _pressure_minima(
     pressure: Values, grid: Grid, radius: float, max_latitude: float
 ) -> Iterator[tuple[int, int]]:
-    """Return rows and columns of the pressure minima within ``radius`` degrees (a box), equatorward of the limit."""
+    """Return the rows and columns of pressure minima within ``radius`` degrees (a box), equatorward of the limit."""
     tall = 2 * int(radius / 180 * (grid.height - 1)) + 1
     wide = 2 * int(radius / 360 * grid.width) + 1
     least, most = (
@@ -121,7 +122,7 @@ def _pressure_minima(
 
 
 def _storm_radius(grid: Grid, row: int, column: int, speed: Values, storm_wind: float) -> float:
-    """Return degrees from the centre to where the mean wind on a ring, beyond its maximum, falls to ``storm_wind``."""
+    """Return the degrees from the centre to where the mean wind on a ring, past its peak, falls to ``storm_wind``."""
     step = grid.spacing_km / _KM_PER_DEGREE / 2
     reach = max(10.0, 6 * step)
     box = np.ix_(*_box(grid, float(grid.latitudes[row]), float(grid.longitudes[column]), reach))
@@ -141,7 +142,7 @@ def _storm_radius(grid: Grid, row: int, column: int, speed: Values, storm_wind: 
 def _box(
     grid: Grid, latitude: float, longitude: float, reach: float
 ) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
-    """Return rows and columns within ``reach`` degrees of latitude and of longitude, periodic in the latter."""
+    """Return the rows and columns within ``reach`` degrees of latitude and longitude, periodic in longitude."""
     rows = np.flatnonzero(np.abs(grid.latitudes - latitude) <= reach)
     half = min(int(reach / 360 * grid.width), (grid.width - 1) // 2)
     middle = round(longitude / 360 * grid.width)

@@ -1,6 +1,6 @@
 """Climate samples to train on: a folder in the DeepCAM format, or generated fields in the same format.
 
-Both use the same reader. Small data sets are kept in memory after their first reading.
+Both use the same reader. Small data sets are kept in memory after they are first read.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from trainers.workloads.segmentation.hdf5 import (
 from trainers.workloads.workload import Batch, check_options
 
 LARGEST_IN_MEMORY = 2 << 30
-"""Data sets of at most this size (bytes) are kept in memory, if the option ``cache`` is not set."""
+"""Data sets of at most this size (bytes) are kept in memory if the option ``cache`` is not set."""
 
 PIXELS_PER_PASS = 2 * 768 * 1152
-"""Kurth et al. run two samples of 768x1152 in a forward pass; smaller samples allow more, up to 64."""
+"""Pixels per forward pass: Kurth et al. use two samples of 768x1152; smaller samples allow more of them, up to 64."""
 
 DATA_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "generated": ("samples", "evaluation_samples", "height", "width", "seed", "folder"),
     "deepcam": ("path",),
 }
-"""The options of each source, besides ``source`` and ``cache``."""
+"""The options of each source, other than ``source`` and ``cache``."""
 
 OPTION_NAMES = ("source", "cache", *(name for names in DATA_OPTIONS.values() for name in names))
-"""Every option that :func:`open_samples` knows; for a workload that adds its own."""
+"""Every option that :func:`open_samples` knows, for a workload that adds its own."""
 
 _THREADS = 4
 
@@ -54,7 +54,7 @@ _THREADS = 4
 def open_samples(data: Mapping[str, Any]) -> ClimateSamples:
     """Open the samples that the data options name; raises :class:`~trainers.errors.DataError`.
 
-    ``data`` contains only options of :data:`OPTION_NAMES`.
+    ``data`` must contain only options in :data:`OPTION_NAMES`.
     """
     check_options(data, OPTION_NAMES)
     source, cache = data.get("source", "generated"), data.get("cache")
@@ -76,7 +76,7 @@ def open_samples(data: Mapping[str, Any]) -> ClimateSamples:
 
 
 class ClimateSamples:
-    """Samples of a folder in the DeepCAM format, in their stored type until ``prepare`` scales their channels.
+    """The samples in a folder in the DeepCAM format, in their stored type until ``prepare`` scales their channels.
 
     Attributes:
         train_samples, evaluation_samples: their numbers. channels, height, width, classes: their shape.
@@ -115,22 +115,22 @@ class ClimateSamples:
         )
 
     def use_device(self, device: torch.device) -> None:
-        """Set where the batches are used: into pinned memory for a GPU."""
+        """Set where the batches are used; for a GPU they are read into pinned memory."""
         for samples in (self._training, self._evaluation):
             samples.pinned = device.type == "cuda"
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:  # noqa: ARG002
-        """Fields ``(n, height, width, 16)`` of the stored type, labels ``(n, height, width)`` uint8; not augmented."""
+        """Return stored-type fields ``(n, height, width, 16)`` and uint8 labels ``(n, height, width)``, unaugmented."""
         return self._training.batch(indices)
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """A batch of evaluation samples."""
+        """Return a batch of evaluation samples."""
         return self._evaluation.batch(indices)
 
     def prepare(self, batch: Batch) -> Batch:
-        """Fields ``(n, 16, height, width)`` float32, channels last in memory, and labels ``(n, height, width)`` int64.
+        """Return fields ``(n, 16, height, width)`` float32, channels last, and labels ``(n, height, width)`` int64.
 
-        Each channel is scaled to 0..1 over the training set, on the batch's device.
+        Each channel is scaled to 0..1 over the training set, on the device of the batch.
         """
         stored, labels = batch
         if stored.device not in self._ranges:
@@ -143,7 +143,7 @@ class ClimateSamples:
 
     @functools.cached_property
     def class_frequencies(self) -> tuple[float, float, float]:
-        """Return each class's share of the training pixels; counted once and stored with the data."""
+        """Each class's share of the training pixels, which is counted once and stored with the data."""
         return _class_frequencies(self.folder, self._training.files, (self.height, self.width))
 
 
@@ -188,7 +188,7 @@ class _OnDisk:
 
 
 class _InMemory(_OnDisk):
-    """Samples that stay in memory, in their stored type, after their first reading."""
+    """Samples that stay in memory, in their stored type, after they are first read."""
 
     def __init__(self, files: list[Path], shape: tuple[int, int], stored: np.dtype[Any]) -> None:
         super().__init__(files, shape, stored)
@@ -217,7 +217,7 @@ def _named_folder(path: Any) -> Path:
 
 
 def _stats_file(folder: Path) -> Path:
-    """Return ``stats.h5`` beside the folders; some copies of the DeepCAM data have it within ``train``."""
+    """Return ``stats.h5`` beside the folders; some copies of the DeepCAM data have it inside ``train``."""
     for place in (folder / STATS_FILE, folder / "train" / STATS_FILE):
         if place.is_file():
             return place
@@ -230,7 +230,7 @@ def _stats_file(folder: Path) -> Path:
 def _place_of_frequencies(folder: Path) -> Path:
     """Return where the counts of a data set are kept: beside generated data, in the user's cache for other folders.
 
-    Data that a user names may be shared: they are only read.
+    Data that a user names may be shared, so they are only read.
     """
     if (folder / "generated.json").is_file():
         return folder / "class_frequencies.json"

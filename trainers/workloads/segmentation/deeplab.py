@@ -1,6 +1,7 @@
 """DeepLabv3+ (Chen et al., arXiv:1802.02611) with the full-resolution decoder of Kurth et al. (arXiv:1810.01993).
 
-Layers as in the code that Kurth et al. released (azrael417/ClimDeepLearn, deeplab_model.py, decoder "deconv1x"):
+The layers are as in the code that Kurth et al. released (azrael417/ClimDeepLearn, deeplab_model.py, decoder
+"deconv1x"):
 
     encoder     ResNet-v2-50, output stride 8: the last unit of the first block has the stride, the third and
                 fourth block have rates 2 and 4
@@ -9,15 +10,15 @@ Layers as in the code that Kurth et al. released (azrael417/ClimDeepLearn, deepl
                 transposed 3x3 to 1/2, transposed 3x3 to the full grid
                 beside the input after 3x3 to 64 and 3x3 to 128; 3x3, 3x3 to 256; 1x1 to the classes
 
-Its floating-point operations per sample are those that Kurth et al. count (see the tests). Differences: the
-released code has no normalization and no activation after the convolutions on the full grid, which makes them
-one linear map, and its convergence runs had all batch norm switched off; here every convolution except the
-transposed ones has both. The mean over all positions is not normalized: a group's statistics would rest on one
-value per sample.
+Its floating-point operations per sample are those that Kurth et al. count (see the tests). There are differences: the
+released code has no normalization and no activation after the convolutions on the full grid, which makes them one
+linear map, and its convergence runs had all batch norm switched off; here every convolution except the transposed ones
+has both. The mean over all positions is not normalized, because a group's statistics would rest on one value per
+sample.
 
-The small network has one unit per block, half the depth in pyramid and decoder, and rates 1, 2, 3, which relate to a
-grid of 64 rows as 12, 24, 36 do to one of 768. All widths are multiples of ``width``, the features of the
-stem (64 in the paper).
+The small network has one unit per block, half the depth in the pyramid and the decoder, and rates 1, 2, 3, which are to
+a grid of 64 rows what 12, 24, 36 are to one of 768. All widths are multiples of ``width``, the number of features of
+the stem (64 in the paper).
 """
 
 from __future__ import annotations
@@ -39,17 +40,17 @@ from trainers.workloads.segmentation.blocks import (
 EXPANSION = 4
 
 UNITS = {"deeplabv3plus": (3, 4, 6, 3), "deeplabv3plus_small": (1, 1, 1, 1)}
-"""Units of each block of the encoder."""
+"""The number of units in each block of the encoder."""
 
 RATES = {"deeplabv3plus": (12, 24, 36), "deeplabv3plus_small": (1, 2, 3)}
 """Dilation of each 3x3 convolution of the pyramid."""
 
 DEPTHS = {"deeplabv3plus": 4, "deeplabv3plus_small": 2}
-"""Features of the pyramid and of the decoder, as a multiple of the width."""
+"""The number of features of the pyramid and the decoder, as a multiple of the width."""
 
 
 class DeepLab(nn.Module):
-    """Class scores of every pixel; works on any grid of at least one cell, with ``width`` a multiple of 4."""
+    """Class scores of every pixel, on any grid of at least one cell; ``width`` must be a multiple of 4."""
 
     def __init__(self, name: str, channels: int, classes: int, width: int, norm: Norm) -> None:
         super().__init__()
@@ -77,7 +78,7 @@ class DeepLab(nn.Module):
             initialize_he_uniform(module)
 
     def forward(self, fields: Tensor) -> Tensor:
-        """Scores ``(n, classes, height, width)`` of fields ``(n, channels, height, width)``."""
+        """Return scores ``(n, classes, height, width)`` of fields ``(n, channels, height, width)``."""
         fields = fields.contiguous(memory_format=memory_format(fields.device.type))
         half, low, features = self.encoder(fields)
         x = self.to_quarter(self.pyramid(features), low)
@@ -107,7 +108,7 @@ class DeepLabEncoder(nn.Module):
         self.features = inputs
 
     def forward(self, fields: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Features on 1/2, 1/4 (``width`` of them, inside the first block's last unit) and 1/8 of the grid."""
+        """Return features on 1/2, 1/4 (``width`` of them, inside the first block's last unit) and 1/8 of the grid."""
         half = self.stem(fields)
         x, quarter = self.pool(half), half
         for block, members in enumerate(self.blocks):
@@ -132,7 +133,7 @@ class DeepLabUnit(nn.Module):
         self.stride = stride
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The unit's output, at 1 / stride of the grid, and its ``width`` features before the stride."""
+        """Return the unit's output, at 1 / stride of the grid, and its ``width`` features before the stride."""
         y = norm_relu(self.norm, x)
         kept = (
             x[:, :, :: self.stride, :: self.stride] if self.shortcut is None else self.shortcut(y)
@@ -152,7 +153,7 @@ class AtrousPyramid(nn.Module):
         self.merged = ConvNormReLU((len(rates) + 2) * depth, depth, 1, norm)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, depth, height, width)``."""
+        """Return features ``(n, depth, height, width)``."""
         everywhere = F.relu(self.everywhere(x.mean((2, 3), keepdim=True))).expand(
             -1, -1, *x.shape[2:]
         )

@@ -1,9 +1,9 @@
-"""Physically plausible fields of one instant: 16 coupled channels with planted cyclones and rivers.
+"""Physically plausible fields at one instant: 16 coupled channels with planted cyclones and rivers.
 
-The wind is that of a random stream function whose kinetic energy falls as the wave number to the power -3, as
-observed between about 500 and 3,000 km, for temperature as well (Nastrom and Gage, 1985,
+The wind follows from a random stream function whose kinetic energy falls as the wave number to the power -3, as
+observed between about 500 and 3,000 km, where temperature behaves likewise (Nastrom and Gage, 1985,
 doi:10.1175/1520-0469(1985)042<0950:ACOAWS>2.0.CO;2). Pressure and heights follow from it geostrophically (power -5),
-temperatures from the heights hydrostatically, with noise of power -3, moisture from temperature by the
+temperatures follow from the heights hydrostatically, with noise of power -3, and moisture from temperature by the
 Clausius-Clapeyron relation. Moisture and rain vary on smaller scales (powers -2 and -1.2), and the eddies have stirred
 the moisture into filaments. A sample depends only on the seed and its index.
 """
@@ -29,7 +29,7 @@ from trainers.workloads.segmentation.planet import (
     METRES_PER_KELVIN,
     PlanetSurface,
     coriolis,
-    distance_from_tropics,
+    distance_from_thermal_equator,
     mean_precipitation,
     mean_pressure,
     mean_temperatures,
@@ -72,7 +72,7 @@ _STIRRING_STEPS, _STIRRING_SECONDS = 4, 12 * 3600.0
 
 @dataclass(frozen=True)
 class PlantedSample:
-    """Fields ``(height, width, 16)`` float32 and what was planted in them."""
+    """Fields ``(height, width, 16)`` float32, and the weather planted in them."""
 
     fields: NDArray[np.float32]
     cyclones: tuple[Cyclone, ...]
@@ -86,7 +86,7 @@ def make_sample(
     mean_cyclones: float = MEAN_CYCLONES,
     mean_rivers: float = MEAN_RIVERS,
 ) -> PlantedSample:
-    """Sample ``index`` of the data set ``seed``; the means are those of Poisson numbers per sample."""
+    """Return sample ``index`` of the data set ``seed``; counts per sample are Poisson with the given means."""
     generator = np.random.default_rng([seed, index])
     surface = surface_of(grid)
     thermal_equator = 10 * np.sin(2 * np.pi * generator.random())  # degrees north: the season
@@ -134,7 +134,7 @@ def _noise(generator: np.random.Generator, grid: Grid) -> _Noise:
 
 
 def _undisturbed(grid: Grid, thermal_equator: float, noise: _Noise) -> WeatherState:
-    """The state without planted weather."""
+    """Return the state without planted weather."""
     latitudes = grid.latitudes
     low, middle, high = (mean[:, None] for mean in mean_temperatures(latitudes, thermal_equator))
     storm_track = 0.25 + 0.75 * np.exp(-(((np.abs(latitudes) - 50) / 17) ** 2))[:, None]
@@ -154,7 +154,7 @@ def _undisturbed(grid: Grid, thermal_equator: float, noise: _Noise) -> WeatherSt
         mean + response * warmth
         for mean, response in zip((low, middle, high), _LAYER_RESPONSE, strict=True)
     )
-    extratropics = distance_from_tropics(latitudes, thermal_equator)[:, None]
+    extratropics = distance_from_thermal_equator(latitudes, thermal_equator)[:, None]
     low, middle = (
         layer + part * extratropics * noise.temperature
         for layer, part in ((low, 1.5), (middle, 1.0))
@@ -176,7 +176,7 @@ def _undisturbed(grid: Grid, thermal_equator: float, noise: _Noise) -> WeatherSt
 
 
 def _rotational_wind(stream: Values, grid: Grid) -> tuple[Values, Values]:
-    """Eastward and northward wind (m/s) of a stream function (m2/s)."""
+    """Return the eastward and northward wind (m/s) of a stream function (m2/s)."""
     metres = EARTH_RADIUS_KM * 1e3
     north_step, east_step = np.radians(180 / (grid.height - 1)), np.radians(360 / grid.width)
     eastward = -np.gradient(stream, north_step, axis=0) / metres
@@ -189,7 +189,7 @@ def _rotational_wind(stream: Values, grid: Grid) -> tuple[Values, Values]:
 def _stirred(
     tracer: Values, eastward: Values, northward: Values, grid: Grid
 ) -> tuple[Values, Values]:
-    """Return a tracer after two days in the eddies' wind, held fixed, and the latitude each parcel comes from."""
+    """Return a tracer after two days in the eddies' wind, held fixed, and the latitude of each parcel's origin."""
     rows, columns = np.meshgrid(np.arange(grid.height), np.arange(grid.width), indexing="ij")
     metres = EARTH_RADIUS_KM * 1e3
     down = np.degrees(_STIRRING_SECONDS * northward / metres) / 180 * (grid.height - 1)

@@ -36,10 +36,10 @@ from trainers.workloads.segmentation.hdf5 import (
 from trainers.workloads.segmentation.heuristics import make_labels
 
 GENERATOR_VERSION = 1
-"""Incremented with every change of the fields or labels, so that old files do not pass for new ones."""
+"""Incremented with every change to the fields or labels, so that old files are not taken for new ones."""
 
 SMALLEST_HEIGHT, SMALLEST_WIDTH = 24, 36
-"""Below this (7.5 and 10 degrees) neither a cyclone nor a river is resolved."""
+"""The smallest grid: below this size (7.5 and 10 degrees) neither a cyclone nor a river is resolved."""
 
 MOST_BYTES, CACHE_BYTES = "HPO_GENERATED_BYTES", "HPO_CACHE_BYTES"
 IN_USE_SECONDS, STARTING_SECONDS, FORGOTTEN_SECONDS = 3600.0, 60.0, 24 * 3600.0
@@ -105,7 +105,7 @@ class GeneratedOptions:
         return {**values, "version": GENERATOR_VERSION}
 
     def place(self) -> Path:
-        """Return the folder of the files: the named one, or one in the user's cache, named by the options."""
+        """Return the folder of the files: the given one, or one in the user's cache that is named after the options."""
         if self.folder is not None:
             return Path(self.folder).expanduser()
         digest = hashlib.sha256(json.dumps(self.record(), sort_keys=True).encode()).hexdigest()[:16]
@@ -114,7 +114,7 @@ class GeneratedOptions:
 
 
 def generated_folder(options: GeneratedOptions) -> Path:
-    """Return the folder with the generated files; written on first use, only once for any number of processes."""
+    """Return the folder with the generated files, which are written on first use, once for any number of processes."""
     folder = options.place()
     if not _holds(folder, options):
         try:
@@ -141,20 +141,20 @@ def generated_folder(options: GeneratedOptions) -> Path:
 
 
 def most_bytes() -> int:
-    """Return the maximum size of one data set: ``HPO_GENERATED_BYTES``, 100 GB if not set."""
+    """Return the maximum size of one data set: ``HPO_GENERATED_BYTES``, or 100 GB if that is not set."""
     return _bytes_of(MOST_BYTES, 100_000_000_000)
 
 
 def cache_bytes() -> int:
-    """Return the maximum size of the cache of generated data sets: ``HPO_CACHE_BYTES``, 50 GB if not set."""
+    """Return the maximum size of the cache of generated data sets: ``HPO_CACHE_BYTES``, or 50 GB if that is not set."""
     return _bytes_of(CACHE_BYTES, 50_000_000_000)
 
 
 def make_room(cache: Path, wanted: int) -> None:
     """Remove the least recently used data sets from the cache until ``wanted`` bytes fit.
 
-    Files that are being written or were used within the last hour stay. Raises :class:`DataError` if there is still
-    no room. Files that killed processes left half-written are removed first.
+    Files that are being written or were used within the last hour are kept. Raises :class:`DataError` if there is still
+    no room. Half-written files left by killed processes are removed first.
     """
     most = cache_bytes()
     if wanted > most:
@@ -191,7 +191,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _is_written(part: Path) -> bool:
-    """Return whether a process is writing this part, as far as this machine can tell."""
+    """Return whether a process is writing this partial data set, as far as this machine can tell."""
     quiet_seconds = time.time() - part.stat().st_mtime
     try:
         host, _, number = (part / _WRITER).read_text("utf-8").rpartition(":")
@@ -209,7 +209,7 @@ def _is_written(part: Path) -> bool:
 
 
 def _remove(folder: Path) -> bool:
-    """Remove a data set atomically for all who look for it."""
+    """Remove a data set atomically, from the viewpoint of any process that looks for it."""
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     try:
         folder.rename(aside)
@@ -235,7 +235,7 @@ def _bytes_of(name: str, usual: int) -> int:
 def write_data_set(folder: Path, options: GeneratedOptions, workers: int = 1) -> NDArray[np.int64]:
     """Write a data set to a folder that does not exist or is empty; return the training pixels of each class.
 
-    The files appear all at once, when the last of them is written.
+    The files appear all at once, when the last of them has been written.
     """
     part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -306,7 +306,7 @@ def _mapping(workers: int) -> Iterator[Any]:
 
 
 def _holds(folder: Path, options: GeneratedOptions) -> bool:
-    """Return whether the folder holds these samples; other samples, or other files, are an error."""
+    """Return whether the folder holds these samples; raises :class:`DataError` if it holds other samples or files."""
     try:
         found = json.loads((folder / _RECORD).read_text("utf-8"))
     except FileNotFoundError:
@@ -329,7 +329,7 @@ def _holds(folder: Path, options: GeneratedOptions) -> bool:
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """Let only one process of a machine write; across machines without file locks, the first to finish wins."""
+    """Let only one process on a machine write; across machines without file locks, the first to finish wins."""
     with (folder.parent / f".{folder.name}.lock").open("w") as file:
         with contextlib.suppress(ImportError, OSError):
             lock_file(file, None)

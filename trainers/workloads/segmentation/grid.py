@@ -1,4 +1,4 @@
-"""The latitude-longitude grid of CAM5's finite-volume core: poles included, periodic in longitude."""
+"""The latitude-longitude grid of CAM5's finite-volume core, with the poles included and periodic in longitude."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Grid:
 
     @functools.cached_property
     def points(self) -> Values:
-        """Each grid point's place on the unit sphere, ``(height, width, 3)``."""
+        """Each grid point's position on the unit sphere, ``(height, width, 3)``."""
         return on_sphere(self.latitudes[:, None], self.longitudes[None, :])
 
     @functools.cached_property
     def cell_areas_km2(self) -> Values:
-        """Area of the cell around each point of a latitude, ``(height,)``; all cells make up the sphere."""
+        """The area of the cell around each point at a latitude, ``(height,)``; all cells make up the sphere."""
         half = 90 / (self.height - 1)
         edges = np.sin(np.radians(np.clip([self.latitudes - half, self.latitudes + half], -90, 90)))
         areas: Values = EARTH_RADIUS_KM**2 * (edges[1] - edges[0]) * (2 * np.pi / self.width)
@@ -50,13 +50,13 @@ class Grid:
 
     @functools.cached_property
     def cosines(self) -> Values:
-        """Cosine of the latitude, ``(height, 1)``; at the poles that of a quarter cell from them, never 0."""
+        """The cosine of the latitude, ``(height, 1)``; at the poles, its value a quarter cell away, so never 0."""
         return np.cos(np.radians(np.minimum(np.abs(self.latitudes), 90 - 45 / (self.height - 1))))[
             :, None
         ]
 
     def vorticity(self, eastward: NDArray[Any], northward: NDArray[Any]) -> Values:
-        """Relative vorticity (1/s) of a wind (m/s), both ``(height, width)``, by centred differences."""
+        """Return the relative vorticity (1/s) of a wind (m/s), both ``(height, width)``, by centred differences."""
         metres = EARTH_RADIUS_KM * 1e3
         east_step, north_step = np.radians(360 / self.width), np.radians(180 / (self.height - 1))
         along = (np.roll(northward, -1, 1) - np.roll(northward, 1, 1)) / (2 * east_step)
@@ -66,13 +66,13 @@ class Grid:
 
 
 def on_sphere(latitudes: Any, longitudes: Any) -> Values:
-    """Unit vectors of places in degrees; the arguments broadcast, the vectors are the last axis."""
+    """Return the unit vectors of places given in degrees; the arguments broadcast, the vectors are the last axis."""
     phi, lam = np.broadcast_arrays(np.radians(latitudes), np.radians(longitudes))
     return np.stack([np.cos(phi) * np.cos(lam), np.cos(phi) * np.sin(lam), np.sin(phi)], -1)
 
 
 def distance_km(first: Values, second: Values) -> Values:
-    """Great-circle distance of unit vectors (last axis 3), accurate also for close and opposite ones."""
+    """Return the great-circle distance of unit vectors (last axis 3), accurate even for close or opposite ones."""
     chord = np.linalg.norm(first - second, axis=-1)
     distances: Values = 2 * EARTH_RADIUS_KM * np.arcsin(np.minimum(chord / 2, 1))
     return distances
@@ -80,5 +80,5 @@ def distance_km(first: Values, second: Values) -> Values:
 
 @functools.lru_cache(maxsize=8)
 def grid_of(height: int, width: int) -> Grid:
-    """One grid object per shape, so that its points are computed once."""
+    """Return the one grid object for this shape, so that its points are computed only once."""
     return Grid(height, width)

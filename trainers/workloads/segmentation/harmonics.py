@@ -1,7 +1,7 @@
 """Random fields on the sphere with a given spectrum, from spherical harmonics.
 
-A field f = sum_lm a_lm Y_lm has the spectrum sum_m |a_lm|^2: the variance at the total wave number l. Fields are
-isotropic and independent of the grid's poles.
+A field f = sum_lm a_lm Y_lm has the spectrum sum_m |a_lm|^2, the variance at total wave number l. Fields are isotropic
+and independent of the grid's poles.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Coefficients = NDArray[np.complex128]
 
 
 def degree_of(height: int) -> int:
-    """Return the truncation for a grid of ``height`` latitudes: the usual two thirds of what it could represent."""
+    """Return the truncation for a grid of ``height`` latitudes: the usual two thirds of what it could resolve."""
     return max(4, min(LARGEST_DEGREE, 2 * height // 3))
 
 
 def random_coefficients(
     generator: np.random.Generator, slopes: Sequence[float], degree: int, peak: int
 ) -> Coefficients:
-    """Coefficients of one random field per slope, ``(fields, degree + 1, degree + 1)`` by l and m >= 0.
+    """Draw coefficients of one random field per slope, ``(fields, degree + 1, degree + 1)`` by l and m >= 0.
 
     The spectrum falls as ``l ** slope`` beyond ``peak`` and rises as l below it; the field's variance is 1. The
     random numbers of a wave do not depend on the truncation, so that a finer grid shows the same weather.
@@ -57,9 +57,10 @@ def harmonic_synthesis(coefficients: Coefficients, height: int, width: int) -> V
 
 @functools.lru_cache(maxsize=4)
 def _legendre_tables(height: int, degree: int) -> list[NDArray[np.float32]]:
-    """Return for each order m the orthonormal associated Legendre functions, ``(degree + 1 - m, height)``.
+    """Return the orthonormal associated Legendre functions for each order m, ``(degree + 1 - m, height)``.
 
-    Uses the three-term recurrence in l, stable upwards (Press et al., Numerical Recipes, section 6.7).
+    They are computed by the three-term recurrence in l, which is stable upwards (Press et al., Numerical Recipes,
+    section 6.7).
     """
     x = np.sin(np.radians(np.linspace(-90, 90, height)))
     cosine = np.sqrt(1 - x * x)

@@ -1,9 +1,9 @@
 """The DeepCAM file format: one HDF5 file per sample, and one with the range of each channel.
 
 A sample holds ``climate/data``, ``(height, width, 16)``, mostly float32, and ``climate/labels_0``, ``(height, width)``.
-``stats.h5`` holds ``climate/minval`` and ``climate/maxval``, ``(16,)``, over the training set (and count, mean
-and sqmean, which are not used). A file that breaks these rules raises a :class:`~trainers.errors.DataError` that
-names it. Layout as in mlcommons/hpc deepcam (src/deepCam/data/cam_hdf5_dataset.py, src/utils/summarize_data.py).
+``stats.h5`` holds ``climate/minval`` and ``climate/maxval``, ``(16,)``, over the training set (and count, mean and
+sqmean, which are not used). A file that breaks these rules raises a :class:`~trainers.errors.DataError` that names it.
+The layout is as in mlcommons/hpc deepcam (src/deepCam/data/cam_hdf5_dataset.py, src/utils/summarize_data.py).
 """
 
 from __future__ import annotations
@@ -58,15 +58,16 @@ def sample_shape(file: Path) -> tuple[int, int]:
 
 
 def sample_type(file: Path) -> np.dtype[Any]:
-    """Return the type in which the fields of a sample are returned, reading only the file's header."""
+    """Return the type in which a sample's fields are returned, reading only the file's header."""
     with _opened(file) as content:
         return _handed_on(_dataset(file, content, DATA).dtype)
 
 
 def read_sample(file: Path, shape: tuple[int, int] | None = None) -> tuple[Fields, Labels]:
-    """Return fields ``(height, width, 16)`` and labels ``(height, width)``, checked; ``shape`` is the expected one.
+    """Return checked fields ``(height, width, 16)`` and labels ``(height, width)``; ``shape`` is the expected shape.
 
-    The fields keep their stored type if that is half or single precision or a small integer, else become float32.
+    The fields keep their stored type if it is half or single precision or a small integer; otherwise they become
+    float32.
     """
     with _opened(file) as content:
         _checked_shapes(file, content, shape)
@@ -98,7 +99,7 @@ def write_sample(file: Path, fields: NDArray[Any], labels: NDArray[Any]) -> None
 
 
 def read_channel_range(file: Path) -> ChannelRange:
-    """Return the range of each channel; a constant channel could not be normalised and is an error."""
+    """Return the range of each channel; a constant channel could not be normalized and is therefore an error."""
     with _opened(file) as content:
         low, high = (_values(file, content, name) for name in ("climate/minval", "climate/maxval"))
     for name, values in (("minval", low), ("maxval", high)):
@@ -128,7 +129,7 @@ class ChannelSummary:
     mean_square: NDArray[np.float64]
 
     def merged(self, other: ChannelSummary) -> ChannelSummary:
-        """Return the summary over the samples of both."""
+        """Return the summary over the samples of both summaries."""
         count = self.count + other.count
         mean, square = (
             (self.count * mine + other.count * theirs) / count
@@ -225,7 +226,7 @@ def _checked_shapes(file: Path, content: Any, shape: tuple[int, int] | None) -> 
 
 def _check_finite(file: Path, fields: Fields) -> None:
     with np.errstate(all="ignore"):
-        # a NaN or an infinity makes the sum not finite, and a sum is cheap; in half precision it would overflow
+        # a NaN or an infinity makes the sum non-finite, and a sum is cheap; in half precision it could overflow
         if np.isfinite(fields.sum(dtype=np.result_type(fields.dtype, np.float32))):
             return
     broken = np.argwhere(~np.isfinite(fields))

@@ -1,4 +1,4 @@
-"""Labels computed only from the fields, as in the climate data set: tropical cyclones take precedence over rivers."""
+"""Labels computed from the fields alone, as in the climate data set; tropical cyclones take precedence over rivers."""
 
 from __future__ import annotations
 

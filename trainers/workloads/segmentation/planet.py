@@ -1,7 +1,7 @@
-"""The constant part of all samples: continents and mountains, and the mean state at each latitude.
+"""What all samples have in common: continents and mountains, and the mean state at each latitude.
 
-The planet is made up, the same for every data set; its zonal means roughly follow the observed ones.
-Degrees, Pa, K, m and m/s.
+The planet is fictitious and the same for every data set; its zonal means roughly follow the observed ones. Units are
+degrees, Pa, K, m and m/s.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CONTINENTS_SEED, _CONTINENTS_DEGREE, _LAND_THRESHOLD = 1810, 24, 0.55
 
 @dataclass(frozen=True)
 class PlanetSurface:
-    """Share of land (0 to 1) and height of the surface (m), ``(height, width)`` each."""
+    """The share of land (0 to 1) and the height of the surface (m), ``(height, width)`` each."""
 
     land: Values
     elevation: Values
@@ -34,7 +34,7 @@ class PlanetSurface:
 
 @functools.lru_cache(maxsize=4)
 def surface_of(grid: Grid) -> PlanetSurface:
-    """The planet's continents, about 30 % of its area, with hills and a few mountains."""
+    """Return the planet's continents, about 30 % of its area, with hills and a few mountains."""
     generator = np.random.default_rng(_CONTINENTS_SEED)
     degree = min(_CONTINENTS_DEGREE, degree_of(grid.height))
     shape, hills = harmonic_synthesis(
@@ -46,25 +46,25 @@ def surface_of(grid: Grid) -> PlanetSurface:
 
 
 def coriolis(grid: Grid) -> Values:
-    """Coriolis parameter (1/s), ``(height, 1)``, negative in the south."""
+    """Return the Coriolis parameter (1/s), ``(height, 1)``, negative in the south."""
     return 2 * ROTATION * np.sin(np.radians(grid.latitudes))[:, None]
 
 
-def distance_from_tropics(latitudes: Values, thermal_equator: float) -> Values:
-    """Distance from the thermal equator as the sine of the shifted latitude, 0 at it and about 1 at the poles."""
+def distance_from_thermal_equator(latitudes: Values, thermal_equator: float) -> Values:
+    """Return the distance from the thermal equator: the sine of the shifted latitude, about 1 at the poles."""
     return np.minimum(
         np.abs(np.sin(np.radians(latitudes - thermal_equator * np.cos(np.radians(latitudes))))), 1
     )
 
 
 def mean_temperatures(latitudes: Values, thermal_equator: float) -> tuple[Values, Values, Values]:
-    """Zonal means (K) near the surface, at 500 hPa and at 200 hPa."""
-    distance = distance_from_tropics(latitudes, thermal_equator)
+    """Return the zonal mean temperatures (K) near the surface, at 500 hPa and at 200 hPa."""
+    distance = distance_from_thermal_equator(latitudes, thermal_equator)
     return 300.5 - 55 * distance**2.4, 268.5 - 32 * distance**2.2, 218.0 + 8 * distance**2
 
 
 def mean_wind(latitudes: Values) -> Values:
-    """Zonal mean of the eastward wind at 850 hPa (m/s): trades, westerlies (stronger in the south), polar winds."""
+    """Return the zonal mean eastward wind at 850 hPa (m/s): trades, westerlies (stronger in the south), polar winds."""
     away = np.abs(latitudes)
     westerlies = np.where(latitudes < 0, 10.0, 7.0) * np.exp(-(((away - 46) / 14) ** 2))
     return (
@@ -75,7 +75,7 @@ def mean_wind(latitudes: Values) -> Values:
 
 
 def mean_pressure(latitudes: Values) -> Values:
-    """Zonal mean of the sea-level pressure (Pa), in geostrophic balance with three quarters of the mean wind."""
+    """Return the zonal mean sea-level pressure (Pa), in geostrophic balance with three quarters of the mean wind."""
     steps = np.radians(np.diff(latitudes))
     turning = 2 * ROTATION * np.sin(np.radians(latitudes))
     slope = (
@@ -88,7 +88,7 @@ def mean_pressure(latitudes: Values) -> Values:
 
 
 def mean_precipitation(latitudes: Values, thermal_equator: float) -> Values:
-    """Zonal mean precipitation (m/s): the convergence zone, dry subtropics, storm tracks."""
+    """Return the zonal mean precipitation (m/s): the convergence zone, dry subtropics, storm tracks."""
     away = np.abs(latitudes)
     convergence, tracks = (
         np.exp(-(((latitudes - thermal_equator) / 6) ** 2)),
@@ -99,7 +99,7 @@ def mean_precipitation(latitudes: Values, thermal_equator: float) -> Values:
 
 
 def saturation_humidity(temperature: Values, pressure: Values) -> Values:
-    """Specific humidity at saturation (kg/kg): Clausius-Clapeyron after Bolton (1980, eq. 10); K and Pa."""
+    """Return the saturation specific humidity (kg/kg): Clausius-Clapeyron after Bolton (1980, eq. 10); K and Pa."""
     celsius = temperature - 273.15
     vapour = 611.2 * np.exp(17.67 * celsius / (celsius + 243.5))
     return 0.622 * vapour / (pressure - 0.378 * vapour)

@@ -1,8 +1,8 @@
 """Baselines for a model: the majority class, and a linear classifier that sees one pixel at a time.
 
-The linear classifier is multinomial logistic regression on the 16 channels of a pixel, standardized. It is
-fitted under several class weightings, and the one with the best IoU on its training samples is used for
-comparison: the IoU favours a different balance of classes than the likelihood does.
+The linear classifier is a multinomial logistic regression on the 16 standardized channels of a pixel. It is fitted with
+several class weightings, and the fit with the best IoU on its training samples is used for comparison, because the IoU
+favours a different balance of classes than the likelihood does.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from trainers.workloads.segmentation.data import ClimateSamples
 
 Predictor = Callable[[Tensor], Tensor]
-"""Classes ``(n, height, width)`` from fields ``(n, 16, height, width)``."""
+"""A function that returns classes ``(n, height, width)`` from fields ``(n, 16, height, width)``."""
 
 ITERATIONS = 60
 """The maximum number of L-BFGS iterations for each class weighting."""
 
 PIXELS_TO_FIT = 120_000
-"""Training pixels for fitting the linear classifier, from samples spread over the training set."""
+"""The number of training pixels to which the linear classifier is fitted, from samples spread over the training set."""
 
 PIXELS_TO_EVALUATE = 1 << 25
-"""The maximum number of evaluation pixels compared: 37 samples of 768x1152; all samples if they are small."""
+"""The maximum number of evaluation pixels compared: 37 samples of 768x1152, or all samples if they are small."""
 
 
 def mean_iou(predict: Predictor, samples: ClimateSamples) -> float:
-    """Return the IoU on the evaluation samples, or on the first of them if they are many and large."""
+    """Return the IoU on the evaluation samples, or on only the first of them if they are many and large."""
     total = sum(
         float(intersection_over_union(predict(fields), labels, samples.classes).double().sum())
         for fields, labels in evaluation_batches(samples)
@@ -47,14 +47,14 @@ def mean_iou(predict: Predictor, samples: ClimateSamples) -> float:
 
 
 def evaluated_samples(samples: ClimateSamples) -> int:
-    """Return the number of evaluation samples compared."""
+    """Return the number of evaluation samples used for comparison."""
     return min(
         samples.evaluation_samples, max(1, PIXELS_TO_EVALUATE // (samples.height * samples.width))
     )
 
 
 def evaluation_batches(samples: ClimateSamples) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield fields and labels of the evaluation samples compared."""
+    """Yield the fields and labels of the evaluation samples used for comparison."""
     for indices in torch.split(
         torch.arange(evaluated_samples(samples)), samples.largest_micro_batch
     ):
@@ -63,7 +63,7 @@ def evaluation_batches(samples: ClimateSamples) -> Iterator[tuple[Tensor, Tensor
 
 
 def majority_class(samples: ClimateSamples) -> Predictor:
-    """Predict the most frequent class of the training pixels everywhere."""
+    """Return a predictor of the most frequent class among the training pixels, everywhere."""
     frequencies = list(samples.class_frequencies)
     label = frequencies.index(max(frequencies))
     return lambda fields: torch.full((len(fields), *fields.shape[2:]), label)
@@ -73,7 +73,7 @@ def majority_class(samples: ClimateSamples) -> Predictor:
 class LinearClassifier:
     """Scores ``fields * weight + bias`` of each pixel; ``weight`` is ``(classes, channels)``, ``bias`` ``(classes,)``.
 
-    ``weighting`` is the class weighting used in the fit, ``training_iou`` its IoU on those samples.
+    ``weighting`` is the class weighting used in the fit, ``training_iou`` the fit's IoU on the training samples.
     """
 
     weight: Tensor
@@ -99,7 +99,7 @@ def linear_classifier(samples: ClimateSamples) -> LinearClassifier:
     scale = 1 / deviation.clamp(min=1e-12)
     standardized = torch.cat(((pixels - mean) * scale, torch.ones(len(pixels), 1)), 1)
     coefficients, fitted = torch.zeros(samples.channels + 1, samples.classes), []
-    for weighting in EXPONENTS:  # each fit starts where the last one ended
+    for weighting in EXPONENTS:  # each fit starts where the previous one ended
         weights = _weights(frequencies, weighting)
         coefficients = _fit(
             standardized, labels.flatten(), weights / (weights * frequencies).sum(), coefficients

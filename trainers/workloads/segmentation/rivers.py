@@ -1,13 +1,14 @@
 """Atmospheric rivers by the published heuristics of Kurth et al. (section III-A) and the released label scripts.
 
-The vapour transport is approximated by |(U850, V850)| * QREFHT, since CAM5's output has wind only at 850 hPa;
-it is damped towards the equator by 1 - exp(-latitude^2 / (2 * 10^2)) and reduced by its global percentile (95 in the
-first script, 94 in the later one); connected positive cells form one region; regions that are long and narrow
-remain.
+The vapour transport is approximated by |(U850, V850)| * QREFHT, because CAM5's output has wind only at 850 hPa; it is
+damped towards the equator by 1 - exp(-latitude^2 / (2 * 10^2)), and its global percentile is subtracted (95 in the
+first script, 94 in the later one). Connected positive cells form one region, and regions that are long and narrow are
+kept.
 
 Departures from the scripts: regions continue across the date line (the scripts cut them there), and the width is the
 area over the diagonal (the script divides by the north-south extent, so that a river's direction decides whether it is
-kept). On a grid coarser than about 400 km a river is at least two to three cells wide, and the width limit is adapted.
+kept). On a grid coarser than about 400 km a river is at least two to three cells wide, and the width limit is adapted
+to that.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _CELLS_ACROSS = 2.5
 
 @dataclass(frozen=True)
 class RiverRules:
-    """Thresholds: percent of all cells, degrees, km."""
+    """Thresholds, in percent of all cells, degrees and km."""
 
     percentile: float = 95.0
     damping_latitude: float = 10.0
@@ -36,7 +37,7 @@ class RiverRules:
 
 
 def river_mask(fields: NDArray[np.float32], grid: Grid, rules: RiverRules | None = None) -> Mask:
-    """A mask of atmospheric rivers, ``(height, width)``, in fields ``(height, width, 16)``."""
+    """Return a mask of the atmospheric rivers, ``(height, width)``, in fields ``(height, width, 16)``."""
     rules = rules or RiverRules()
     regions, count = periodic_regions(transport_anomaly(fields, grid, rules) > 0)
     keep = np.zeros(count + 1, dtype=bool)
@@ -50,7 +51,7 @@ def river_mask(fields: NDArray[np.float32], grid: Grid, rules: RiverRules | None
 
 
 def transport_anomaly(fields: NDArray[np.float32], grid: Grid, rules: RiverRules) -> Values:
-    """Return vapour transport, damped at the equator, minus its percentile; kg/kg m/s, ``(height, width)``."""
+    """Return the vapour transport, damped at the equator, minus its percentile, in kg/kg m/s, ``(height, width)``."""
     eastward, northward, humidity = (
         fields[..., CHANNELS.index(name)] for name in ("U850", "V850", "QREFHT")
     )
@@ -61,7 +62,7 @@ def transport_anomaly(fields: NDArray[np.float32], grid: Grid, rules: RiverRules
 
 
 def periodic_regions(mask: Mask) -> tuple[NDArray[np.int32], int]:
-    """Number the regions of edge-connected cells from 1, also across the date line; 0 is outside."""
+    """Number the regions of edge-connected cells from 1, even across the date line; 0 is outside."""
     regions, count = ndimage.label(mask)
     parent = np.arange(count + 1)
     for west, east in np.unique(np.stack([regions[:, 0], regions[:, -1]], 1), axis=0).tolist():
@@ -74,9 +75,9 @@ def periodic_regions(mask: Mask) -> tuple[NDArray[np.int32], int]:
 
 
 def diagonal_km(region: Mask, latitudes: Values, grid: Grid) -> float:
-    """Return the great-circle diagonal of the box around a region of rows, which may cross the date line.
+    """Return the great-circle diagonal of the box around a region, which may cross the date line.
 
-    Beyond half of the globe the great circle would turn back; the diagonal is then measured in two legs.
+    Over more than half of the globe the great circle would turn back, so the diagonal is then measured in two legs.
     """
     extent = _longitude_extent(np.any(region, axis=0)) * (360 / grid.width)
     south, north = latitudes[[0, -1]]
@@ -86,7 +87,7 @@ def diagonal_km(region: Mask, latitudes: Values, grid: Grid) -> float:
 
 
 def _longitude_extent(columns: Mask) -> int:
-    """Return steps from the first to the last column of a box on the circle: all but the widest gap."""
+    """Return the steps from the first to the last column of a box on the circle, which omits only the widest gap."""
     taken = np.flatnonzero(columns)
     gaps = np.diff(np.append(taken, taken[0] + len(columns)))
     return int(len(columns) - gaps.max())

@@ -1,4 +1,4 @@
-"""A report's pictures of a trained model: a few samples, and the IoU of the baselines.
+"""Pictures of a trained model for the report: a few samples, and the IoU of the baselines.
 
     {"title": ..., "samples": how many evaluation samples were compared on,
      "references": {"majority class": IoU, "per-pixel linear classifier": IoU},
@@ -6,7 +6,7 @@
      "panels": [{"name": ..., "fields": {"TMQ": rows of whole numbers 0..255, ...}, "labels": rows of labels,
                  "prediction": rows of labels}, ...]}
 
-Rows run from north to south, columns from west to east; at most :data:`LARGEST_WIDTH` columns.
+Rows run from north to south, columns from west to east, with at most :data:`LARGEST_WIDTH` columns.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 PANELS = 3
 LARGEST_WIDTH = 160
 SHOWN_CHANNELS = ("TMQ", "U850", "PSL")
-"""Moisture shows the rivers, wind both, pressure at sea level the cyclones."""
+"""The fields shown: moisture shows the rivers, wind shows both, sea-level pressure shows the cyclones."""
 
 
 @torch.no_grad()
 def sample_images(model: nn.Module, samples: ClimateSamples) -> dict[str, Any]:
-    """Return sample images of a model that is in evaluation mode, as plain, JSON-compatible values.
+    """Return sample images of a model in evaluation mode, as plain, JSON-compatible values.
 
     The baselines are fitted and evaluated again, on the CPU.
     """
@@ -67,9 +67,9 @@ def sample_images(model: nn.Module, samples: ClimateSamples) -> dict[str, Any]:
 
 
 def shown_samples(samples: ClimateSamples) -> list[int]:
-    """Return the evaluation samples with most of both rare classes, relative to their mean shares; best first.
+    """Return the evaluation samples with the most of both rare classes, relative to their mean shares, best first.
 
-    The choice depends only on labels, so that it does not flatter the model.
+    The choice depends only on the labels, so that it does not flatter the model.
     """
     counts = torch.cat(
         [

@@ -29,7 +29,7 @@ from trainers.workloads.segmentation.tiramisu import LAYERS, Tiramisu
 from trainers.workloads.workload import Batch, Workload, check_options
 
 MODEL_WIDTHS = {"deeplabv3plus": 64, "tiramisu": 32, "deeplabv3plus_small": 8, "tiramisu_small": 8}
-"""The networks, each with its default width: features of DeepLab's stem, growth rate of Tiramisu."""
+"""The networks, each with its default width: the features of DeepLab's stem, the growth rate of Tiramisu."""
 
 MODEL_OPTIONS = ("model", "model_width", "dropout", "prior_bias")
 
@@ -37,8 +37,8 @@ MODEL_OPTIONS = ("model", "model_width", "dropout", "prior_bias")
 class SegmentationWorkload(Workload):
     """DeepLabv3+ or Tiramisu on climate fields.
 
-    ``iou``: the intersection over union of each sample, averaged over the classes, as in DeepCAM; ``accuracy``:
-    the share of correct pixels; ``loss``: the cross entropy per pixel without weights or smoothing.
+    ``iou`` is the intersection over union of each sample, averaged over the classes, as in DeepCAM; ``accuracy`` is the
+    share of correct pixels; ``loss`` is the cross entropy per pixel without weights or smoothing.
     """
 
     metrics: ClassVar[Mapping[str, bool]] = {"iou": True, "accuracy": True, "loss": False}
@@ -86,11 +86,11 @@ class SegmentationWorkload(Workload):
         return Tiramisu(self.model_name, channels, classes, self.model_width, norm, self.dropout)
 
     def training_batch(self, indices: Tensor, epochs: Tensor, seed: int) -> Batch:
-        """Fields ``(n, height, width, 16)`` and labels ``(n, height, width)``, as they are stored."""
+        """Return fields ``(n, height, width, 16)`` and labels ``(n, height, width)``, as they are stored."""
         return self.samples.training_batch(indices, epochs, seed)
 
     def loss(self, model: nn.Module, batch: Batch, settings: TrainingSettings) -> Tensor:
-        """Return the mean over all pixels of the cross entropy, weighted according to ``class_weighting``."""
+        """Return the mean cross entropy over all pixels, weighted according to ``class_weighting``."""
         fields, labels = batch
         weights = self._class_weights(settings.class_weighting, labels.device)
         return pixel_losses(model(fields), labels, weights, settings.label_smoothing).mean()
@@ -105,7 +105,7 @@ class SegmentationWorkload(Workload):
         return self._weights[weighting, device]
 
     def evaluation_batch(self, indices: Tensor) -> Batch:
-        """Fields ``(n, height, width, 16)`` and labels ``(n, height, width)``, as they are stored."""
+        """Return fields ``(n, height, width, 16)`` and labels ``(n, height, width)``, as they are stored."""
         return self.samples.evaluation_batch(indices)
 
     def use_device(self, device: torch.device) -> None:
@@ -113,11 +113,11 @@ class SegmentationWorkload(Workload):
         self.samples.use_device(device)
 
     def prepare(self, batch: Batch) -> Batch:
-        """Fields ``(n, 16, height, width)``, scaled, and labels ``(n, height, width)``."""
+        """Return scaled fields ``(n, 16, height, width)`` and labels ``(n, height, width)``."""
         return self.samples.prepare(batch)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """IoU, pixel accuracy and unweighted loss of each sample, ``(n,)``."""
+        """Return the IoU, pixel accuracy and unweighted loss of each sample, ``(n,)``."""
         fields, labels = batch
         scores = model(fields)
         predictions = scores.argmax(1)
@@ -128,15 +128,15 @@ class SegmentationWorkload(Workload):
         }
 
     def sample_images(self, model: nn.Module) -> dict[str, Any]:
-        """A report's view of a trained model, as plain JSON values; see :mod:`.sample_images`."""
+        """Return a trained model's pictures for the report, as plain JSON values; see :mod:`.sample_images`."""
         return sample_images(model, self.samples)
 
 
 def start_at_shares(classifier: nn.Conv2d, frequencies: Sequence[float]) -> None:
-    """Start the last convolution so that every pixel's probabilities are the classes' shares of the training pixels.
+    """Initialize the last convolution so that each pixel's probabilities are the classes' shares of the training set.
 
-    Lin et al., arXiv:1708.02002, section 4.1 (weights N(0, 0.01)): otherwise the first epochs are spent learning that
-    nearly all pixels are background.
+    This follows Lin et al., arXiv:1708.02002, section 4.1 (weights N(0, 0.01)); otherwise the first epochs are spent
+    learning that nearly all pixels are background.
     """
     biases = torch.tensor(frequencies, dtype=torch.float64).clamp(min=1e-6).log()
     nn.init.normal_(classifier.weight, std=0.01)

@@ -1,6 +1,4 @@
-"""Weather events planted in the fields: tropical cyclones and atmospheric rivers, and their effect on the state of the
-air.
-"""
+"""Weather events planted in the fields: tropical cyclones and atmospheric rivers, with their effects on the air."""
 
 from __future__ import annotations
 
@@ -27,7 +25,8 @@ _CELLS_OF_RIVER = 0.8
 class Cyclone:
     """A tropical cyclone.
 
-    Degrees, Pa, km, and the shape parameter B of Holland (1980, doi:10.1175/1520-0493(1980)108<1212:AAMOTW>2.0.CO;2).
+    Units are degrees, Pa and km; the shape parameter is B of Holland (1980,
+    doi:10.1175/1520-0493(1980)108<1212:AAMOTW>2.0.CO;2).
     """
 
     latitude: float
@@ -42,7 +41,8 @@ class Cyclone:
 class River:
     """An atmospheric river: its axis from its tropical to its polar end, ``(points, 2)`` latitude and longitude.
 
-    Degrees; jet: the maximum wind along the axis (m/s); half_width: where it has fallen to 1/e (km).
+    Angles are in degrees; jet: the maximum wind along the axis (m/s); half_width: the distance at which the wind has
+    fallen to 1/e (km).
     """
 
     axis: Values
@@ -51,14 +51,14 @@ class River:
 
     @property
     def length_km(self) -> float:
-        """Length along the axis."""
+        """The length along the axis."""
         points = on_sphere(self.axis[:, 0], self.axis[:, 1])
         return float(distance_km(points[1:], points[:-1]).sum())
 
 
 @dataclass
 class WeatherState:
-    """The air before it is written as channels, ``(height, width)`` each; planting adds to it.
+    """The state of the air before it is written as channels, ``(height, width)`` each; planting adds to it.
 
     eastward, northward: wind at 850 hPa (m/s); pressure: at sea level (Pa); low, middle, high: temperature near
     the surface, at 500 and at 200 hPa (K); humidity: relative, near the surface; column: factor on the
@@ -102,7 +102,7 @@ def draw_cyclone(
 
 
 def draw_river(generator: np.random.Generator) -> River:
-    """Draw a river that leaves the subtropics eastward and bends to the pole: 2,500 to 5,000 km long."""
+    """Draw a river that leaves the subtropics eastward and bends to the pole, 2,500 to 5,000 km long."""
     start, length, bend, heading, jet, half_width, longitude, side = generator.random(8)
     hemisphere = 1.0 if side < 0.5 else -1.0
     arcs = np.linspace(0, 1, 48)
@@ -118,7 +118,7 @@ def draw_river(generator: np.random.Generator) -> River:
 
 
 def plant_cyclone(state: WeatherState, cyclone: Cyclone, grid: Grid) -> None:
-    """Add a vortex with low pressure, a ring of wind, a warm core, moist air and rain.
+    """Add a vortex of low pressure, with a ring of wind, a warm core, moist air and rain.
 
     Pressure and wind are Holland's (eqs. 1 and 5, gradient wind), fading out beyond six radii of maximum wind.
     """
@@ -184,13 +184,13 @@ def plant_river(state: WeatherState, river: River, grid: Grid) -> None:
 
 
 def _near(grid: Grid, centre: Values, reach_km: float) -> NDArray[np.bool_]:
-    """A mask of the grid points within a distance of a unit vector, ``(height, width)``."""
+    """Return a mask of the grid points within a distance of a unit vector, ``(height, width)``."""
     near: NDArray[np.bool_] = grid.points @ centre > np.cos(min(reach_km / EARTH_RADIUS_KM, np.pi))
     return near
 
 
 def _components(points: Values, directions: Values) -> tuple[Values, Values]:
-    """Eastward and northward components of vectors (last axis 3) at points of the sphere."""
+    """Return the eastward and northward components of vectors (last axis 3) at points on the sphere."""
     flat = np.maximum(np.hypot(points[..., 0], points[..., 1]), 1e-9)
     east = (points[..., 0] * directions[..., 1] - points[..., 1] * directions[..., 0]) / flat
     north = (directions[..., 2] - points[..., 2] * (points * directions).sum(-1)) / flat
@@ -198,14 +198,14 @@ def _components(points: Values, directions: Values) -> tuple[Values, Values]:
 
 
 def _around(points: Values, centre: Values) -> tuple[Values, Values]:
-    """Eastward and northward components of the anticlockwise direction around ``centre``, seen from above."""
+    """Return eastward and northward components of the anticlockwise direction around ``centre``, seen from above."""
     directions = np.cross(centre, points)
     directions /= np.maximum(np.linalg.norm(directions, axis=-1, keepdims=True), 1e-9)
     return _components(points, directions)
 
 
 def _spiral_bands(east: Values, north: Values, radii: Values, sign: float) -> Values:
-    """Factor 0.6 to 1.4 that winds inwards with the rotation, two arms; 1 within the eye."""
+    """Return a factor of 0.6 to 1.4, in two arms that wind inwards with the rotation; it is 1 within the eye."""
     arms = np.cos(2 * np.arctan2(north, east) + sign * 2.5 * np.log(np.maximum(radii, 0.3)))
     bands: Values = 1 + 0.4 * arms * np.clip(radii - 0.3, 0, 1)
     return bands
