@@ -21,6 +21,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def nearest_or_all(name: str, known: Iterable[str]) -> str:
-    """Return the hint of :func:`did_you_mean`, or ``; there are adam, lars, sgd`` if no known name is near."""
+    """Return the hint of :func:`did_you_mean`, or ``; the choices are adam, lars, sgd`` if no known name is near."""
     known = sorted(known)
-    return did_you_mean(name, known) or f"; there are {', '.join(known)}"
+    return did_you_mean(name, known) or f"; the choices are {', '.join(known)}"

@@ -389,7 +389,7 @@ class StoredForecast(NewForecast):
 
 @dataclass(frozen=True, kw_only=True)
 class NewPlan:
-    """Complete settings on a machine, with the expected results if there are any.
+    """The complete settings of a run on a machine, with the expected results if there are any.
 
     A plan of kind ``forecast`` names its forecast and predicts the epochs; a baseline may lack both.
     ``directory`` holds the launch script. ``micro_batch_size`` is None if no gradients are accumulated.

@@ -89,7 +89,9 @@ def data_routes(access: PageAccess) -> APIRouter:
             "calibration_of_time": figures.calibration_of_time,
         }
         if key not in drawings:
-            raise StudyNotFoundError(f"there is no figure {key!r}; there are {', '.join(drawings)}")
+            raise StudyNotFoundError(
+                f"there is no figure {key!r}; the choices are {', '.join(drawings)}"
+            )
         return Response(_drawn(drawings[key](access.calibration(request, who))), media_type=JSON)
 
     @router.get("/studies/{name}/figures/{key}")
@@ -120,7 +122,7 @@ def data_routes(access: PageAccess) -> APIRouter:
             study = access.study(request, who, name)
             if key not in FIGURES:
                 raise StudyNotFoundError(
-                    f"there is no figure {key!r}; there are {', '.join(FIGURES)}"
+                    f"there is no figure {key!r}; the choices are {', '.join(FIGURES)}"
                 )
             if key in WITH_LAWS + SLOW:
                 found = access.kept(request, study, what, lambda: None)

@@ -179,7 +179,7 @@ class PlanRequest:
         for name in options:
             if name not in names:
                 raise PlanError(
-                    f"a plan has no option {name!r}{did_you_mean(name, names)}; there are {', '.join(names)}"
+                    f"a plan has no option {name!r}{did_you_mean(name, names)}; the choices are {', '.join(names)}"
                 )
         return cls(**options)
 

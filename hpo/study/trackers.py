@@ -124,7 +124,8 @@ def check_names(names: Sequence[str]) -> None:
     for name in names:
         if name not in TRACKERS:
             raise ValueError(
-                f"there is no tracker {shown_value(name)}{TRACKERS.explain(name)}; there are {', '.join(TRACKERS)}"
+                f"there is no tracker {shown_value(name)}{TRACKERS.explain(name)}; "
+                f"the choices are {', '.join(TRACKERS)}"
             )
 
 

@@ -94,9 +94,9 @@ class Recipe:
 
     ``settings`` holds the values at ``global_batch_size``, by name in :class:`TrainingSettings`. ``scaling`` has
     formulas for the settings that change with the batch size, and ``table`` has their values at published batch
-    sizes. ``unknown`` has the settings whose published values could not be found, with the reason; ``remembered`` has
-    those that were recalled and not read, with the confidence (high, medium or low). ``differs`` lists how this
-    project differs from the published run.
+    sizes. ``unknown`` lists the settings whose published values could not be found, with the reason; ``remembered``
+    lists those quoted from memory and not checked against the source, with the confidence (high, medium or low).
+    ``differs`` lists how this project differs from the published run.
     """
 
     name: str

@@ -186,7 +186,9 @@ def test_ranks_on_processor_cores_have_no_variables_of_nccl():
 
 
 def test_what_cannot_be_launched_is_told():
-    with pytest.raises(PlanError, match="there is no launcher 'slurms'; there are slurm, lsf"):
+    with pytest.raises(
+        PlanError, match="there is no launcher 'slurms'; the choices are slurm, lsf"
+    ):
         script_of(plan_for("superpod", "slurms"), None, backend="torch")
     with pytest.raises(PlanError, match="use --backend torch, not horovod"):
         script_of(plan_for("superpod", "ray"), None, backend="horovod")

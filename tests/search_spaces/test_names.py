@@ -17,4 +17,4 @@ def test_a_typo_is_offered_its_nearest_name() -> None:
 
 def test_without_a_near_name_nothing_or_all_are_offered() -> None:
     assert did_you_mean("quadratic", KNOWN) == ""
-    assert nearest_or_all("quadratic", iter(KNOWN)) == "; there are lamb, lars, sgd"
+    assert nearest_or_all("quadratic", iter(KNOWN)) == "; the choices are lamb, lars, sgd"

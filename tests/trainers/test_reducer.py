@@ -270,7 +270,7 @@ def test_a_parameter_out_of_use_holds_back_what_comes_after_it_until_the_end():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"compression": "fp8"}, "no gradient compression 'fp8'; there are bf16, fp16, none"),
+        ({"compression": "fp8"}, "no gradient compression 'fp8'; the choices are bf16, fp16, none"),
         ({"reduction": "sum"}, "no gradient reduction 'sum'; did you mean 'adasum'"),
     ],
 )

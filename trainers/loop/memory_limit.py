@@ -42,7 +42,10 @@ def limited_by_memory(
 def with_fitting_micro_batch(
     job: TrainingJob, replica: Replica, communicator: Communicator
 ) -> TrainingJob:
-    """Do the same on any device whose allocator raises :class:`torch.OutOfMemoryError`; all workers must call this."""
+    """Like :func:`limited_by_memory`, on any device whose allocator raises :class:`torch.OutOfMemoryError`.
+
+    All workers must call this.
+    """
     if statistics_depend_on_micro_batches(replica.model):
         return job
     group, workload = replica.group_size, replica.workload

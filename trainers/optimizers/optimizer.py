@@ -73,8 +73,8 @@ class GroupOptimizer(ABC):
     A rule declares the state tensors of each parameter (``state_names``), how a batch is updated, and whether the host
     must know if the next update is skipped (``waits_if_left_out``). ``fused`` is the same update for several trainings
     at once; without it each training of a fused group is updated by its own rule, which is correct but slower. If it
-    reads numbers that no other rule reads, ``fused_numbers`` returns them for the settings of one training, the rate of
-    its update and the epochs before it.
+    needs numbers that no other rule uses, ``fused_numbers`` computes them from the settings of one training, the
+    learning rate of the update and the epochs completed before it.
 
     On an accelerator a skipped update is computed anyway, and undone by selecting between the tensors before and after
     it, because the host does not yet know that it is skipped. This needs memory for a second copy of parameters and

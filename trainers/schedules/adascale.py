@@ -128,7 +128,7 @@ class AdaScale:
 
 
 def adascale_layout(layout: BatchLayout, base_batch_size: int, group_size: int) -> BatchLayout:
-    """Return the layout in chunks of ``base_batch_size`` samples, or of the largest part of it that fits on a worker.
+    """Return the layout in chunks of the largest divisor of ``base_batch_size`` that divides the local batch size.
 
     If the base batch divides the local batch, the gain does not depend on the number of workers. Raises
     :class:`JobError` if a chunk would cut a normalization group of ``group_size`` samples.

@@ -103,7 +103,7 @@ def workload_class(name: str, search_path: str | None = None) -> type[AnyWorkloa
         raise WorkloadError(f"the workload {name!r} cannot be used: {error}") from error
     module_name, colon, class_name = rule.partition(":")
     if not (module_name and colon and class_name):
-        hint = WORKLOADS.explain(name) or f"; there are {', '.join(WORKLOADS)}"
+        hint = WORKLOADS.explain(name) or f"; the choices are {', '.join(WORKLOADS)}"
         raise WorkloadError(
             f"there is no workload {name!r}{hint}; name your own class as 'package.module:Class'"
         )

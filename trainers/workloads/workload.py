@@ -203,7 +203,7 @@ class Workload(AnyWorkload):
 class StreamWorkload(Workload):
     """A model trained on a stream of samples: from tar shards, a DataLoader, a DALI pipeline or any iterable.
 
-    ``train_samples`` and ``evaluation_samples`` are declared; an epoch of worker r of n is its n-th part of
+    ``train_samples`` and ``evaluation_samples`` are declared; in an epoch, each of n workers reads 1/n of
     ``train_samples`` (a stream that ends early starts again, and samples beyond that number are skipped). The order
     must be determined by ``seed`` and ``epoch``; then a training can be repeated, and it resumes where it stopped by
     skipping the processed samples. Which samples share a batch depends on the number of workers, so trainings with

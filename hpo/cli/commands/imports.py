@@ -45,7 +45,10 @@ class _Importers(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command named by the arguments; for an unknown name, fail with a suggestion of the nearest one."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            hint = IMPORTERS.explain(args[0]) or f"; there are {', '.join(self.list_commands(ctx))}"
+            hint = (
+                IMPORTERS.explain(args[0])
+                or f"; the choices are {', '.join(self.list_commands(ctx))}"
+            )
             ctx.fail(f"there is no importer {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 

@@ -160,7 +160,7 @@ class AdamResponse(BoundedResponse):
     round: Array
 
     def at(self, index: Index) -> AdamResponse:
-        """Return the response at some of the places, which may repeat."""
+        """Return the response at the places that ``index`` selects; it may select one more than once."""
         return AdamResponse(
             self.best[:, index],
             self.curvature,

@@ -112,7 +112,7 @@ class DescentResponse(BoundedResponse):
     least: Array
 
     def at(self, index: Index) -> DescentResponse:
-        """Return the response at some of the places, which may repeat."""
+        """Return the response at the places that ``index`` selects; it may select one more than once."""
         return DescentResponse(
             self.best[:, index],
             self.curvature,
@@ -180,7 +180,7 @@ class DescentMomentumResponse(Response):
     least: Array
 
     def at(self, index: Index) -> DescentMomentumResponse:
-        """Return the response at some of the places, which may repeat."""
+        """Return the response at the places that ``index`` selects; it may select one more than once."""
         return DescentMomentumResponse(
             self.best[:, index],
             self.curvature,

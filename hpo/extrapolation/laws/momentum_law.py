@@ -62,7 +62,7 @@ class MomentumResponse(Response):
     exponent: Array
 
     def at(self, index: Index) -> MomentumResponse:
-        """Return the response at some of the places, which may repeat."""
+        """Return the response at the places that ``index`` selects; it may select one more than once."""
         return MomentumResponse(
             self.best[:, index],
             self.curvature,

@@ -31,7 +31,7 @@ class Response:
     unit: float
 
     def at(self, index: Index) -> Response:
-        """Return the response at some of the places, which may repeat."""
+        """Return the response at the places that ``index`` selects; it may select one more than once."""
         return Response(self.best[:, index], self.curvature, self.unit)
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
@@ -43,7 +43,7 @@ class Response:
         return np.asarray(self.curvature * 4 * np.log1p(miss**2 / 4))
 
     def risk(self, coordinate: Array, lowered: Array | None = None) -> Array | None:  # noqa: ARG002
-        """Return the probability of losing a training: (particles, places); None if the setting cannot cause a loss."""
+        """Return the probability that a run is lost, (particles, places); None if this setting cannot cause that."""
         return None
 
 
@@ -81,7 +81,7 @@ class RateResponse(BoundedResponse):
     room: Array
 
     def at(self, index: Index) -> RateResponse:
-        """Return the response at some of the places, which may repeat."""
+        """Return the response at the places that ``index`` selects; it may select one more than once."""
         return RateResponse(
             self.best[:, index],
             self.curvature,

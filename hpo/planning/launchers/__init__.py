@@ -19,7 +19,7 @@ def launcher_description(launcher: str) -> SchedulerDescription:
         raise PlanError(f"the launcher {launcher!r} cannot be used: {error}") from error
     except KeyError:
         raise PlanError(
-            f"there is no launcher {launcher!r}; there are {', '.join(SCHEDULERS)}{SCHEDULERS.explain(launcher)}"
+            f"there is no launcher {launcher!r}; the choices are {', '.join(SCHEDULERS)}{SCHEDULERS.explain(launcher)}"
         ) from None
 
 

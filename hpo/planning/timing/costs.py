@@ -32,8 +32,8 @@ def home_cost(name: str) -> WorkloadCost:
     """
     if name not in _table():
         raise PlanError(
-            f"the published costs are those of {', '.join(cost_names())}, but got {name!r}"
-            f"{did_you_mean(name, cost_names())}"
+            f"there are no published costs for {name!r}{did_you_mean(name, cost_names())}; "
+            f"the choices are {', '.join(cost_names())}"
         )
     figures = {key: entry["value"] for key, entry in _table()[name].items() if key != "title"}
     return WorkloadCost(**figures)
