@@ -64,7 +64,9 @@ def fresh_page(chromium: Any) -> Iterator[Any]:
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
     try:
         watched = Watched(context.new_page())
-        watched.page.set_default_timeout(30_000)
+        watched.page.set_default_timeout(
+            180_000
+        )  # laws are fitted first; a busy machine takes its time
         yield watched.page
         assert not watched.errors
     finally:

@@ -38,7 +38,7 @@ def test_a_study_is_submitted_watched_compared_planned_and_taken_along(
 
     page.wait_for_url("**/studies/by%20form")
     page.evaluate("window.same = true")
-    page.wait_for_selector(FINISHED, timeout=60_000)  # live: nobody reloaded the page
+    page.wait_for_selector(FINISHED)  # live: nobody reloaded the page
     assert page.evaluate("window.same")
     page.wait_for_selector("#headline .trust")
     assert "At global batch size 256" in page.inner_text("#headline")
@@ -49,7 +49,7 @@ def test_a_study_is_submitted_watched_compared_planned_and_taken_along(
     page.wait_for_selector("#metric .main-svg")
     assert page.inner_text("h1") == "Trial 1"
     assert "python -m trainers trial-1.json" in page.inner_text("#command")
-    with page.expect_download(timeout=90_000) as download:  # the laws are fitted first
+    with page.expect_download() as download:
         page.click("#download")
     assert json.loads(download.value.path().read_text())["workload"] == "noisy_quadratic"
     page.go_back()
@@ -80,7 +80,7 @@ def test_a_study_is_submitted_watched_compared_planned_and_taken_along(
     page.wait_for_selector("#front .main-svg")
     page.click("#keep")
     page.wait_for_selector("#plans a")
-    with page.expect_download(timeout=90_000) as download:  # the laws are fitted first
+    with page.expect_download() as download:
         page.click("#plans a >> text=script")
     assert download.value.path().read_text().startswith("#!")
 
@@ -113,7 +113,7 @@ def test_a_study_is_cancelled_and_the_next_in_the_queue_says_what_it_waits_for(
     page.click("text=endless")
     page.wait_for_selector("#state .running")
     page.click("#cancel")
-    page.wait_for_selector("#state .cancelled", timeout=60_000)
+    page.wait_for_selector("#state .cancelled")
     assert page.is_visible("#resume")
 
 
@@ -149,7 +149,7 @@ def test_trials_are_filtered_sorted_and_selected(page: Any, server: Server) -> N
 def test_a_report_is_downloaded_and_stands_alone(page: Any, server: Server) -> None:
     page.goto(f"{server.address}/studies/done")
     page.wait_for_selector("#report:visible")
-    with page.expect_download(timeout=90_000) as download:  # the laws are fitted first
+    with page.expect_download() as download:
         page.click("#report")
     assert download.value.suggested_filename == "done.html"
     text = download.value.path().read_text()
@@ -221,7 +221,7 @@ def test_a_name_with_markup_is_text_everywhere(page: Any, server: Server) -> Non
     page.goto(server.address)
     page.wait_for_selector(f"a:text-is({json.dumps(name)})")
     page.click(f"a:text-is({json.dumps(name)})")
-    page.wait_for_selector("#state .finished, #state .failed", timeout=60_000)
+    page.wait_for_selector("#state .finished, #state .failed")
     assert page.inner_text("h1") == name
     assert name in page.title()
     assert page.locator("img, main b").count() == 0
