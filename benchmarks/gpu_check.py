@@ -296,7 +296,7 @@ def main(arguments: list[str] | None = None) -> int:
     unknown = set(options.only.split(",")) - set(CHECKS)
     if unknown:
         parser.error(
-            f"there is no check {', '.join(sorted(unknown))}; there are {', '.join(CHECKS)}"
+            f"there is no check {', '.join(sorted(unknown))}; the choices are {', '.join(CHECKS)}"
         )
     os.environ["HPO_DEVICE"] = options.device
     check = Check(choose_device(wanted=options.device), options.small, options.seconds)

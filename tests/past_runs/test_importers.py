@@ -120,4 +120,4 @@ def test_one_with_a_fault_is_a_line_and_the_others_work() -> None:
 @pytest.mark.usefixtures("notes")
 def test_a_mistyped_importer_names_the_nearest() -> None:
     assert "did you mean 'notes'" in call("nots", "x")[1]
-    assert "there are mlperf, csv" in call("zzzzzz", "x")[1]
+    assert "the choices are mlperf, csv" in call("zzzzzz", "x")[1]
