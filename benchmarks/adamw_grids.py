@@ -26,10 +26,10 @@ from scipy.interpolate import PchipInterpolator
 from scipy.optimize import least_squares
 
 from benchmarks.extrapolation.learn import learn_adam
-from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Evidence, ScaledSetting, TrainingObservation
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit
-from hpo.extrapolation.laws.priors import Priors, names
+from hpo.extrapolation.laws.priors import LawPriors, names
 
 Array = NDArray[np.float64]
 
@@ -167,7 +167,7 @@ def evidence(grid: Grid, top: int) -> Evidence:
                 "diverged" if needed > EXPLODED else "censored" if needed > GIVEN_UP else "reached"
             )
             found.append(
-                Observation(
+                TrainingObservation(
                     int(batch),
                     state,
                     float(min(needed, GIVEN_UP)),
@@ -221,7 +221,7 @@ def rules(grid: Grid, top: int) -> Iterable[tuple[str, Case]]:
                     )
 
 
-def forecasts(grid: Grid, top: int, priors: Priors, seed: int = 0) -> Iterable[Case]:
+def forecasts(grid: Grid, top: int, priors: LawPriors, seed: int = 0) -> Iterable[Case]:
     """The forecast at every batch beyond ``top``."""
     seen = evidence(grid, top)
     posterior = fit(seen, rng=np.random.default_rng(seed), priors=priors)
@@ -275,7 +275,7 @@ def table(found: Mapping[str, Sequence[Case]]) -> str:
     return "\n".join(lines)
 
 
-def learnt_priors(grids: Sequence[Grid]) -> dict[int, Priors]:
+def learnt_priors(grids: Sequence[Grid]) -> dict[int, LawPriors]:
     """Return for each model size the priors learnt from whole grids of the others, without held-back budgets."""
     found = {}
     for params in {grid.params for grid in grids}:
@@ -284,7 +284,9 @@ def learnt_priors(grids: Sequence[Grid]) -> dict[int, Priors]:
             for grid in grids
             if grid.params != params and not grid.held_back
         ]
-        found[params] = replace(Priors(), adam=learn_adam(teachers, rng=np.random.default_rng(0)))
+        found[params] = replace(
+            LawPriors(), adam=learn_adam(teachers, rng=np.random.default_rng(0))
+        )
     return found
 
 

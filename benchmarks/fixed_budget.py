@@ -29,12 +29,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks import adamw_grids
-from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Evidence, ScaledSetting, TrainingObservation
 from hpo.extrapolation.evidence.table import tuned_settings
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import fit
-from hpo.extrapolation.laws.priors import Priors
+from hpo.extrapolation.laws.priors import LawPriors
 from trainers.job import Question, Target
 
 TOP1 = Target.best("top1", higher_is_better=True)
@@ -96,7 +96,7 @@ def alexnet(file: Path) -> Iterator[HiddenBest]:
                 question=question,
             )
             need = math.exp(float(np.mean(np.log(there[:FEW]))))
-            told = _best(evidence, batch, Priors())[0]
+            told = _best(evidence, batch, LawPriors())[0]
             case = (
                 f"{low} to {high - 1} epochs, {len(known)} trainings at {', '.join(map(str, seen))}"
             )
@@ -109,14 +109,14 @@ def language_models(file: Path) -> Iterator[HiddenBest]:
     """Final losses of every grid, at 2 and 4 times 128, 256 and 512 sequences."""
     question = Question(LOSS, 1.0)
     priors = adamw_grids.learnt_priors(adamw_grids.read_grids(file))
-    grids: dict[tuple[int, float], list[Observation]] = defaultdict(list)
+    grids: dict[tuple[int, float], list[TrainingObservation]] = defaultdict(list)
     with file.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
             settings = {"optimizer": "adamw", "learning_rate": float(row["learning_rate"])}
             loss = float(row["smooth_loss"])
             if math.isfinite(loss):
                 grids[int(float(row["params"])), float(row["tokens"])].append(
-                    Observation(int(row["sequences_per_batch"]), "reached", loss, settings)
+                    TrainingObservation(int(row["sequences_per_batch"]), "reached", loss, settings)
                 )
     for (params, tokens), runs in sorted(grids.items()):
         for top in TOPS:
@@ -130,7 +130,7 @@ def language_models(file: Path) -> Iterator[HiddenBest]:
 
 
 def _of_grid(
-    name: str, runs: Sequence[Observation], top: int, question: Question, priors: Priors
+    name: str, runs: Sequence[TrainingObservation], top: int, question: Question, priors: LawPriors
 ) -> Iterator[HiddenBest]:
     known = [run for run in runs if run.global_batch_size <= top]
     batches = {run.global_batch_size for run in known}
@@ -159,14 +159,14 @@ def _of_grid(
         )
 
 
-def _best(evidence: Evidence, batch: int, priors: Priors) -> tuple[Interval, float]:
+def _best(evidence: Evidence, batch: int, priors: LawPriors) -> tuple[Interval, float]:
     """Return the forecast of the best metric and the recommended learning rate."""
     found = forecast(fit(evidence, rng=np.random.default_rng(0), priors=priors), batch)
     assert found.best is not None
     return found.best.interval, found.settings["learning_rate"].median
 
 
-def _alexnet_trial(training: dict[str, Any], question: Question) -> Observation:
+def _alexnet_trial(training: dict[str, Any], question: Question) -> TrainingObservation:
     settings = {
         "optimizer": "sgd",
         "learning_rate": float(training["lr"]),
@@ -178,7 +178,7 @@ def _alexnet_trial(training: dict[str, Any], question: Question) -> Observation:
     curve = [float(point["top_1"]) for point in training["learning_curve"]]
     need = question.shortfall(max(curve, default=None))
     lost = training["nan_train_loss"] or need is None
-    return Observation(
+    return TrainingObservation(
         int(training["batch_size"]), "diverged" if lost else "reached", need or 0.0, settings
     )
 

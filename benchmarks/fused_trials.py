@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from search_spaces.settings import TrainingSettings
 from trainers import Target, TrainingJob
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.fused import FusedTrainings
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.numerics.memory import keep_freed_memory
@@ -94,7 +94,9 @@ def measure(name: str, trials: int, rounds: int, device: torch.device) -> tuple[
     workload = Digits(network)
     groups = [
         [
-            SynchronousTraining(job(number, batch), SingleProcess(device), workload=workload)
+            SynchronousTraining(
+                job(number, batch), SingleProcessCommunicator(device), workload=workload
+            )
             for number in range(trials)
         ]
         for _ in range(2)

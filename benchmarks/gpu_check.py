@@ -39,7 +39,7 @@ from benchmarks.input_limited import write_images
 from search_spaces.settings import TrainingSettings
 from trainers.begin import begin_training
 from trainers.distributed.device import DEVICES, choose_device, configure_gpu, gpu_count
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.job import Target, TrainingJob
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.numerics.normalization import GhostBatchNorm
@@ -125,7 +125,7 @@ def _trained(
         epochs=epochs,
         evaluations_per_epoch=1,
     )
-    training = begin_training(job, SingleProcess(device))
+    training = begin_training(job, SingleProcessCommunicator(device))
     assert isinstance(training, SynchronousTraining)
     found = [training.advance().train_loss for _ in range(epochs)]
     weights = [each.detach().double().cpu().flatten() for each in training.model.parameters()]
@@ -201,7 +201,7 @@ def input_(check: Check) -> None:
             epochs=3,
             evaluations_per_epoch=1,
         )
-        run = begin_training(job, SingleProcess(check.device))
+        run = begin_training(job, SingleProcessCommunicator(check.device))
         assert isinstance(run, SynchronousTraining)
         indices = torch.arange(min(64, count))
         decoding = check.seconds_of(

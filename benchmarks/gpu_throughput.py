@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from search_spaces.settings import TrainingSettings
 from trainers.begin import begin_training
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.job import Target, TrainingJob
 from trainers.numerics.normalization import GhostBatchNorm
 from trainers.numerics.precision import REDUCED_TYPES
@@ -50,7 +50,7 @@ class OnDevice(Workload):
         samples, small = data["batch"], data["small"]
         self.width = 16 if small else 64
         self.largest_micro_batch, self.train_samples = samples, samples * UPDATES_PER_ROUND
-        device = SingleProcess().device
+        device = SingleProcessCommunicator().device
         if self.model_name == "resnet50":
             side = 64 if small else 224
             inputs, self.targets = (
@@ -109,7 +109,7 @@ def main() -> None:
     peak = matrix_peak(
         REDUCED_TYPES.get(options.precision, torch.float32), 1024 if options.small else 8192
     )  # fp32 products in TF32 or not, as set by the training
-    device = SingleProcess().device
+    device = SingleProcessCommunicator().device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     print(
         f"{options.model}, {options.precision}, batch {batch}{', small' if options.small else ''}, {name}: "
@@ -153,7 +153,7 @@ def samples_per_second(training: TrainingRun, batch: int) -> float:
 
 def matrix_peak(kind: torch.dtype, side: int) -> float:
     """Return the operations per second of the fastest of several products of square matrices."""
-    device = SingleProcess().device
+    device = SingleProcessCommunicator().device
     left, right = (torch.randn(side, side, device=device).to(kind) for _ in range(2))
     best = math.inf
     for _ in range(ROUNDS + 2):

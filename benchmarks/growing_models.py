@@ -32,7 +32,7 @@ import numpy as np
 
 import hpo
 from hpo.study.jobs import training_job
-from hpo.study.sizes import full_point, point_of, relative_cost
+from hpo.study.sizes import full_scale_sizes, relative_cost, sizes_of_settings
 from hpo.study.spec import StudySpec
 from search_spaces.settings import TrainingSettings
 from storage.records import Trial
@@ -260,7 +260,7 @@ def others(case: Case, spec: StudySpec, trials: Sequence[Trial]) -> dict[str, fl
         for trial in trials
         if (need := spec.question.need(trial)) is not None
         and trial.global_batch_size == batch
-        and [size for _, size in point_of(spec, trial.settings)] == list(largest.values())
+        and [size for _, size in sizes_of_settings(spec, trial.settings)] == list(largest.values())
     ]
     _, best = min(evidence, key=lambda each: each[0])
     alone = float(best.settings["learning_rate"])
@@ -275,11 +275,11 @@ def others(case: Case, spec: StudySpec, trials: Sequence[Trial]) -> dict[str, fl
 
 def cost(case: Case, spec: StudySpec, trials: Sequence[Trial], least: float) -> float:
     """Return a sweep's cost in trainings at the full scale; ``least`` is the need of the best one (epochs or loss)."""
-    full = dict(full_point(spec))
+    full = dict(full_scale_sizes(spec))
     samples = least * case_samples(case) if case.how_soon else full["training_samples"]
-    per_sample = relative_cost(full_point(spec)) / full.get("training_samples", 1)
+    per_sample = relative_cost(full_scale_sizes(spec)) / full.get("training_samples", 1)
     return math.fsum(
-        relative_cost(point_of(spec, trial.settings))
+        relative_cost(sizes_of_settings(spec, trial.settings))
         / trial.settings.get("training_samples", 1)
         * (trial.samples or 0)
         / per_sample

@@ -170,10 +170,10 @@ def dataloader(folder: Path, cores: int) -> Iterator[int]:
     from torch.utils.data import DataLoader, Dataset
 
     from trainers.feed.crops import UNIFORMS, decode_crop, random_crop
-    from trainers.feed.decoders import open_decoder
+    from trainers.feed.decoders import open_image_decoder
 
     files = sorted((folder / "train").glob("*/*"))
-    decoder = open_decoder("simplejpeg")
+    decoder = open_image_decoder("simplejpeg")
 
     class Images(Dataset):
         """Bytes ``(3, size, size)`` of an image, randomly cropped and mirrored, and a class."""
@@ -203,10 +203,10 @@ def decoding_alone(folder: Path) -> Iterator[int]:
     import numpy as np
 
     from trainers.feed.crops import UNIFORMS, random_crop
-    from trainers.feed.decoders import open_decoder
+    from trainers.feed.decoders import open_image_decoder
 
     files = sorted((folder / "train").glob("*/*"))
-    decoder, generator = open_decoder("simplejpeg"), np.random.default_rng(0)
+    decoder, generator = open_image_decoder("simplejpeg"), np.random.default_rng(0)
     yield len(files)
     while True:
         for index in generator.permutation(len(files))[:BATCH].tolist():

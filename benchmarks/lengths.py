@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from hpo.extrapolation.evidence.evidence import Evidence, Observation
-from hpo.extrapolation.evidence.stored import tuned_settings
+from hpo.extrapolation.evidence.evidence import Evidence, TrainingObservation
+from hpo.extrapolation.evidence.stored import tuned_settings_of_space
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import fit
 from hpo.study.jobs import training_job
-from hpo.study.sizes import Point, carried_over, full_point, points, relative_cost
+from hpo.study.sizes import Point, full_scale_sizes, points, relative_cost, transferred_sizes
 from hpo.study.spec import StudySpec
 from search_spaces.settings import TrainingSettings
 
@@ -179,7 +179,7 @@ def sweep(case: Case, trainings: Trainings) -> Iterator[tuple[Point, int, float,
 def truth(case: Case, trainings: Trainings, near: float) -> float:
     """Return the full-scale loss of the best of four rates around ``near``: the mean of two further seeds."""
     spec = case.study()
-    point, batch = full_point(spec), spec.full_scale.global_batch_size
+    point, batch = full_scale_sizes(spec), spec.full_scale.global_batch_size
     losses = {
         times * near: trainings.loss(case, point, batch, times * near, 100)
         for times in AT_FULL_SCALE
@@ -192,7 +192,7 @@ def told(case: Case, swept: Sequence[tuple[Point, int, float, float]]) -> Interv
     """Return the forecast of the loss at full scale."""
     spec = case.study()
     observations = [
-        Observation(
+        TrainingObservation(
             batch,
             "reached" if math.isfinite(loss) else "diverged",
             loss if math.isfinite(loss) else 0.0,
@@ -202,10 +202,10 @@ def told(case: Case, swept: Sequence[tuple[Point, int, float, float]]) -> Interv
     ]
     evidence = Evidence(
         observations,
-        tuned=tuned_settings(spec.search),
+        tuned=tuned_settings_of_space(spec.search),
         question=spec.question,
-        full_scale={name: float(size) for name, size in full_point(spec)},
-        carried=carried_over(spec),
+        full_scale={name: float(size) for name, size in full_scale_sizes(spec)},
+        carried=transferred_sizes(spec),
     )
     posterior = fit(evidence, rng=np.random.default_rng(0))
     best = forecast(posterior, spec.full_scale.global_batch_size).best

@@ -332,11 +332,12 @@ PAGE = """# {title}
 python -m benchmarks.model_size {option}--write docs/concepts
 ```
 
-Transformers of {what} on the bytes of Python's own sources; parametrization `{parametrization}` has its
-base at {name} {base}. The change is that of the root mean square of a part's output over the first 4 updates. The best
-rate is for AdamW and {updates} updates of 32 sequences of 32 bytes; losses are held-out losses in nats per byte, with
-{seeds} seed; the rate of {name} {base} is the best one there. Machine: 2 cores of a shared x86-64 virtual machine.
-What it means: [model size](../docs/concepts/model_size.md).
+Transformers of {what} are trained on the bytes of Python's own source files; the base of parametrization
+`{parametrization}` is {name} {base}. The first table compares how much the root mean square of a part's output
+changes over the first 4 updates. Best learning rates are for AdamW and {updates} updates of 32 sequences of 32 bytes.
+Losses are held-out losses in nats per byte with {seeds} seed. The last three columns use the best learning rate of
+{name} {base}. The machine had 2 cores of a shared x86-64 virtual machine. The results are discussed in
+[model size](../docs/concepts/model_size.md).
 
 {tables}
 """

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.random_problem import random_problem
-from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Evidence, ScaledSetting, TrainingObservation
 from hpo.extrapolation.forecast import Forecast, forecast
 from hpo.extrapolation.inference.posterior import fit
 from trainers.workloads.noisy_quadratic.dynamics import (
-    apply_map,
-    initial_moments,
-    make_update,
+    apply_affine_map,
+    initial_quadratic_moments,
+    make_quadratic_update,
     many_steps,
     stability_limit,
 )
@@ -133,9 +133,9 @@ def _rung(
     bounds: tuple[float, float],
     budget: float,
     rng: np.random.Generator,
-) -> list[Observation]:
+) -> list[TrainingObservation]:
     """Sample half of the settings anywhere in the range, half near the best so far, and repeat the best ones."""
-    found: list[Observation] = []
+    found: list[TrainingObservation] = []
     for number in range(TRIALS):
         reached = [trial for trial in found if trial.state == "reached"]
         best = (
@@ -182,7 +182,9 @@ def _rung(
     ]
 
 
-def _log_lag(momentum: float | None, best: Observation | None, rng: np.random.Generator) -> float:
+def _log_lag(
+    momentum: float | None, best: TrainingObservation | None, rng: np.random.Generator
+) -> float:
     if momentum is not None:
         return float(np.log1p(-momentum))
     if best is None:
@@ -200,10 +202,10 @@ def _trial(
     seed: int,
     budget: float,
     rng: np.random.Generator,
-) -> Observation:
+) -> TrainingObservation:
     settings = {"optimizer": "sgd", "learning_rate": rate, "momentum": momentum}
     if rate >= stability_limit(problem.curvature, momentum=momentum):
-        return Observation(batch, "diverged", 1 / EVALUATIONS_PER_EPOCH, settings, seed)
+        return TrainingObservation(batch, "diverged", 1 / EVALUATIONS_PER_EPOCH, settings, seed)
     exact = float(
         epochs_to_target(
             problem, target, learning_rate=rate, global_batch_size=batch, momentum=momentum
@@ -214,9 +216,9 @@ def _trial(
         / EVALUATIONS_PER_EPOCH
     )
     if not epochs <= budget:
-        return Observation(batch, "censored", budget, settings, seed)
+        return TrainingObservation(batch, "censored", budget, settings, seed)
     steps = round(exact * problem.train_samples / batch)
-    return Observation(
+    return TrainingObservation(
         batch,
         "reached",
         float(epochs),
@@ -231,15 +233,15 @@ def _noise_scale(
     problem: QuadraticProblem, batch: int, rate: float, momentum: float, steps: int
 ) -> float:
     """Return the gradient noise scale at the target, as the workload records it."""
-    update = make_update(
+    update = make_quadratic_update(
         problem.curvature,
         problem.noise,
         learning_rate=rate,
         global_batch_size=batch,
         momentum=momentum,
     )
-    moments, _ = apply_map(
-        many_steps(update, max(steps, 1)), initial_moments(problem.initial_squares)
+    moments, _ = apply_affine_map(
+        many_steps(update, max(steps, 1)), initial_quadratic_moments(problem.initial_squares)
     )
     return float(problem.noise.sum() / (moments[0] @ problem.curvature**2))
 

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.extrapolation.svg import Picture
-from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, Observation
+from hpo.extrapolation.evidence.evidence import AggregateRow, Evidence, TrainingObservation
 from hpo.extrapolation.evidence.table import tuned_settings
 from hpo.extrapolation.forecast import Forecast, forecast
 from hpo.extrapolation.inference.posterior import fit
@@ -138,7 +138,7 @@ def language_models(file: Path) -> Iterator[HiddenBatch]:
             if 1024 not in series or len(series) < 4:
                 continue
             rows = [
-                Aggregate(batch, tokens, runs=1, settings={"learning_rate": rate})
+                AggregateRow(batch, tokens, runs=1, settings={"learning_rate": rate})
                 for batch, tokens in sorted(series.items())
                 if batch < 1024
             ]
@@ -192,10 +192,10 @@ def _tokens(loss: float, curve: dict[float, float]) -> float:
     return float(np.exp(logs[at - 1] + slope * (loss - losses[at - 1])))
 
 
-def _alexnet_trial(training: dict[str, Any], target: float) -> Observation:
+def _alexnet_trial(training: dict[str, Any], target: float) -> TrainingObservation:
     top1 = [float(point["top_1"]) for point in training["learning_curve"]]
     reached = next((at for at, value in enumerate(top1, start=1) if value >= target), None)
-    return Observation(
+    return TrainingObservation(
         int(training["batch_size"]),
         "reached" if reached else "diverged" if training["nan_train_loss"] else "censored",
         float(reached or len(top1)),
@@ -212,7 +212,7 @@ def _alexnet_trial(training: dict[str, Any], target: float) -> Observation:
     )
 
 
-def _deberta_trial(training: dict[str, Any], target: float) -> Observation:
+def _deberta_trial(training: dict[str, Any], target: float) -> TrainingObservation:
     """Return a trial; accuracy is known every thousand updates, and the crossing is interpolated linearly."""
     steps_per_epoch = training["total_model_steps"] / training["num_train_epochs"]
     before = (0.0, 1 / 3)
@@ -223,7 +223,7 @@ def _deberta_trial(training: dict[str, Any], target: float) -> Observation:
             crossing = before[0] + share * (step - before[0])
             break
         before = (float(step), float(accuracy))
-    return Observation(
+    return TrainingObservation(
         int(training["train_batch_size"]),
         "reached" if crossing else "censored",
         (crossing or training["total_model_steps"]) / steps_per_epoch,
@@ -240,7 +240,7 @@ def _deberta_trial(training: dict[str, Any], target: float) -> Observation:
 def _random_search(
     source: str,
     case: str,
-    trials: Sequence[Observation],
+    trials: Sequence[TrainingObservation],
     largest_seen: int,
     hidden: tuple[int, int],
     samples: int,
@@ -285,9 +285,9 @@ def _random_search(
     )
 
 
-def _groups(seen: Sequence[Observation]) -> list[tuple[float, list[Observation]]]:
+def _groups(seen: Sequence[TrainingObservation]) -> list[tuple[float, list[TrainingObservation]]]:
     """Group trials by batch within a factor of 1.3; each group has at least one that reached the target."""
-    groups: list[list[Observation]] = []
+    groups: list[list[TrainingObservation]] = []
     for each in sorted(seen, key=lambda trial: trial.global_batch_size):
         if groups and each.global_batch_size < 1.3 * groups[-1][0].global_batch_size:
             groups[-1].append(each)
@@ -300,7 +300,7 @@ def _groups(seen: Sequence[Observation]) -> list[tuple[float, list[Observation]]
     ]
 
 
-def _quickest(trials: Sequence[Observation]) -> list[Observation]:
+def _quickest(trials: Sequence[TrainingObservation]) -> list[TrainingObservation]:
     return sorted(
         (each for each in trials if each.state == "reached"), key=lambda each: each.epochs
     )
@@ -426,10 +426,10 @@ def picture(found: Sequence[HiddenBatch]) -> Picture:
     return shown
 
 
-PAGE = """# Published trainings, the larger batches hidden
+PAGE = """# Published training runs with the larger batches hidden
 
-What would `hpo extrapolate` have forecast for training runs that others have published, given only the runs with
-smaller batches? One command writes this page from files that you download yourself:
+What would `hpo extrapolate` have forecast for published training runs, given only the runs with smaller batches? The
+following command writes this page from files that you download yourself:
 
 ```
 python -m benchmarks.published_trainings FOLDER --write docs/validation
@@ -441,34 +441,35 @@ python -m benchmarks.published_trainings FOLDER --write docs/validation
 
 ## What is compared
 
-The forecast is for the settings that it recommends. Nobody trained with exactly these settings, so the forecast is
-compared with the geometric mean of the {few} fastest training runs at the hidden batch size, out of {counts} runs of
-a random search. The column "best" shows the fastest run, which is partly due to luck. "Unchanged" uses the {few}
-fastest runs at the largest batch size seen; "straight line" is a line through the log epochs of the {few} fastest
-runs against the log batch size. The forecast learning rate is compared with the geometric mean of the learning rates
-of the {few} fastest runs, which vary because the other settings were drawn at random too. The rules of thumb start
-from the same mean at the largest batch size seen.
+The forecast applies to the settings that it recommends. No published run used exactly these settings, so the forecast
+is compared with the geometric mean of the epochs of the {few} fastest training runs at the hidden batch size, out of
+{counts} runs of a random search. The column "best" shows the single fastest run, which was partly lucky. "Unchanged"
+is the mean of the {few} fastest runs at the largest batch size seen. "Straight line" extrapolates a line through the
+log epochs of the {few} fastest runs at each batch size against the log batch size. The forecast learning rate is
+compared with the geometric mean of the learning rates of the {few} fastest runs, which vary because the other
+settings were drawn at random too. The rules of thumb start from the corresponding mean at the largest batch size
+seen.
 
 **AlexNet on ImageNet** was trained with SGD. The number of epochs (20 to 100, with the learning rate decaying linearly
 to the end), the learning rate, warmup, momentum, weight decay and label smoothing were drawn at random. **DeBERTa on
 MultiNLI** was trained with AdamW, with the number of epochs (1 to 4), the learning rate, warmup and dropout drawn at
-random. Its batch sizes take any value from 16 to 64; its accuracy is known every thousand updates and interpolated in
-between. Epochs to target are read from the learning curves. A run that ended before it reached the target is censored;
-a run whose loss was not a number diverged.
+random. The batch size could take any value from 16 to 64. The accuracy was recorded every thousand updates and is
+interpolated in between. For both models, the epochs to target are read from the learning curves. A run that ended
+before it reached the target counts as censored, and a run whose loss became NaN counts as diverged.
 
-**Language models** have one training run at each batch size, all with the best settings of the batch size that has the
-most runs. The token budget is fixed; the final loss is converted to a number of tokens by the best losses of the same
-optimizer and model size at the different budgets. The forecast is the number of tokens needed with a batch of 1,024
-sequences, as a multiple of the tokens of the best run. A forecast assumes that settings are tuned for each batch size,
-but here they were not, so a large batch does worse than it could. All batch sizes have the same learning rate, so the
-trust is low.
+For the **language models**, there is one training run at each batch size, always with the settings that were best at
+the batch size with the most runs. The token budget is fixed, so the final loss is converted to a number of tokens using
+the best losses of the same optimizer and model size at the different budgets. The forecast is the number of tokens
+needed with a batch of 1,024 sequences, as a multiple of the tokens of the best run. A forecast assumes that settings
+are tuned for each batch size, which is not the case here, so a large batch does worse than it could. All batch sizes
+use the same learning rate, so the trust is low.
 
 ## Sources and licences
 
 The data for AlexNet and DeBERTa are from Nicholas Lourie's opda, <https://github.com/nicholaslourie/opda>, folder
-`data`, under CC BY-SA 4.0; the tables for these models on this page are shared under the same licence. The data for the
+`data`, under CC BY-SA 4.0. The tables for these models on this page are shared under the same licence. The data for the
 language models are from *Fantastic Pretraining Optimizers and Where to Find Them* (arXiv:2509.02046),
-<https://github.com/WhenWen/marin>, branch `kaiyue/shampoo`, under Apache-2.0. None of these data are included in this
+<https://github.com/WhenWen/marin>, branch `kaiyue/shampoo`, under Apache-2.0. None of this data is included in this
 project's packages.
 """
 

@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from trainers.staging import stage
-from trainers.workloads.segmentation.hdf5 import read_sample, write_sample
+from trainers.workloads.segmentation.hdf5 import read_hdf5_sample, write_hdf5_sample
 
 SHAPE = (768, 1152, 16)
 MEGABYTE = 1_000_000
@@ -75,7 +75,9 @@ def write_samples(folder: Path, count: int) -> int:
     generator = np.random.default_rng(0)
     for number in range(count):
         fields = generator.standard_normal(SHAPE, dtype=np.float32)
-        write_sample(folder / f"data-{number:03}.h5", fields, generator.integers(0, 3, SHAPE[:2]))
+        write_hdf5_sample(
+            folder / f"data-{number:03}.h5", fields, generator.integers(0, 3, SHAPE[:2])
+        )
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
@@ -187,7 +189,7 @@ def read_samples(shared: Path, _: Path) -> float:
     """Read every sample with the DeepCAM reader, which checks shapes, values and labels."""
     started = time.perf_counter()
     for path in shared.iterdir():
-        read_sample(path, SHAPE[:2])
+        read_hdf5_sample(path, SHAPE[:2])
     return time.perf_counter() - started
 
 

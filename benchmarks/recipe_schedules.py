@@ -343,12 +343,11 @@ def report() -> str:
     """Return all comparisons as Markdown: one line for each schedule, then one table of 20 points for each."""
     every = [(each, compared(each)) for each in published()]
     lines = [
-        "# Recipes beside the schedules that were published",
+        "# Recipes compared with the published schedules",
         "",
-        "Written by `python -m benchmarks.recipe_schedules`; `tests/search_spaces/test_reference_schedules.py` "
-        "holds every",
-        "line to 0.1 %. How each published schedule is computed stands in "
-        "[recipe_schedules.py](recipe_schedules.py).",
+        "`python -m benchmarks.recipe_schedules` writes this page; "
+        "`tests/search_spaces/test_reference_schedules.py` checks that",
+        "every line agrees to 0.1 %. [recipe_schedules.py](recipe_schedules.py) computes each published schedule.",
         "",
         "| recipe | batch size | published in | points | largest deviation of the rate | batch sizes |",
         "|---|---|---|---|---|---|",
@@ -362,9 +361,10 @@ def report() -> str:
     lines += [
         "",
         "The rates of mikami2018, jia2018 and you2017_lars were not found in any public text, log or code "
-        "(`unknown` in the recipe);",
-        "Mikami's batch sizes, 34,816 and 69,632, are published; the epoch of the "
-        "change is recalled, with low confidence.",
+        "(`unknown` in the",
+        "recipe). Mikami's batch sizes, 34,816 and 69,632, are published; the epoch of the change is recalled "
+        "from memory, with",
+        "low confidence.",
     ]
     for each, points in every:
         lines += [

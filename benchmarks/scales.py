@@ -28,10 +28,15 @@ import numpy as np
 
 from benchmarks import adamw_grids
 from benchmarks.adamw_grids import Grid
-from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import (
+    AggregateRow,
+    Evidence,
+    ScaledSetting,
+    TrainingObservation,
+)
 from hpo.extrapolation.forecast import Forecast, forecast
 from hpo.extrapolation.inference.posterior import fit
-from hpo.extrapolation.laws.priors import Priors
+from hpo.extrapolation.laws.priors import LawPriors
 from trainers.job import Question, Target
 
 LOSS = Target.best("loss", higher_is_better=False)
@@ -80,10 +85,10 @@ def _of_grid(
     grid: Grid,
     known: Sequence[Grid],
     losses: Mapping[tuple[int, float, int, float], float],
-    priors: Priors,
+    priors: LawPriors,
 ) -> Hidden:
     trials = [
-        Observation(
+        TrainingObservation(
             int(batch),
             "reached",
             losses[one.params, one.tokens, int(batch), float(rate)],
@@ -245,7 +250,7 @@ def _of_optimizer(
     )
 
 
-def _trial(row: Mapping[str, str]) -> Observation:
+def _trial(row: Mapping[str, str]) -> TrainingObservation:
     size = SIZES[row["size"]]
     settings = {
         "optimizer": {"soape": "soap", "mars": "adamw"}.get(row["optimizer"], row["optimizer"]),
@@ -253,7 +258,9 @@ def _trial(row: Mapping[str, str]) -> Observation:
         "parameters": size,
         "tokens": 20 * float(row["chinchilla"]) * size,
     }
-    return Observation(int(float(row["train_batch_size"])), "reached", float(row["loss"]), settings)
+    return TrainingObservation(
+        int(float(row["train_batch_size"])), "reached", float(row["loss"]), settings
+    )
 
 
 def critical_batches(file: Path) -> Iterator[Hidden]:
@@ -298,9 +305,9 @@ def _series_size(name: str) -> float:
     return float(name.split("_")[1].rstrip("M")) * 1e6
 
 
-def _row(row: Mapping[str, str]) -> Aggregate:
+def _row(row: Mapping[str, str]) -> AggregateRow:
     settings = {"optimizer": "adamw", **_scales(row["series"])}
-    return Aggregate(
+    return AggregateRow(
         int(row["global_batch_size"]), float(row["epochs_to_target"]), settings=settings
     )
 

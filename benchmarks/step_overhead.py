@@ -32,10 +32,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from search_spaces.settings import TrainingSettings
 from trainers import Target, TrainingJob
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.numerics.memory import keep_freed_memory
-from trainers.numerics.normalization import end_update, ghost_batch_norms
+from trainers.numerics.normalization import ghost_batch_norms, update_running_statistics
 from trainers.optimizers import Optimizer, make_optimizer
 from trainers.schedules.adascale import AdaScale
 from trainers.schedules.device_arithmetic import ON_DEVICE
@@ -208,7 +208,7 @@ class HandWritten:
             if static:
                 torch._foreach_mul_(self._gradients(), 1 / settings.loss_scale)
             gain = 1.0
-        end_update(self.norms, len(images) // settings.normalization_batch_size)
+        update_running_statistics(self.norms, len(images) // settings.normalization_batch_size)
         if settings.gradient_lag:
             self.lagging, now = self._gradients(), self.lagging
             for parameter, gradient in zip(self.parameters, now, strict=True):
@@ -284,7 +284,7 @@ def side_by_side(
 ) -> Callable[[], tuple[float, float]]:
     """Run a round of both loops, alternating updates; return the seconds of the hand-written one and the trainer's."""
     training = SynchronousTraining(
-        by_hand.job, SingleProcess(torch.device("cpu")), workload=workload
+        by_hand.job, SingleProcessCommunicator(torch.device("cpu")), workload=workload
     )
     if not measuring:
         training.loader._every = sys.maxsize
@@ -397,7 +397,9 @@ def operations(changes: dict[str, object], *, by_hand: bool) -> tuple[float, flo
         take_the_way_of_an_accelerator(loop.rule)
         following = (loop.update() for _ in itertools.count())
     else:
-        training = SynchronousTraining(job, SingleProcess(torch.device("cpu")), workload=_digits())
+        training = SynchronousTraining(
+            job, SingleProcessCommunicator(torch.device("cpu")), workload=_digits()
+        )
         training.model.train()
         take_the_way_of_an_accelerator(training.optimizer, training.adascale)
         following = map(training._update, itertools.count())

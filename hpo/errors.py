@@ -42,7 +42,7 @@ class HpoError(Exception):
 
 
 @dataclass(frozen=True)
-class Fault:
+class SpecFault:
     """One broken rule: what is wrong, and the line (from 1) and the dotted key in the file where it is."""
 
     message: str
@@ -59,16 +59,18 @@ class SpecError(HpoError):
 
     exit_code = 2
 
-    def __init__(self, faults: str | Fault | Iterable[Fault], *, path: str | None = None) -> None:
+    def __init__(
+        self, faults: str | SpecFault | Iterable[SpecFault], *, path: str | None = None
+    ) -> None:
         if isinstance(faults, str):
-            faults = Fault(faults)
-        every = (faults,) if isinstance(faults, Fault) else tuple(faults)
+            faults = SpecFault(faults)
+        every = (faults,) if isinstance(faults, SpecFault) else tuple(faults)
         self.faults = every[:MOST_FAULTS]
         if len(every) > MOST_FAULTS:
             more = f"there are more than {MOST_FAULTS} faults; fix these first"
-            self.faults = (*self.faults, Fault(more))
+            self.faults = (*self.faults, SpecFault(more))
         self.path = path
-        first = self.faults[0] if self.faults else Fault("the study cannot be read")
+        first = self.faults[0] if self.faults else SpecFault("the study cannot be read")
         self.line, self.key = first.line, first.key
         super().__init__(
             "\n".join(f"{_place(path, fault.line)}: {fault.message}" for fault in self.faults)
@@ -188,6 +190,6 @@ def _place(path: str | None, line: int | None) -> str:
     return place if line is None else f"{place}, line {line}"
 
 
-def _spec_error(faults: tuple[Fault, ...], path: str | None) -> SpecError:
+def _spec_error(faults: tuple[SpecFault, ...], path: str | None) -> SpecError:
     # rebuilds the error on the other side of a process boundary
     return SpecError(faults, path=path)

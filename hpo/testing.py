@@ -26,8 +26,12 @@ from hpo.errors import EvidenceError
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.past_runs.importers import IMPORTERS
 from hpo.past_runs.past_run import PastRun
-from hpo.planning.launchers import launcher_description, scheduler_of, script_of
-from hpo.planning.launchers.run import run_of
+from hpo.planning.launchers import (
+    launch_script_of_plan,
+    launcher_description,
+    scheduler_of_launcher,
+)
+from hpo.planning.launchers.run import run_of_plan
 from hpo.planning.launchers.script import Scheduler
 from hpo.planning.launchers.submit import SCRIPT
 from hpo.planning.launchers.sweeps import SweepSlot
@@ -362,7 +366,7 @@ class SchedulerContract:
 
     def test_bash_takes_its_script(self) -> None:
         """The script of a plan is valid bash, or a valid Python program."""
-        name, text = script_of(self._plan(), None, backend="torch")
+        name, text = launch_script_of_plan(self._plan(), None, backend="torch")
         assert name == launcher_description(self.name).script
         if name != SCRIPT:
             compile(text, name, "exec")
@@ -374,7 +378,7 @@ class SchedulerContract:
         self,
     ) -> None:
         """Directives are comment lines; functions find the hosts that respond, start ranks and request another slot."""
-        made = scheduler_of(self.name, run_of(self._plan(), None, "torch"))
+        made = scheduler_of_launcher(self.name, run_of_plan(self._plan(), None, "torch"))
         if isinstance(made, str):
             return
         assert all(line.startswith("#") for line in made.directives), made.directives
@@ -388,7 +392,7 @@ class SchedulerContract:
         if not launcher_description(self.name).sweeps:
             return
         slot = SweepSlot(name="contract", nodes=1, slot_seconds=3600)
-        made = scheduler_of(self.name, slot)
+        made = scheduler_of_launcher(self.name, slot)
         assert isinstance(made, Scheduler), "a sweep needs a bash script"
         array = made.array(3) if made.array else None
         assert array is None or all(line.startswith("#") for line in array.directives)

@@ -61,14 +61,16 @@ class OwnSetting:
         if value is None and self.default is None:
             return
         if self.choices:
-            check_choice(name, self.choices, value)
+            check_own_choice(name, self.choices, value)
         elif self.range is not None:
-            check_number(name, self.range, self.unit, value, whole=self.whole)
+            check_own_number(name, self.range, self.unit, value, whole=self.whole)
         else:
-            check_flag(name, value)
+            check_own_flag(name, value)
 
 
-def check_choice(name: str, choices: Iterable[str], value: Any, hint: str | None = None) -> None:
+def check_own_choice(
+    name: str, choices: Iterable[str], value: Any, hint: str | None = None
+) -> None:
     """Raise :class:`SettingError`, with ``hint`` or the nearest choice, unless ``value`` is one of the choices."""
     if not isinstance(value, str) or value not in choices:
         if hint is None:
@@ -77,13 +79,13 @@ def check_choice(name: str, choices: Iterable[str], value: Any, hint: str | None
         raise SettingError(f"{name} must be one of {', '.join(choices)}, but got {value!r}{hint}")
 
 
-def check_flag(name: str, value: Any) -> None:
+def check_own_flag(name: str, value: Any) -> None:
     """Raise :class:`SettingError` unless the value is true or false."""
     if not isinstance(value, bool):
         raise SettingError(f"{name} must be true or false, but got {value!r}")
 
 
-def check_number(name: str, bounds: Range, unit: str, value: Any, *, whole: bool) -> None:
+def check_own_number(name: str, bounds: Range, unit: str, value: Any, *, whole: bool) -> None:
     """Raise :class:`SettingError` unless the value is a finite number (an integer if ``whole``) within its range."""
     if not is_finite_number(value) or (whole and not isinstance(value, int)):
         article = "a whole" if whole else "a finite"

@@ -73,7 +73,7 @@ class Plugin:
         return PluginError(f"the plug-in {self} {' '.join(reason.split())}")
 
 
-class Registry(Mapping[str, Thing], Generic[Thing]):
+class PluginRegistry(Mapping[str, Thing], Generic[Thing]):
     """All entries of one kind by name: those of this project first, then those of plug-ins.
 
     Iteration yields names and imports nothing. On the first access to its name, a plug-in is imported and passed with
@@ -192,7 +192,7 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
             return plugin.error(f"breaks the contract of its kind: {error}")
 
 
-def instance_of(kind: type[Thing]) -> Callable[[str, object], Thing]:
+def plugin_instance_of(kind: type[Thing]) -> Callable[[str, object], Thing]:
     """Return a check that a plug-in provides an instance of ``kind``, for a registry."""
 
     def check(name: str, found: object) -> Thing:
@@ -216,7 +216,7 @@ def load_attribute(reference: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def left_out() -> list[str]:
+def refused_packages() -> list[str]:
     """Return the packages whose installed plug-ins are not accepted."""
     return sorted({each.package for each in installed() if not is_taken(each.package)})
 

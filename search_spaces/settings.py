@@ -19,9 +19,9 @@ from search_spaces.own_settings import (
     Range,
     Scalar,
     SettingError,
-    check_choice,
-    check_flag,
-    check_number,
+    check_own_choice,
+    check_own_flag,
+    check_own_number,
     faults_of_own,
     is_finite_number,
 )
@@ -487,12 +487,14 @@ def _check(knob: dataclasses.Field[Any], value: Any) -> None:
     if "technique" in knob.metadata:
         _check_technique(knob.name, value)
     elif "choices" in knob.metadata:
-        check_choice(knob.name, knob.metadata["choices"], value)
+        check_own_choice(knob.name, knob.metadata["choices"], value)
     elif kind in (bool, bool | None):
-        check_flag(knob.name, value)
+        check_own_flag(knob.name, value)
     elif "range" in knob.metadata:
         whole = kind in (int, int | None)
-        check_number(knob.name, knob.metadata["range"], knob.metadata["unit"], value, whole=whole)
+        check_own_number(
+            knob.name, knob.metadata["range"], knob.metadata["unit"], value, whole=whole
+        )
     else:
         _check_list(knob, value)
 
@@ -500,7 +502,7 @@ def _check(knob: dataclasses.Field[Any], value: Any) -> None:
 def _check_technique(setting: str, name: Any) -> None:
     registry = TECHNIQUES[setting]
     if not isinstance(name, str) or name not in registry:
-        check_choice(setting, registry, name, registry.explain(name))
+        check_own_choice(setting, registry, name, registry.explain(name))
     try:
         described: Technique = registry[name]
     except PluginError as error:

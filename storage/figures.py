@@ -206,12 +206,12 @@ AMOUNT = Figure("amount", 1 / MOST_AMOUNT, MOST_AMOUNT)
 """A figure above 0 in a unit of the user's choice, such as epochs to target in a table, or samples per second."""
 
 
-def rule_of(figures: Iterable[Figure]) -> str:
+def check_rule_of_figures(figures: Iterable[Figure]) -> str:
     """Return the condition of one CHECK constraint for all figures."""
     return " AND ".join(f"({figure.rule})" for figure in figures)
 
 
-def fault_of(figures: Iterable[Figure], values: object) -> str:
+def figures_fault(figures: Iterable[Figure], values: object) -> str:
     """Return the first range that a record violates, or "" if there is none; missing figures are ignored."""
     faults = (figure.fault(getattr(values, figure.name, None)) for figure in figures)
     return next(filter(None, faults), "")
@@ -274,7 +274,7 @@ def fault_of_points(
     """
     previous: Point | None = None
     for point in points:
-        fault = fault_of(POINT_FIGURES, point)
+        fault = figures_fault(POINT_FIGURES, point)
         if not fault and global_batch_size not in (None, point.global_batch_size):
             fault = (
                 f"global_batch_size must be the trial's {global_batch_size}, but got "

@@ -38,7 +38,7 @@ class QueueStore(Transactions):
         A study whose worker let its lease expire is taken over. An owner with ``per_owner`` leased
         studies has to wait. ``worker`` is the unique name of one process.
         """
-        check_seconds(lease_seconds)
+        check_lease_seconds(lease_seconds)
         with self._read() as connection:
             if not queue.has_work(connection):
                 return None
@@ -71,7 +71,7 @@ class QueueStore(Transactions):
         Return None while a client holds a lease on one of its trials, or a worker holds a lease on the study, unless
         that worker is ``instead_of``, which is known to be gone.
         """
-        check_seconds(lease_seconds)
+        check_lease_seconds(lease_seconds)
         with self._write() as connection:
             study = studies.lock(connection, study_id)
             if trial_leases.any_live(connection, study_id):
@@ -83,7 +83,7 @@ class QueueStore(Transactions):
 
         Raises :class:`LeaseLost` if another worker took the study over, or the lease was revoked.
         """
-        check_seconds(lease_seconds)
+        check_lease_seconds(lease_seconds)
         with self._database.write() as connection:
             return queue.renew(connection, lease, lease_seconds)
 
@@ -153,7 +153,7 @@ class QueueStore(Transactions):
             )
 
 
-def check_seconds(lease_seconds: float) -> None:
+def check_lease_seconds(lease_seconds: float) -> None:
     """Raise :class:`InvalidRecord` unless this is a valid lease duration."""
     if not 0 < lease_seconds < float("inf"):
         raise InvalidRecord(f"a lease must last for more than 0 seconds, but got {lease_seconds}")

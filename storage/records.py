@@ -21,8 +21,8 @@ from storage.figures import (
     Convergence,
     ConvergencePoint,
     TrialFigures,
-    fault_of,
     fault_of_measures,
+    figures_fault,
 )
 from storage.service_records import (
     Event,
@@ -262,7 +262,7 @@ class TrialResult(TrialFigures):
 
     def __post_init__(self) -> None:
         _check_ending(self.state, self.epochs_to_target)
-        if fault := fault_of(END_FIGURES, self) or fault_of_measures(self.measures):
+        if fault := figures_fault(END_FIGURES, self) or fault_of_measures(self.measures):
             raise InvalidRecord(f"the end of the trial: {fault}")
 
 
@@ -461,7 +461,7 @@ class NewOutcome:
 
     def __post_init__(self) -> None:
         _check_ending(self.state, self.epochs_to_target)
-        if fault := fault_of(OUTCOME_FIGURES, self):
+        if fault := figures_fault(OUTCOME_FIGURES, self):
             raise InvalidRecord(f"the outcome of plan {self.plan_id}: {fault}")
 
 

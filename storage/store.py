@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from storage import migrations
 from storage.database import Clock, Database
-from storage.queue_store import QueueStore, check_seconds
+from storage.queue_store import QueueStore, check_lease_seconds
 from storage.records import (
     CalibrationRow,
     Convergence,
@@ -295,7 +295,7 @@ class Store(QueueStore, ServiceStore):
         leased, the study is for agents, and no worker claims it. Raises :class:`Conflict` if a worker runs the study or
         it has ended, and :class:`NotFound`.
         """
-        check_seconds(lease_seconds)
+        check_lease_seconds(lease_seconds)
         with self._write() as connection:
             return trial_leases.lease(
                 connection,
@@ -330,7 +330,7 @@ class Store(QueueStore, ServiceStore):
 
         Raises :class:`LeaseLost` if another key holds the trial or it has ended, and :class:`NotFound`.
         """
-        check_seconds(lease_seconds)
+        check_lease_seconds(lease_seconds)
         with self._write() as connection:
             held = trial_leases.renew(connection, study_id, number, key, lease_seconds)
             convergence.upsert(connection, {held.trial.id: points})

@@ -13,7 +13,7 @@ from hpo.planning.schedulers import SCHEDULERS
 from hpo.study.samplers import SAMPLERS
 from hpo.study.trackers import TRACKERS
 from search_spaces.own_settings import RESERVED
-from search_spaces.plugins import Registry
+from search_spaces.plugins import PluginRegistry
 from search_spaces.techniques import TECHNIQUES
 from storage.figures import TRIAL_FIELDS
 from trainers.workloads.described import WORKLOADS
@@ -104,7 +104,9 @@ def test_no_second_list_of_names(setting: str) -> None:
     ("registry", "own"),
     DESCRIBED,
 )
-def test_no_second_list_of_what_studies_and_plans_name(registry: Registry[Any], own: str) -> None:
+def test_no_second_list_of_what_studies_and_plans_name(
+    registry: PluginRegistry[Any], own: str
+) -> None:
     assert list(second_lists(ROOT, {*registry.built_in}, own)) == []
 
 

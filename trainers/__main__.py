@@ -22,9 +22,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainers.command import end_process, exit_status
+from trainers.command import end_trainer_process, trainer_exit_status
 from trainers.distributed.communicator import ALL_REDUCES, BACKENDS
-from trainers.distributed.device import COMPILE_VARIABLE, DEVICES, stay_near
+from trainers.distributed.device import COMPILE_VARIABLE, DEVICES, pin_near_gpu
 from trainers.job import TrainingJob
 from trainers.lifeline import end_with_launcher
 from trainers.loop.restarts import (
@@ -35,7 +35,7 @@ from trainers.loop.restarts import (
     stopped_status,
 )
 from trainers.numerics.memory import keep_freed_memory
-from trainers.numerics.threads import own_cores, place_on_node
+from trainers.numerics.threads import local_rank_and_size, own_cores
 from trainers.report import ReportFile, TrainingStart
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 def main(arguments: list[str] | None = None) -> int:
     """Run the training of a job file (``python -m trainers``); return the exit status."""
     end_with_launcher()
-    return exit_status(_run, _parser().parse_args(arguments))
+    return trainer_exit_status(_run, _parser().parse_args(arguments))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -180,8 +180,8 @@ def _run(options: argparse.Namespace) -> int | None:
         cycle_milliseconds=options.cycle_milliseconds,
         device=options.device,
     )
-    here, of = place_on_node(os.environ)
-    cores = stay_near(communicator.device, here, of)
+    here, of = local_rank_and_size(os.environ)
+    cores = pin_near_gpu(communicator.device, here, of)
     if cores is not None and options.threads is None:
         own_cores(cores)
     ended = _train(job, communicator, ReportFile(options.report), options)
@@ -268,4 +268,4 @@ def _show(training: AnyTraining, report: ReportFile) -> None:
 
 
 if __name__ == "__main__":
-    end_process(main())
+    end_trainer_process(main())

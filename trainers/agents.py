@@ -33,7 +33,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handl
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.run import main as torchrun
 
-from trainers.distributed.listening import address_of, serve_store
+from trainers.distributed.listening import network_address_of, serve_tcp_store
 from trainers.lifeline import end_with_launcher
 
 BACKEND = "signed"
@@ -106,15 +106,15 @@ def join(parameters: RendezvousParameters) -> RendezvousHandler:
 
 
 def _serve_workers(master_addr: str, master_port: int) -> Any:
-    return serve_store(master_addr, master_port, STORE_SECONDS)
+    return serve_tcp_store(master_addr, master_port, STORE_SECONDS)
 
 
 def _store(host: str, port: int, is_host: bool | None, own: str) -> Any:
     """Return the store at ``host``, which the node with this address serves."""
-    here = is_host if is_host is not None else address_of(host) == own
+    here = is_host if is_host is not None else network_address_of(host) == own
     if here:
         try:
-            return serve_store(host, port, STORE_SECONDS)
+            return serve_tcp_store(host, port, STORE_SECONDS)
         except OSError as error:  # another agent of this node already serves it
             if is_host:
                 raise RendezvousConnectionError(
@@ -122,7 +122,7 @@ def _store(host: str, port: int, is_host: bool | None, own: str) -> Any:
                 ) from error
     try:
         return TCPStore(
-            address_of(host) if here else host,
+            network_address_of(host) if here else host,
             port,
             is_master=False,
             timeout=timedelta(seconds=STORE_SECONDS),
@@ -133,7 +133,7 @@ def _store(host: str, port: int, is_host: bool | None, own: str) -> Any:
 
 def _own_address(host: str) -> str:
     """Return the address of this node on the network that leads to ``host``."""
-    address = address_of(host)
+    address = network_address_of(host)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((address, DEFAULT_PORT))

@@ -48,15 +48,17 @@ def begin_training(
         return workload.begin(job, communicator)
     if not isinstance(workload, Workload):
         raise WorkloadError(f"{type(workload).__name__} must be a Workload or a CustomLoopWorkload")
-    from trainers.distributed.single import SingleProcess
+    from trainers.distributed.single import SingleProcessCommunicator
 
     if job.settings.update_mode != "synchronous":
         from trainers.asynchronous.training import AsynchronousTraining
 
-        return AsynchronousTraining(job, communicator or SingleProcess(), workload=workload)
+        return AsynchronousTraining(
+            job, communicator or SingleProcessCommunicator(), workload=workload
+        )
     from trainers.loop.synchronous import SynchronousTraining
 
-    return SynchronousTraining(job, communicator or SingleProcess(), workload=workload)
+    return SynchronousTraining(job, communicator or SingleProcessCommunicator(), workload=workload)
 
 
 def train(

@@ -12,7 +12,7 @@ from typing import NoReturn
 from trainers.errors import TrainerError
 
 
-def exit_status(
+def trainer_exit_status(
     work: Callable[[argparse.Namespace], int | None], options: argparse.Namespace
 ) -> int:
     """Do the work; return 0 on success, 2 for a TrainerError (one line on stderr), 1 for any other failure.
@@ -30,7 +30,7 @@ def exit_status(
         return 1
 
 
-def end_process(status: int) -> NoReturn:
+def end_trainer_process(status: int) -> NoReturn:
     """End this process. A failed one must not wait for its peers in an exit handler: the launcher ends them."""
     sys.stdout.flush()
     sys.stderr.flush()

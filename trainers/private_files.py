@@ -32,7 +32,7 @@ def open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o666 & ~removed_permissions())
 
 
-def make_folder(path: Path) -> Path:
+def make_private_folder(path: Path) -> Path:
     """Create a folder and its missing parents; the new ones are accessible only to their user."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     for each in reversed(missing):
@@ -40,7 +40,7 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def write_text(path: Path, text: str, *, executable: bool = False) -> None:
+def write_private_text(path: Path, text: str, *, executable: bool = False) -> None:
     """Write text to a file that is accessible only to its user, even if others could read it before."""
     with open(path, "w", encoding="utf-8", opener=open_private) as file:
         file.write(text)

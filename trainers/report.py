@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.json_text import json_text
-from trainers.private_files import open_private, write_text
+from trainers.private_files import open_private, write_private_text
 
 SAMPLE_IMAGES_KEYS = ("sample_images", "exhibit")
 """The key of the line with sample images, and its name in earlier releases."""
@@ -133,7 +133,7 @@ class ReportFile:
             if _is_kept(values, last_step, starts=not ended or last_step > 0)
         ]
         temporary = self.path.with_name(self.path.name + ".new")
-        write_text(temporary, "".join(json_text(values) + "\n" for values in kept))
+        write_private_text(temporary, "".join(json_text(values) + "\n" for values in kept))
         temporary.replace(self.path)
         if start is not None:
             self._append(json_text({"started": dataclasses.asdict(start)}))

@@ -10,11 +10,11 @@ from scipy.optimize import least_squares
 
 from benchmarks.extrapolation.learn import Series, learn
 from benchmarks.extrapolation.protocol import Forecaster
-from hpo.extrapolation.evidence.evidence import Aggregate, Evidence
+from hpo.extrapolation.evidence.evidence import AggregateRow, Evidence
 from hpo.extrapolation.evidence.table import tuned_settings
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit
-from hpo.extrapolation.laws.priors import Priors
+from hpo.extrapolation.laws.priors import LawPriors
 
 Triples: TypeAlias = list[tuple[float, float, float]]
 # name of a scored series -> names of the series excluded from learning its priors
@@ -23,7 +23,7 @@ LeftOut: TypeAlias = Callable[[str], Iterable[str]]
 JOINT = "joint model"
 
 
-def _arrays(rows: Sequence[Aggregate]) -> tuple[np.ndarray, np.ndarray]:
+def _arrays(rows: Sequence[AggregateRow]) -> tuple[np.ndarray, np.ndarray]:
     return (
         np.array([row.global_batch_size for row in rows], dtype=float),
         np.array([row.epochs_to_target for row in rows]),
@@ -34,7 +34,7 @@ def _points(values: np.ndarray) -> Triples:
     return [(float(value), float(value), float(value)) for value in values]
 
 
-def hyperbola(_: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Triples:
+def hyperbola(_: str, rows: Sequence[AggregateRow], batches: Sequence[int]) -> Triples:
     """E = E_min (1 + B / B_crit), least squares of the relative error."""
     batch, epochs = _arrays(rows)
 
@@ -48,14 +48,14 @@ def hyperbola(_: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Trip
     return _points(np.exp(best[0]) * (1 + np.asarray(batches) / np.exp(best[1])))
 
 
-def power_law(_: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Triples:
+def power_law(_: str, rows: Sequence[AggregateRow], batches: Sequence[int]) -> Triples:
     """E = c B^p, least squares in logarithms."""
     batch, epochs = _arrays(rows)
     line = np.polyfit(np.log(batch), np.log(epochs), 1)
     return _points(np.exp(np.polyval(line, np.log(batches))))
 
 
-def constant(_: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Triples:
+def constant(_: str, rows: Sequence[AggregateRow], batches: Sequence[int]) -> Triples:
     """E = mean of the observed epochs."""
     return _points(np.full(len(batches), _arrays(rows)[1].mean()))
 
@@ -72,16 +72,16 @@ class JointModel:
             settings,
             seed,
         )
-        self._priors: dict[frozenset[str], Priors] = {}
+        self._priors: dict[frozenset[str], LawPriors] = {}
 
-    def __call__(self, name: str, rows: Sequence[Aggregate], batches: Sequence[int]) -> Triples:
+    def __call__(self, name: str, rows: Sequence[AggregateRow], batches: Sequence[int]) -> Triples:
         """Return predictions from the rows of the series ``name``."""
         evidence = Evidence(aggregates=rows, tuned=tuned_settings(rows) if self._settings else ())
         posterior = fit(evidence, rng=np.random.default_rng(self._seed), priors=self._learned(name))
         found = [forecast(posterior, batch).epochs_to_target for batch in batches]
         return [(one.median, one.low, one.high) for one in found]
 
-    def _learned(self, name: str) -> Priors:
+    def _learned(self, name: str) -> LawPriors:
         left_out = frozenset(self._left_out(name))
         if left_out not in self._priors:
             rest = [one for one in self._teachers if one.name not in left_out]

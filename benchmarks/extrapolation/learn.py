@@ -18,17 +18,17 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.pooled_beliefs import names, pool_all
-from hpo.extrapolation.evidence.evidence import Aggregate, Evidence
+from hpo.extrapolation.evidence.evidence import AggregateRow, Evidence
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.laws.adam_law import UNKNOWN
-from hpo.extrapolation.laws.priors import AdamPriors, NormalPrior, Priors
+from hpo.extrapolation.laws.priors import AdamPriors, LawPriors, NormalPrior
 
 FACTS = Path(__file__).with_name("reference_points.csv")
 # The turn is a little sharper than the hyperbola's, and retuned recipes lose a little less than in proportion to B.
 # On held-out series the error is flat from a sharpness of 1 and an exponent of 0.9 to 1.6 and 0.7; this is near the
 # hyperbola's end of that valley. How far below B_crit a ladder starts is its owner's choice: long flat ones exist, and
 # must not imply growth right beyond their end.
-START = Priors(
+START = LawPriors(
     log_critical_over_first=NormalPrior(3.0, 2.0),
     log_sharpness=NormalPrior(0.2, 0.25),
     log_exponent=NormalPrior(-0.15, 0.12),
@@ -71,7 +71,7 @@ class Series:
     """The reference points of one workload."""
 
     name: str
-    rows: Sequence[Aggregate]
+    rows: Sequence[AggregateRow]
 
 
 def read_reference_points(path: Path | None = None) -> list[Series]:
@@ -82,11 +82,11 @@ def read_reference_points(path: Path | None = None) -> list[Series]:
 
 def group(rows: Iterable[Mapping[str, str]]) -> list[Series]:
     """Group rows with the columns of the table of facts into series."""
-    found: dict[str, list[Aggregate]] = {}
+    found: dict[str, list[AggregateRow]] = {}
     for row in rows:
         settings = {name: float(row[name]) for name in SETTINGS if row.get(name)}
         found.setdefault(row["series"], []).append(
-            Aggregate(
+            AggregateRow(
                 int(row["global_batch_size"]),
                 float(row["epochs_to_target"]),
                 int(row["runs"]) if row.get("runs") else None,
@@ -97,7 +97,7 @@ def group(rows: Iterable[Mapping[str, str]]) -> list[Series]:
     return [Series(name, members) for name, members in found.items()]
 
 
-def learn(series: Sequence[Series], *, rng: np.random.Generator) -> Priors:
+def learn(series: Sequence[Series], *, rng: np.random.Generator) -> LawPriors:
     """Learn priors from ``series``."""
     priors = START
     for _ in range(ROUNDS):
@@ -105,7 +105,9 @@ def learn(series: Sequence[Series], *, rng: np.random.Generator) -> Priors:
     return priors
 
 
-def _believed(series: Series, priors: Priors, rng: np.random.Generator) -> dict[str, NormalPrior]:
+def _believed(
+    series: Series, priors: LawPriors, rng: np.random.Generator
+) -> dict[str, NormalPrior]:
     values = dict(fit(Evidence(aggregates=series.rows), rng=rng, priors=priors).values)
     first = min(row.global_batch_size for row in series.rows)
     values["log_critical_over_first"] = values["log_critical"] - np.log(first)

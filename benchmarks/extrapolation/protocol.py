@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.extrapolation.learn import Series, group, read_reference_points
 from benchmarks.extrapolation.reference_points import fact
 from benchmarks.extrapolation.runs import CoarseRow, read_runs
-from hpo.extrapolation.evidence.evidence import Aggregate
+from hpo.extrapolation.evidence.evidence import AggregateRow
 
 LEAST_RUNGS = 3
 DISTANCES = ((1.0, 2.0), (2.0, 4.0), (4.0, 8.0), (8.0, np.inf))
@@ -26,7 +26,7 @@ DISTANCE_NAMES = ("up to 2x", "2x to 4x", "4x to 8x", "beyond 8x")
 
 # (name of the series, rows seen, batches to predict) -> rows of (median, low, high)
 Forecaster: TypeAlias = Callable[
-    [str, Sequence[Aggregate], Sequence[int]], Sequence[tuple[float, float, float]]
+    [str, Sequence[AggregateRow], Sequence[int]], Sequence[tuple[float, float, float]]
 ]
 
 

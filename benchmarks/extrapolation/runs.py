@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from benchmarks.extrapolation.learn import Series
-from hpo.extrapolation.evidence.evidence import Aggregate
+from hpo.extrapolation.evidence.evidence import AggregateRow
 
 BENCHMARKS = (
     "resnet",
@@ -49,7 +49,7 @@ FRAMEWORKS = {
 
 
 @dataclass(frozen=True)
-class CoarseRow(Aggregate):
+class CoarseRow(AggregateRow):
     """A configuration evaluated every ``resolution_epochs``: the target was reached up to that much earlier."""
 
     resolution_epochs: float = 0.0

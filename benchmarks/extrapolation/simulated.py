@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.extrapolation.learn import Series
-from hpo.extrapolation.evidence.evidence import Aggregate
+from hpo.extrapolation.evidence.evidence import AggregateRow
 from hpo.extrapolation.laws.laws import log_growth
 
 Array = NDArray[np.float64]
@@ -83,8 +83,8 @@ def _rates(batches: Array, critical: float, rng: np.random.Generator) -> Array:
     return np.asarray(best * _scatter(rng, _log_uniform(rng, RATE_SCATTER), len(batches)))
 
 
-def _row(batch: int, epochs: Array, *, sd_known: bool, rate: float | None) -> Aggregate:
-    return Aggregate(
+def _row(batch: int, epochs: Array, *, sd_known: bool, rate: float | None) -> AggregateRow:
+    return AggregateRow(
         batch,
         float(epochs.mean()),
         len(epochs),

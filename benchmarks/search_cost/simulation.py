@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from benchmarks.random_problem import random_problem
 from trainers.workloads.noisy_quadratic.dynamics import (
-    apply_map,
-    initial_moments,
-    make_update,
+    apply_affine_map,
+    initial_quadratic_moments,
+    make_quadratic_update,
     many_steps,
     stability_limit,
 )
@@ -34,7 +34,7 @@ Stop = Callable[[list[float], list[float]], bool]
 
 @dataclass(frozen=True)
 class Training:
-    """One simulated training; ``state`` as in :class:`hpo.extrapolation.evidence.evidence.Observation`."""
+    """One simulated training; ``state`` as in :class:`hpo.extrapolation.evidence.evidence.TrainingObservation`."""
 
     state: str
     epochs: float
@@ -91,14 +91,17 @@ class Task:
         stride = max(1, round(problem.train_samples / (EVALUATIONS_PER_EPOCH * batch)))
         between = stride * batch / problem.train_samples
         stretch = float(np.exp(SEED_SCATTER * rng.standard_normal()))
-        update = make_update(
+        update = make_quadratic_update(
             problem.curvature,
             problem.noise,
             learning_rate=learning_rate,
             global_batch_size=batch,
             momentum=momentum,
         )
-        map_, moments = many_steps(update, stride), initial_moments(problem.initial_squares)
+        map_, moments = (
+            many_steps(update, stride),
+            initial_quadratic_moments(problem.initial_squares),
+        )
         exact, epochs, losses = [problem.initial_loss], list[float](), list[float]()
         state = "censored"
         with np.errstate(over="ignore", invalid="ignore"):
@@ -107,7 +110,7 @@ class Task:
             ) or not epochs:
                 at = (len(epochs) + 1) / stretch
                 while len(exact) <= at + 1:
-                    moments, _ = apply_map(map_, moments)
+                    moments, _ = apply_affine_map(map_, moments)
                     exact.append(float(problem.loss(moments[0])))
                 whole = int(at)
                 loss = exact[whole] + (at - whole) * (exact[whole + 1] - exact[whole])

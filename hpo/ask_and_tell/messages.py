@@ -32,7 +32,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ReportVerdict:
     """The answer to a report: the trial continues while ``state`` is ``running``; otherwise it must stop, for this
     ``reason``.
 
@@ -61,7 +61,7 @@ class Channel(Protocol):
 
     def report(
         self, number: int, key: str, points: Sequence[ConvergencePoint], lease_seconds: float
-    ) -> Verdict:
+    ) -> ReportVerdict:
         """Report convergence points; an empty report is a heartbeat."""
 
     def end(

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from hpo.ask_and_tell.messages import LEASE_SECONDS, QUEUED, RUNNING, Asked, Channel, Verdict
+from hpo.ask_and_tell.messages import LEASE_SECONDS, QUEUED, RUNNING, Asked, Channel, ReportVerdict
 from hpo.errors import TrialLostError, TuningError
 from search_spaces.settings import TrainingSettings
 from trainers.job import TrainingJob
@@ -63,7 +63,7 @@ class AskedTrial:
         self._began_at = self._sent_at = time.monotonic()
         self._unsent: list[ConvergencePoint] = []
         self._last: ConvergencePoint | None = None
-        self._verdict, self._reached, self._state = Verdict(), False, RUNNING
+        self._verdict, self._reached, self._state = ReportVerdict(), False, RUNNING
         self._error: TrialLostError | None = None
         self._background = background
         self._pause = BACKGROUND_SECONDS if background else SEND_SECONDS

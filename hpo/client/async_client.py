@@ -25,7 +25,7 @@ from hpo.client import transport as carrier
 from hpo.client.address import server_address
 from hpo.client.calls import OnEvent, WaitPolicy
 from hpo.client.event_stream import EventStream
-from hpo.client.protocol import NoResponse, Pause, ServerResponse, Steps, join
+from hpo.client.protocol import ClientPause, NoResponse, ServerResponse, Steps, join_url_path
 from hpo.client.records import (
     RemoteDesign,
     RemoteEvent,
@@ -108,7 +108,7 @@ class AsyncClient:
             except StopIteration as end:
                 result: T = end.value
                 return result
-            if isinstance(step, Pause):
+            if isinstance(step, ClientPause):
                 await anyio.sleep(step.seconds)
                 reply = None
                 continue
@@ -189,7 +189,10 @@ class AsyncRemoteStudy:
         """Stream the events after event ``after`` until the study ends."""
         return self._client.stream(
             EventStream(
-                join("studies", self.name, "events"), self._retries, after=after, progress=progress
+                join_url_path("studies", self.name, "events"),
+                self._retries,
+                after=after,
+                progress=progress,
             )
         )
 

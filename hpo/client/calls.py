@@ -12,8 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hpo.ask_and_tell.messages import Asked, Verdict
-from hpo.client.protocol import ClientRequest, Pause, ServerResponse, Steps, get_request, join
+from hpo.ask_and_tell.messages import Asked, ReportVerdict
+from hpo.client.protocol import (
+    ClientPause,
+    ClientRequest,
+    ServerResponse,
+    Steps,
+    get_request,
+    join_url_path,
+)
 from hpo.client.records import (
     PLAN_FILES,
     RemoteDesign,
@@ -75,7 +82,11 @@ def submit(
     key = idempotency_key or hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     answer = yield from ask(
         ClientRequest(
-            "POST", join("studies"), body=body, headers={"Idempotency-Key": key}, repeatable=True
+            "POST",
+            join_url_path("studies"),
+            body=body,
+            headers={"Idempotency-Key": key},
+            repeatable=True,
         ),
         retries,
     )
@@ -98,7 +109,7 @@ def studies(retries: RetryPolicy, **filters: str | None) -> Steps[list[StudyStat
 def cancel(retries: RetryPolicy, name: str) -> Steps[StudyStatus]:
     """Cancel a study; idempotent."""
     answer = yield from ask(
-        ClientRequest("POST", join("studies", name, "cancel"), repeatable=True), retries
+        ClientRequest("POST", join_url_path("studies", name, "cancel"), repeatable=True), retries
     )
     return StudyStatus.of(answer.document)
 
@@ -114,20 +125,20 @@ def resume(
     body: dict[str, Any] = {} if spec is None else {"spec": read_spec(spec).text}
     body |= {"retry_failed": True} if retry_failed else {}
     answer = yield from ask(
-        ClientRequest("POST", join("studies", name, "resume"), body=body), retries
+        ClientRequest("POST", join_url_path("studies", name, "resume"), body=body), retries
     )
     return StudyStatus.of(answer.document)
 
 
 def rename(retries: RetryPolicy, name: str, new: str) -> Steps[StudyStatus]:
     """Rename a study that is not running."""
-    request = ClientRequest("POST", join("studies", name, "rename"), body={"name": new})
+    request = ClientRequest("POST", join_url_path("studies", name, "rename"), body={"name": new})
     return StudyStatus.of((yield from ask(request, retries)).document)
 
 
 def delete(retries: RetryPolicy, name: str) -> Steps[None]:
     """Delete a study that is not running."""
-    yield from ask(ClientRequest("DELETE", join("studies", name)), retries)
+    yield from ask(ClientRequest("DELETE", join_url_path("studies", name)), retries)
 
 
 def wait(
@@ -168,7 +179,7 @@ def wait(
                 f"study {name!r} is still {now.state} after {timeout:g} s; wait longer, or "
                 f"cancel it"
             )
-        yield Pause(left)
+        yield ClientPause(left)
 
 
 def logs(retries: RetryPolicy, name: str, *, after: int = 0) -> Steps[list[RemoteEvent]]:
@@ -250,7 +261,7 @@ def plan(retries: RetryPolicy, name: str, options: Mapping[str, Any]) -> Steps[R
         if value is not None
     }
     answer = yield from ask(
-        ClientRequest("POST", join("studies", name, "plans"), body=body), retries
+        ClientRequest("POST", join_url_path("studies", name, "plans"), body=body), retries
     )
     return (yield from _with_files(retries, answer.document))
 
@@ -270,7 +281,9 @@ def ask_trial(
 ) -> Steps[Asked]:
     """Ask for a trial; retries are safe, because requests with the same key count as one."""
     body = {"key": key, "holder": holder, "lease_seconds": lease_seconds}
-    request = ClientRequest("POST", join("studies", name, "trials"), body=body, repeatable=True)
+    request = ClientRequest(
+        "POST", join_url_path("studies", name, "trials"), body=body, repeatable=True
+    )
     plain = (yield from ask(request, retries)).document
     return Asked(
         number=None if plain["trial"] is None else plain["trial"]["number"],
@@ -289,7 +302,7 @@ def report_trial(
     key: str,
     points: Sequence[ConvergencePoint],
     lease_seconds: float,
-) -> Steps[Verdict]:
+) -> Steps[ReportVerdict]:
     """Report evaluations, or send a heartbeat."""
     body = {
         "key": key,
@@ -297,7 +310,7 @@ def report_trial(
         "lease_seconds": lease_seconds,
     }
     plain = (yield from ask(_about_trial(name, number, "points", body), retries)).document
-    return Verdict(plain["state"], plain["reason"])
+    return ReportVerdict(plain["state"], plain["reason"])
 
 
 def end_trial(
@@ -329,7 +342,7 @@ def release_trial(retries: RetryPolicy, name: str, number: int, *, key: str) -> 
 
 
 def _about_trial(name: str, number: int, call: str, body: dict[str, Any]) -> ClientRequest:
-    path = join("studies", name, "trials", str(number), call)
+    path = join_url_path("studies", name, "trials", str(number), call)
     return ClientRequest("POST", path, body=body, repeatable=True)
 
 

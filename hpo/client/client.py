@@ -21,14 +21,14 @@ from typing import Any, Self, TypeVar, Unpack
 
 import httpx
 
-from hpo.ask_and_tell.messages import LEASE_SECONDS, Asked, Verdict
+from hpo.ask_and_tell.messages import LEASE_SECONDS, Asked, ReportVerdict
 from hpo.ask_and_tell.trial import AskTell
 from hpo.client import calls
 from hpo.client import transport as carrier
 from hpo.client.address import server_address
 from hpo.client.calls import OnEvent, WaitPolicy
 from hpo.client.event_stream import EventStream
-from hpo.client.protocol import NoResponse, Pause, ServerResponse, Steps, join
+from hpo.client.protocol import ClientPause, NoResponse, ServerResponse, Steps, join_url_path
 from hpo.client.records import (
     RemoteDesign,
     RemoteEvent,
@@ -122,7 +122,7 @@ class Client:
             except StopIteration as end:
                 result: T = end.value
                 return result
-            if isinstance(step, Pause):
+            if isinstance(step, ClientPause):
                 time.sleep(step.seconds)
                 reply = None
                 continue
@@ -208,7 +208,10 @@ class RemoteStudy:
         """
         return self._client.stream(
             EventStream(
-                join("studies", self.name, "events"), self._retries, after=after, progress=progress
+                join_url_path("studies", self.name, "events"),
+                self._retries,
+                after=after,
+                progress=progress,
             )
         )
 
@@ -359,7 +362,7 @@ class _TrialChannel:
 
     def report(
         self, number: int, key: str, points: Sequence[ConvergencePoint], lease_seconds: float
-    ) -> Verdict:
+    ) -> ReportVerdict:
         """See :class:`Channel`."""
         return self._client.run(
             calls.report_trial(

@@ -9,13 +9,13 @@ from hpo.errors import (
     AuthenticationError,
     ConflictError,
     EvidenceError,
-    Fault,
     HpoError,
     NotAllowedError,
     PlanError,
     RequestError,
     ServiceError,
     SpecError,
+    SpecFault,
     StudyNotFoundError,
     TrialLostError,
     UnreachableError,
@@ -82,5 +82,5 @@ def _made(kind: type[HpoError], message: str, answer: ServerResponse) -> HpoErro
     return kind(message)
 
 
-def _fault(plain: dict[str, Any]) -> Fault:
-    return Fault(str(plain.get("message", "")), plain.get("line"), plain.get("key"))
+def _fault(plain: dict[str, Any]) -> SpecFault:
+    return SpecFault(str(plain.get("message", "")), plain.get("line"), plain.get("key"))

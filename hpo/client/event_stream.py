@@ -11,7 +11,12 @@ import re
 
 from hpo.client.protocol import ClientRequest, NoResponse, ServerResponse
 from hpo.client.records import RemoteEvent
-from hpo.client.retries import RetryPolicy, failure, may_repeat, retry_after
+from hpo.client.retries import (
+    RetryPolicy,
+    error_of_request,
+    may_repeat_request,
+    retry_after_seconds,
+)
 from hpo.errors import ServiceError
 
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the end of the bytes may be half of a CR LF
@@ -82,10 +87,10 @@ class EventStream:
         self._failures += 1
         answered = isinstance(reply, ServerResponse)
         if self._failures >= self._retries.attempts or (
-            answered and not may_repeat(self.request, reply)
+            answered and not may_repeat_request(self.request, reply)
         ):
-            raise failure(self.request, reply, self._failures)
-        least = retry_after(reply.headers) if isinstance(reply, ServerResponse) else 0.0
+            raise error_of_request(self.request, reply, self._failures)
+        least = retry_after_seconds(reply.headers) if isinstance(reply, ServerResponse) else 0.0
         return self._retries.pause(self._failures, least)
 
     def _complete(self) -> RemoteEvent | None:

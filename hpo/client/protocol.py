@@ -1,6 +1,6 @@
 """The protocol between the calls and their transport: requests, responses and pauses, as data.
 
-A call is a generator that yields a :class:`ClientRequest` or a :class:`Pause` and is sent the outcome: a
+A call is a generator that yields a :class:`ClientRequest` or a :class:`ClientPause` and is sent the outcome: a
 :class:`ServerResponse` or :class:`NoResponse` for a request, None for a pause. It returns its result. Thus each call is
 written once, for the blocking client, the asynchronous one, and tests without a network.
 """
@@ -55,13 +55,13 @@ class NoResponse:
 
 
 @dataclass(frozen=True)
-class Pause:
+class ClientPause:
     """A wait of some seconds before the next step."""
 
     seconds: float
 
 
-Step = ClientRequest | Pause
+Step = ClientRequest | ClientPause
 Steps = Generator[Step, ServerResponse | NoResponse | None, T]
 
 
@@ -69,12 +69,12 @@ def get_request(*path: str | int, **parameters: Any) -> ClientRequest:
     """Return a GET request, which may always be repeated. Each of ``path`` is one segment, with any characters."""
     return ClientRequest(
         "GET",
-        join(*path),
+        join_url_path(*path),
         {name: value for name, value in parameters.items() if value is not None},
         repeatable=True,
     )
 
 
-def join(*path: str | int) -> str:
+def join_url_path(*path: str | int) -> str:
     """Join the segments into a path below the API's root."""
     return "".join(f"/{quote(str(segment), safe='')}" for segment in path)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from hpo.client.errors import error_of_response
-from hpo.client.protocol import ClientRequest, NoResponse, Pause, ServerResponse, Steps
+from hpo.client.protocol import ClientPause, ClientRequest, NoResponse, ServerResponse, Steps
 from hpo.errors import UnreachableError
 
 REFUSED_UNSEEN = (429,)
@@ -48,20 +48,20 @@ def ask(request: ClientRequest, retries: RetryPolicy) -> Steps[ServerResponse]:
         reply = yield request
         if isinstance(reply, ServerResponse) and reply.status < 400:
             return reply
-        if attempt >= retries.attempts or not may_repeat(request, reply):
-            raise failure(request, reply, attempt)
+        if attempt >= retries.attempts or not may_repeat_request(request, reply):
+            raise error_of_request(request, reply, attempt)
         headers = reply.headers if isinstance(reply, ServerResponse) else {}
-        yield Pause(retries.pause(attempt, retry_after(headers)))
+        yield ClientPause(retries.pause(attempt, retry_after_seconds(headers)))
 
 
-def may_repeat(request: ClientRequest, reply: ServerResponse | NoResponse | None) -> bool:
+def may_repeat_request(request: ClientRequest, reply: ServerResponse | NoResponse | None) -> bool:
     """Return whether sending the request again is harmless and may help."""
     if isinstance(reply, ServerResponse):
         return reply.status in REFUSED_UNSEEN or (request.repeatable and reply.status in PASSING)
     return request.repeatable or (isinstance(reply, NoResponse) and reply.never_sent)
 
 
-def failure(
+def error_of_request(
     request: ClientRequest, reply: ServerResponse | NoResponse | None, attempts: int
 ) -> Exception:
     """Return the error to raise for a request with this response, or without one."""
@@ -79,7 +79,7 @@ def failure(
     )
 
 
-def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float:
+def retry_after_seconds(headers: Mapping[str, str], now: datetime | None = None) -> float:
     """Return the seconds of Retry-After, given as a number or a date (RFC 9110, 10.2.3); 0 if absent."""
     text = headers.get("retry-after", "").strip()
     if not text:

@@ -13,11 +13,10 @@ from plotly import graph_objects as go
 from hpo.dashboard import style
 from hpo.dashboard.points import (
     add_trial_points,
-    by_state,
     epochs_ends,
-    epochs_of,
+    epochs_of_trial,
     metric_axis,
-    metric_of,
+    metric_of_trial,
     outcome_markers,
     outcome_texts,
     settings_lines,
@@ -25,6 +24,7 @@ from hpo.dashboard.points import (
     step_aside,
     thin_trials,
     trial_height,
+    trials_by_state,
 )
 from hpo.dashboard.size_figures import setting_over_sizes, sized_ladder
 from hpo.errors import EvidenceError
@@ -37,8 +37,8 @@ from hpo.runs.formatting import (
     format_interval,
     format_number,
     format_target,
+    setting_with_unit,
     setting_words,
-    with_unit,
 )
 from hpo.runs.results import PlannedRun, StudyResult, SweptConfiguration, best_of_rungs
 from hpo.runs.study_forecast import past_forecasts
@@ -83,7 +83,7 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
         _add_band(figure, result, band, "epochs")
     if numbers:
         ends = _stretch(ends, [numbers.epochs_to_target.low, numbers.epochs_to_target.high])
-    for state, trials in by_state(thin_trials(result.trials)).items():
+    for state, trials in trials_by_state(thin_trials(result.trials)).items():
         heights = [trial_height(trial, ends[0]) for trial in trials]
         add_trial_points(figure, result, trials, state, spread_trials(result, trials), heights)
     _add_best(figure, result, best, [candidate.need for candidate in best])
@@ -100,8 +100,8 @@ def ladder(result: StudyResult, posterior: Posterior | None = None) -> go.Figure
         _name_regimes(figure, posterior)
     if numbers or posterior is not None:
         _mark_critical(figure, numbers, posterior, ends)
-    if not any(epochs_of(trial) for trial in result.trials):
-        ended = bool(by_state(result.trials))
+    if not any(epochs_of_trial(trial) for trial in result.trials):
+        ended = bool(trials_by_state(result.trials))
         style.note(
             figure,
             "no training reached its first evaluation" if ended else "no training has ended yet",
@@ -121,9 +121,9 @@ def _metric_ladder(result: StudyResult, posterior: Posterior | None) -> go.Figur
         band = epochs_band(posterior, _grid(result))
         drawn += [*band.low, *band.median, *band.high]
         _add_band(figure, result, band, name)
-    for state, trials in by_state(thin_trials(result.trials)).items():
-        known = [trial for trial in trials if metric_of(trial) is not None]
-        heights = [metric_of(trial) or 0.0 for trial in known]
+    for state, trials in trials_by_state(thin_trials(result.trials)).items():
+        known = [trial for trial in trials if metric_of_trial(trial) is not None]
+        heights = [metric_of_trial(trial) or 0.0 for trial in known]
         drawn += heights if state is TrialState.CENSORED else []
         add_trial_points(figure, result, known, state, spread_trials(result, known), heights)
     _add_best(figure, result, best, told)
@@ -153,7 +153,7 @@ def setting_against_batch(
     with its 90 % band, the forecast for the full-scale batch, and the values used by launched plans. Raises
     :class:`EvidenceError` for a setting that the study does not tune.
     """
-    check_tuned(result, name)
+    check_setting_tuned(result, name)
     numbers = full_scale_forecast(result, posterior)
     if result.spec.sizes:
         told = [trial.settings.get(name) for trial in result.trials]
@@ -167,15 +167,18 @@ def setting_against_batch(
     best = [*best_of_rungs(result.trials, result.spec.ladder, result.spec.question).values()]
     if posterior is not None and name in posterior.tuned:
         _add_band(figure, result, setting_band(posterior, name, _grid(result)), setting_words(name))
-    for state, trials in by_state(thin_trials(result.trials)).items():
-        values = [value_of(trial.settings[name]) for trial in trials]
+    for state, trials in trials_by_state(thin_trials(result.trials)).items():
+        values = [plotted_setting_value(trial.settings[name]) for trial in trials]
         reached = [trial.epochs_to_target for trial in trials if trial.epochs_to_target]
         look = _epochs_colours(reached) if state is TrialState.REACHED else {}
         add_trial_points(
             figure, result, trials, state, spread_trials(result, trials), values, **look
         )
     _add_best(
-        figure, result, best, [value_of(candidate.settings.value(name)) for candidate in best]
+        figure,
+        result,
+        best,
+        [plotted_setting_value(candidate.settings.value(name)) for candidate in best],
     )
     if numbers and name in numbers.settings:
         _add_forecast(
@@ -183,13 +186,15 @@ def setting_against_batch(
         )
     _add_outcomes(figure, result, name)
     _set_batch_axis(figure, result)
-    figure.update_yaxes(title_text=with_unit(name), **setting_axis(result, name, _numbers(figure)))
+    figure.update_yaxes(
+        title_text=setting_with_unit(name), **setting_axis(result, name, _numbers(figure))
+    )
     if not result.trials:
         style.note(figure, "no training has started yet")
     return figure
 
 
-def check_tuned(result: StudyResult, name: str) -> None:
+def check_setting_tuned(result: StudyResult, name: str) -> None:
     """Raise :class:`EvidenceError` unless the study tunes the setting."""
     tuned = result.spec.search.names
     if name not in tuned:
@@ -209,7 +214,7 @@ def full_scale_forecast(result: StudyResult, posterior: Posterior | None = None)
     return forecast(posterior, batch, past=past_forecasts(result, batch))
 
 
-def value_of(value: Any) -> Any:
+def plotted_setting_value(value: Any) -> Any:
     """Return a setting's value as a coordinate: numbers unchanged, other values as text."""
     return (
         value
@@ -226,7 +231,7 @@ def setting_axis(result: StudyResult, name: str, shown: Sequence[Any]) -> dict[s
             "type": "category",
             "categoryorder": "array",
             "range": [-0.5, len(domain.values) - 0.5],
-            "categoryarray": [str(value_of(value)) for value in domain.values],
+            "categoryarray": [str(plotted_setting_value(value)) for value in domain.values],
         }
     if not domain.log:
         return {"rangemode": "tozero"}
@@ -371,7 +376,9 @@ def _add_outcomes(figure: go.Figure, result: StudyResult, name: str | None = Non
         if run.outcomes:
             x = run.plan.global_batch_size * math.exp(_steps_beside(run) * step_aside(result))
             y = [
-                _seen(run, outcome) if name is None else value_of(run.plan.job.settings.value(name))
+                _seen(run, outcome)
+                if name is None
+                else plotted_setting_value(run.plan.job.settings.value(name))
                 for outcome in run.outcomes
             ]
             label = style.KINDS[run.plan.kind].name

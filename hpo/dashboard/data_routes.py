@@ -19,12 +19,12 @@ from hpo.dashboard import figures, style
 from hpo.dashboard.access import PageAccess
 from hpo.dashboard.columns import trial_columns
 from hpo.dashboard.report import render_report
-from hpo.dashboard.view import make_view
+from hpo.dashboard.view import make_study_view
 from hpo.errors import EvidenceError, ExportError, PlanError, StudyNotFoundError
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.planning.machines import machine_names
 from hpo.planning.request import Objective
-from hpo.planning.timing.costs import cost_names
+from hpo.planning.timing.costs import workload_cost_names
 from hpo.runs.formatting import forecast_remarks
 from hpo.runs.importances import importance_order, importances
 from hpo.runs.repository import stored_job, stored_spec
@@ -182,7 +182,8 @@ def data_routes(access: PageAccess) -> APIRouter:
             study = access.study(request, who, name)
             result, posterior = _laws(access, request, study)
             text = render_report(
-                make_view(access.store(request), result, posterior, DATABASE), datetime.now(UTC)
+                make_study_view(access.store(request), result, posterior, DATABASE),
+                datetime.now(UTC),
             )
             stem = re.sub(r"[^A-Za-z0-9._-]+", "-", study.name).strip("-.") or "study"
             return Response(
@@ -289,8 +290,8 @@ def _known_cost(name: str | None) -> str | None:
     """Return the name of a published cost; refuse a file path, as it comes from the network."""
     if not name:
         return None
-    if name not in cost_names():
-        raise PlanError(f"cost must be one of {', '.join(cost_names())}, but got {name!r}")
+    if name not in workload_cost_names():
+        raise PlanError(f"cost must be one of {', '.join(workload_cost_names())}, but got {name!r}")
     return name
 
 

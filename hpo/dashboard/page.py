@@ -14,7 +14,7 @@ from plotly import graph_objects as go
 
 from hpo.dashboard import figures
 from hpo.dashboard.points import outcome_end
-from hpo.dashboard.view import StudyView, curves_of
+from hpo.dashboard.view import StudyView, shown_curve_trials
 from hpo.errors import EvidenceError, ExportError
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.runs.designs import designs
@@ -31,7 +31,7 @@ from hpo.runs.importances import importance_order, importances
 from hpo.runs.results import RULES_OF_THUMB, PlannedRun, StudyResult, best_of_rungs
 from hpo.runs.study_plan import full_scale_trade_offs
 from hpo.runs.verdict import rule_verdicts
-from hpo.study.sizes import full_point
+from hpo.study.sizes import full_scale_sizes
 from storage.records import Outcome, PlanKind, TrialState
 
 VALIDATION = """The bar is the 90 % interval that was forecast for the mean of a few runs; each mark is one launch,
@@ -193,7 +193,7 @@ def rungs_table(result: StudyResult) -> PageTable:
     by_sizes = result.by_sizes()
     for point, batch in itertools.product(by_sizes, result.spec.ladder):
         trials = [each for each in by_sizes[point] if each.global_batch_size == batch]
-        if not trials and point == full_point(result.spec) != ():
+        if not trials and point == full_scale_sizes(result.spec) != ():
             continue  # the full scale itself has trials only at another batch, those of a race
         counts = Counter(trial.state for trial in trials)
         each = best_of_rungs(trials, [batch], question).get(batch)
@@ -296,7 +296,7 @@ def pictures(view: StudyView) -> Iterator[PagePicture]:
     if varied:
         yield from _importances(result)
     if len(view.convergence):
-        drawn, trials = len(curves_of(result.trials)), len(result.trials)
+        drawn, trials = len(shown_curve_trials(result.trials)), len(result.trials)
         of = f" The quickest {drawn:,} of {trials:,} are drawn." if drawn < trials else ""
         yield PagePicture(
             "curves",

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import FileResponse, HTMLResponse, Response
 
-from hpo.planning.timing.costs import cost_names
+from hpo.planning.timing.costs import workload_cost_names
 from storage.records import StudyState, TrialState
 
 STATIC = Path(str(files("hpo.dashboard") / "static"))
@@ -82,7 +82,7 @@ class _Pages:
             f"{name}: forecast and plan",
             section="Studies",
             data={"study": name},
-            costs=cost_names(),
+            costs=workload_cost_names(),
         )
 
     def compare(self, request: Request) -> Response:

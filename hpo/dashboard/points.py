@@ -12,7 +12,7 @@ from plotly import graph_objects as go
 
 from hpo.dashboard.style import KINDS, STATES, lines, log_axis, log_range, marker
 from hpo.runs.formatting import KIND_NAMES, format_number, setting_words
-from hpo.runs.results import PlannedRun, StudyResult, ended_because
+from hpo.runs.results import PlannedRun, StudyResult, trial_ended_because
 from storage.records import Outcome, Trial, TrialState
 from trainers.job import Question
 
@@ -20,7 +20,7 @@ MOST_POINTS = 1500
 """Maximum number of trials that a figure draws as points; a browser still handles this many without delay."""
 
 
-def by_state(trials: Sequence[Trial]) -> dict[TrialState, list[Trial]]:
+def trials_by_state(trials: Sequence[Trial]) -> dict[TrialState, list[Trial]]:
     """Return the ended trials by state; states without trials are omitted."""
     groups = {state: [trial for trial in trials if trial.state is state] for state in STATES}
     return {state: group for state, group in groups.items() if group}
@@ -39,18 +39,18 @@ def thin_trials(trials: Sequence[Trial], most: int = MOST_POINTS) -> list[Trial]
         groups.setdefault((trial.global_batch_size, trial.state), []).append(trial)
     kept = []
     for group in groups.values():
-        group.sort(key=lambda trial: epochs_of(trial) or math.inf)
+        group.sort(key=lambda trial: epochs_of_trial(trial) or math.inf)
         count = min(len(group), max(2, round(len(group) * most / len(trials))))
         kept += [group[at] for at in np.linspace(0, len(group) - 1, count).round().astype(int)]
     return sorted(kept, key=lambda trial: trial.number)
 
 
-def epochs_of(trial: Trial) -> float | None:
+def epochs_of_trial(trial: Trial) -> float | None:
     """Return the epochs to the target, or until the trial ended; None if it ended before its first evaluation."""
     return trial.epochs_to_target or trial.epochs or None
 
 
-def metric_of(trial: Trial) -> float | None:
+def metric_of_trial(trial: Trial) -> float | None:
     """Return a trial's best value of the target metric if it is known, else the last value."""
     return trial.final_metric if trial.best_metric is None else trial.best_metric
 
@@ -68,7 +68,7 @@ def epochs_ends(result: StudyResult, more: Sequence[float] = ()) -> tuple[float,
     Trainings that were stopped long before any reached the target would squeeze all others. So the axis begins at
     a quarter of the fewest epochs to the target, and those trainings are drawn at its lower end.
     """
-    heights = [*more, *(epochs for trial in result.trials if (epochs := epochs_of(trial)))]
+    heights = [*more, *(epochs for trial in result.trials if (epochs := epochs_of_trial(trial)))]
     low, high = log_range(heights)
     quickest = min(
         (trial.epochs_to_target for trial in result.trials if trial.epochs_to_target), default=0.0
@@ -78,13 +78,13 @@ def epochs_ends(result: StudyResult, more: Sequence[float] = ()) -> tuple[float,
 
 def trial_height(trial: Trial, low: float) -> float:
     """Return a trial's position on an axis of epochs that begins at ``low``."""
-    epochs = epochs_of(trial) or 0.0
+    epochs = epochs_of_trial(trial) or 0.0
     return epochs if epochs >= low else low * 1.05
 
 
 def trial_text(result: StudyResult, trial: Trial) -> str:
     """Return the hover text of a trial: number, batch, seed, the settings that vary, how it ended and why."""
-    epochs = epochs_of(trial)
+    epochs = epochs_of_trial(trial)
     if trial.state is TrialState.REACHED:
         end = f"{format_number(epochs)} epochs to the target"
     elif result.spec.question.need(trial) is not None:
@@ -105,7 +105,7 @@ def trial_text(result: StudyResult, trial: Trial) -> str:
         f"global batch size {format_number(trial.global_batch_size)}, seed {trial.seed}",
         *settings_lines(trial.settings, result.spec.varied),
         best,
-        ended_because(result, trial),
+        trial_ended_because(result, trial),
     )
 
 

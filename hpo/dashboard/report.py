@@ -13,7 +13,7 @@ from plotly.offline import get_plotlyjs
 from hpo.dashboard import page
 from hpo.dashboard.next_steps import next_steps
 from hpo.dashboard.sample_image_figures import WIDTH
-from hpo.dashboard.view import StudyView, load_view
+from hpo.dashboard.view import StudyView, load_study_view
 from hpo.errors import HpoError
 from hpo.runs.formatting import forecast_remarks
 
@@ -38,7 +38,7 @@ def write_report(name: str, storage: str, output: Path | str) -> Path:
         )
     if output.is_dir():
         raise HpoError(f"cannot write the report to {output}: it is a folder; give a file")
-    text = render_report(load_view(name, storage), datetime.now(UTC))
+    text = render_report(load_study_view(name, storage), datetime.now(UTC))
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -19,14 +19,14 @@ from plotly.subplots import make_subplots
 
 from hpo.dashboard import style
 from hpo.dashboard.points import (
-    by_state,
-    epochs_of,
+    epochs_of_trial,
     metric_axis,
-    metric_of,
+    metric_of_trial,
     outcome_markers,
     outcome_texts,
     thin_trials,
     trial_text,
+    trials_by_state,
 )
 from hpo.extrapolation.forecast import (
     Band,
@@ -44,18 +44,18 @@ from hpo.runs.formatting import (
     format_metric_interval,
     format_number,
     format_target,
+    setting_with_unit,
     setting_words,
-    with_unit,
 )
 from hpo.runs.results import StudyResult
 from hpo.study.sizes import (
     SAMPLES,
     Point,
-    full_point,
-    point_of,
+    full_scale_sizes,
     points,
     relative_cost,
     sizes_in_words,
+    sizes_of_settings,
 )
 from storage.records import Trial
 from trainers.job import LENGTH
@@ -93,7 +93,7 @@ def sized_ladder(
     drawing = _Drawing(result, f"{result.study.name}: {name} over sizes")
 
     def of_trial(trial: Trial) -> float | None:
-        return metric_of(trial) if question.fixed else epochs_of(trial)
+        return metric_of_trial(trial) if question.fixed else epochs_of_trial(trial)
 
     def law(batches: Sequence[float], point: Point, full: bool) -> Band | None:
         if posterior is None:
@@ -146,7 +146,7 @@ def setting_over_sizes(
     ends = numbers.settings.get(name) if numbers else None
     drawing.draw(setting_words(name), of_trial, law, numbers, ends)
     drawing.outcomes(lambda run, _: run.plan.job.settings.value(name))
-    return drawing.finished(with_unit(name), axis)
+    return drawing.finished(setting_with_unit(name), axis)
 
 
 def cost_against_interval(result: StudyResult, found: Designs) -> go.Figure:
@@ -269,7 +269,7 @@ class _Drawing:
                 trials = [
                     trial
                     for trial in kept
-                    if point_of(result.spec, trial.settings) == point
+                    if sizes_of_settings(result.spec, trial.settings) == point
                     and of_trial(trial) is not None
                 ]
                 shown += self._trials(column, trials, of_trial, colour, label)
@@ -308,7 +308,7 @@ class _Drawing:
         """Return the figure, with the title and range of its y axis set."""
         self.figure.update_yaxes(**axis)
         self.figure.update_yaxes(title_text=words, row=1, col=1)
-        if not by_state(self.result.trials):
+        if not trials_by_state(self.result.trials):
             style.note(self.figure, "no training has ended yet")
         return self.figure
 
@@ -322,7 +322,7 @@ class _Drawing:
         self, column: int, trials: Sequence[Trial], of_trial: Any, colour: str, label: str
     ) -> list[float]:
         answered = list[float]()
-        for state, group in by_state(trials).items():
+        for state, group in trials_by_state(trials).items():
             look = style.STATES[state]
             whole = [self.result.spec.question.need(trial) is not None for trial in group]
             self.figure.add_scatter(
@@ -389,7 +389,8 @@ class _Drawing:
     def _forecast(self, column: int, numbers: Forecast, ends: Interval, what: str) -> None:
         batch = numbers.global_batch_size
         text = style.lines(
-            f"forecast at global batch size {format_number(batch)}, {sizes_in_words(full_point(self.result.spec))}",
+            f"forecast at global batch size {format_number(batch)}, "
+            f"{sizes_in_words(full_scale_sizes(self.result.spec))}",
             f"{what} {format_interval(ends)}",
         )
         self.figure.add_scatter(
@@ -436,9 +437,9 @@ class _Drawing:
 
 def _panels(result: StudyResult) -> list[_Panel]:
     """Return one panel per length, ordered by samples, with the full scale in a separate last one."""
-    spec, full = result.spec, full_point(result.spec)
+    spec, full = result.spec, full_scale_sizes(result.spec)
     trained = dict.fromkeys(
-        [*points(spec), *(point_of(spec, trial.settings) for trial in result.trials)]
+        [*points(spec), *(sizes_of_settings(spec, trial.settings) for trial in result.trials)]
     )
     lengths: dict[Point, list[Point]] = {}
     for point in sorted(trained, key=lambda point: (relative_cost(point), point)):
@@ -462,8 +463,8 @@ def _of_model(point: Point) -> Point:
 def _models(result: StudyResult) -> list[Point]:
     """Return the models, smallest first, including the full-scale model."""
     spec = result.spec
-    found = {_of_model(point) for point in (*points(spec), full_point(spec))}
-    found |= {_of_model(point_of(spec, trial.settings)) for trial in result.trials}
+    found = {_of_model(point) for point in (*points(spec), full_scale_sizes(spec))}
+    found |= {_of_model(sizes_of_settings(spec, trial.settings)) for trial in result.trials}
     return sorted(found, key=lambda model: (relative_cost(model), model))
 
 

@@ -8,18 +8,18 @@ import numpy as np
 from plotly import graph_objects as go
 
 from hpo.dashboard import style
-from hpo.dashboard.batch_figures import check_tuned, setting_axis, value_of
+from hpo.dashboard.batch_figures import check_setting_tuned, plotted_setting_value, setting_axis
 from hpo.dashboard.points import (
-    by_state,
     epochs_ends,
     metric_axis,
-    metric_of,
+    metric_of_trial,
     thin_trials,
     trial_height,
     trial_text,
+    trials_by_state,
 )
 from hpo.errors import EvidenceError
-from hpo.runs.formatting import format_number, format_target, setting_words, with_unit
+from hpo.runs.formatting import format_number, format_target, setting_with_unit, setting_words
 from hpo.runs.results import StudyResult
 from search_spaces.domains import Categorical
 from storage.records import Convergence, TrialState
@@ -205,7 +205,7 @@ def response(result: StudyResult, name: str) -> go.Figure:
     The best values shift from rung to rung, and the laws extrapolate this shift. Raises :class:`EvidenceError` for a
     setting that the study does not tune.
     """
-    check_tuned(result, name)
+    check_setting_tuned(result, name)
     question = result.spec.question
     what = result.study.metric if question.fixed else "epochs"
     figure = style.figure(f"{result.study.name}: {what} against {setting_words(name)}")
@@ -218,14 +218,14 @@ def response(result: StudyResult, name: str) -> go.Figure:
             for trial in points
             if trial.global_batch_size == batch
             and trial.state in style.STATES
-            and not (question.fixed and metric_of(trial) is None)
+            and not (question.fixed and metric_of_trial(trial) is None)
         ]
         looks = [style.STATES[trial.state] for trial in trials]
         reached = [question.need(trial) is not None for trial in trials]
         figure.add_scatter(
-            x=[value_of(trial.settings[name]) for trial in trials],
+            x=[plotted_setting_value(trial.settings[name]) for trial in trials],
             y=[
-                metric_of(trial) if question.fixed else trial_height(trial, ends[0])
+                metric_of_trial(trial) if question.fixed else trial_height(trial, ends[0])
                 for trial in trials
             ],
             mode="markers",
@@ -251,7 +251,7 @@ def response(result: StudyResult, name: str) -> go.Figure:
             marker={"color": colours[batch], "size": 10},
             hoverinfo="skip",
         )
-    for state in by_state(result.trials):
+    for state in trials_by_state(result.trials):
         look = style.STATES[state]
         figure.add_scatter(
             x=[None],
@@ -262,9 +262,9 @@ def response(result: StudyResult, name: str) -> go.Figure:
             marker={"symbol": look.symbol, "color": style.MUTED, "size": 9},
         )
     axis = setting_axis(result, name, [trial.settings[name] for trial in result.trials])
-    figure.update_xaxes(title_text=with_unit(name), **axis)
+    figure.update_xaxes(title_text=setting_with_unit(name), **axis)
     if question.fixed:
-        told = [value for trial in points if (value := metric_of(trial)) is not None]
+        told = [value for trial in points if (value := metric_of_trial(trial)) is not None]
         figure.update_yaxes(title_text=style.plain(question.answer), **metric_axis(question, told))
     else:
         figure.update_yaxes(

@@ -34,7 +34,7 @@ class StudyView:
     storage: str
 
 
-def load_view(name: str, storage: str) -> StudyView:
+def load_study_view(name: str, storage: str) -> StudyView:
     """Read a study and fit its laws; raise :class:`StudyNotFoundError` if the storage has no such study."""
     with open_store(storage, create=False) as store:
         result = repository.read_result(store, name, storage)
@@ -44,14 +44,14 @@ def load_view(name: str, storage: str) -> StudyView:
                 EvidenceError
             ):  # too few trials for a law; they are shown anyway
                 fitted = fit_posterior(result)
-        return make_view(store, result, fitted, store.url)
+        return make_study_view(store, result, fitted, store.url)
 
 
-def make_view(
+def make_study_view(
     store: Store, result: StudyResult, posterior: Posterior | None, storage: str
 ) -> StudyView:
     """Return the data of a study for its page, with the laws fitted to it, which are None if there are none."""
-    convergence = store.convergence([trial.id for trial in curves_of(result.trials)])
+    convergence = store.convergence([trial.id for trial in shown_curve_trials(result.trials)])
     rows = tuple(store.calibration(result.study.id))
     if posterior is not None:
         try:
@@ -63,7 +63,7 @@ def make_view(
     return StudyView(result, posterior, convergence, rows, storage)
 
 
-def curves_of(trials: Sequence[Trial], most: int = MOST_CURVES) -> list[Trial]:
+def shown_curve_trials(trials: Sequence[Trial], most: int = MOST_CURVES) -> list[Trial]:
     """Return the trials whose learning curves are shown: all, or if there are too many, the quickest to the target."""
     order = sorted(trials, key=lambda trial: (trial.epochs_to_target or math.inf, trial.number))
     return sorted(order[:most], key=lambda trial: trial.number)

@@ -45,7 +45,7 @@ class PastForecast:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class ForecastCalibration:
     """Past forecasts: ``held`` of ``count`` intervals were confirmed; ``scale`` multiplies the spread of new ones."""
 
     count: int = 0
@@ -64,7 +64,7 @@ class Calibration:
         return {"forecasts": self.count, "held": self.held, "scale": self.scale}
 
 
-def calibrate(past: Sequence[PastForecast]) -> Calibration:
+def calibrate_forecasts(past: Sequence[PastForecast]) -> ForecastCalibration:
     """Return the calibration of past forecasts; those without an observation do not count."""
     known = [(one, one.error) for one in past if one.error is not None]
     squares = START_COUNTS + sum((error or 0.0) ** 2 for _, error in known)
@@ -73,4 +73,4 @@ def calibrate(past: Sequence[PastForecast]) -> Calibration:
         if known
         else 1.0
     )
-    return Calibration(len(known), sum(bool(one.inside) for one, _ in known), scale)
+    return ForecastCalibration(len(known), sum(bool(one.inside) for one, _ in known), scale)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.calibration import Calibration, PastForecast, calibrate
-from hpo.extrapolation.evidence.evidence import Observation
+from hpo.extrapolation.calibration import ForecastCalibration, PastForecast, calibrate_forecasts
+from hpo.extrapolation.evidence.evidence import TrainingObservation
 from hpo.extrapolation.inference.intervals import LEVELS, BestMetric, Interval
 from hpo.extrapolation.inference.kept import SURE, ConstraintOutlook, KeptConstraints
 from hpo.extrapolation.inference.posterior import Posterior
@@ -28,7 +28,7 @@ from hpo.extrapolation.prospects import (
     epochs_interval,
     rate_sensitivity,
 )
-from hpo.extrapolation.raced import RaceEvidence, after_race
+from hpo.extrapolation.raced import RaceEvidence, settings_after_race
 from hpo.extrapolation.recommend import constraint_outlooks, recommend
 from hpo.extrapolation.trust import Trust, judge_forecast, law_disagreement, scaling_regime
 from trainers.job import Question
@@ -87,7 +87,7 @@ class Forecast:
     divergence: float | None = None
     chances: tuple[Chance, ...] = ()
     sensitivity: tuple[Sensitivity, ...] = ()
-    calibration: Calibration = field(default_factory=Calibration)
+    calibration: ForecastCalibration = field(default_factory=ForecastCalibration)
     raced: RaceEvidence | None = None
     best: BestMetric | None = None
     full_scale: Mapping[str, float] = field(default_factory=dict)
@@ -159,7 +159,7 @@ def forecast(
     *,
     budgets: Sequence[float] = (),
     past: Sequence[PastForecast] = (),
-    race: Sequence[Observation] = (),
+    race: Sequence[TrainingObservation] = (),
     searched: bool = False,
     kept: KeptConstraints | None = None,
 ) -> Forecast:
@@ -176,7 +176,7 @@ def forecast(
             raise EvidenceError(
                 f"a budget of epochs must be a finite number above 0, but got {budget}"
             )
-    choices, raced = after_race(
+    choices, raced = settings_after_race(
         posterior,
         recommend(posterior, _log_batch(global_batch_size), kept),
         global_batch_size,
@@ -184,7 +184,7 @@ def forecast(
         searched=searched,
     )
     asked = posterior.evidence.question
-    calibration = calibrate(past if asked is None else ())
+    calibration = calibrate_forecasts(past if asked is None else ())
     need = epochs_interval(posterior, choices, calibration.scale)
     epochs, best = need, None
     if asked is not None and asked.epochs is not None:
@@ -250,7 +250,7 @@ def epochs_band(
     Constraints of the study are ignored.
     """
     asked = posterior.evidence.question
-    scale = calibrate(past if asked is None else ()).scale
+    scale = calibrate_forecasts(past if asked is None else ()).scale
     needs = [
         epochs_interval(posterior, recommend(posterior, _log_batch(batch)), scale)
         for batch in batches

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.extrapolation.discrepancy import correct_by_trials, counted
-from hpo.extrapolation.evidence.evidence import Observation
+from hpo.extrapolation.evidence.evidence import TrainingObservation
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior, thin_posterior
 from hpo.extrapolation.laws.setting_laws import RATE, setting_coordinates
@@ -96,7 +96,7 @@ class _Place:
     warmup: float
     cost: float
     risk: float
-    trainings: tuple[Observation, ...] = ()
+    trainings: tuple[TrainingObservation, ...] = ()
 
     @property
     def stood(self) -> int:
@@ -115,7 +115,7 @@ class _Place:
         return self.beyond(other) or (near and not self.stood)
 
 
-def went_whole(trainings: Sequence[Observation]) -> list[Observation]:
+def whole_race_trainings(trainings: Sequence[TrainingObservation]) -> list[TrainingObservation]:
     """Return the trainings that ran to their end, or for as long as the fastest one that reached the target.
 
     A short training does not count against its settings.
@@ -124,11 +124,11 @@ def went_whole(trainings: Sequence[Observation]) -> list[Observation]:
     return [item for item in trainings if item.state != "pruned" or item.epochs >= fewest]
 
 
-def after_race(
+def settings_after_race(
     posterior: Posterior,
     choices: RecommendedSettings,
     global_batch_size: int,
-    trainings: Sequence[Observation],
+    trainings: Sequence[TrainingObservation],
     *,
     searched: bool = False,
 ) -> tuple[RecommendedSettings, RaceEvidence | None]:
@@ -203,9 +203,9 @@ def _about(posterior: Posterior, held: _Place, global_batch_size: int) -> list[_
 
 
 def _places(
-    posterior: Posterior, choices: RecommendedSettings, trainings: Sequence[Observation]
+    posterior: Posterior, choices: RecommendedSettings, trainings: Sequence[TrainingObservation]
 ) -> list[_Place]:
-    groups: dict[tuple[float, float], list[Observation]] = {}
+    groups: dict[tuple[float, float], list[TrainingObservation]] = {}
     for item in trainings:
         warmup = item.settings.get(WARMUP)
         key = (
@@ -290,7 +290,7 @@ def _moved(
     choices: RecommendedSettings,
     rate: float,
     warmup: float,
-    trainings: tuple[Observation, ...] = (),
+    trainings: tuple[TrainingObservation, ...] = (),
 ) -> _Place:
     """Return the choices with another learning rate and warmup."""
     law, chosen = posterior.law(RATE), dict(choices.chosen)
@@ -310,7 +310,7 @@ def _place(
     choices: RecommendedSettings,
     rate: float,
     warmup: float,
-    trainings: tuple[Observation, ...] = (),
+    trainings: tuple[TrainingObservation, ...] = (),
 ) -> _Place:
     """Return a configuration with the laws' prediction for it."""
     seen = [choices.cost_and_risk(posterior, float(np.exp(off))) for off in OFF]

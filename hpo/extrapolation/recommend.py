@@ -19,7 +19,7 @@ from hpo.extrapolation.inference.intervals import LEVELS, Interval
 from hpo.extrapolation.inference.kept import ConstraintOutlook, KeptConstraints
 from hpo.extrapolation.inference.posterior import Posterior, thin_posterior
 from hpo.extrapolation.laws.configurations import Configurations, log_epochs, settings_outlook
-from hpo.extrapolation.laws.response import Response
+from hpo.extrapolation.laws.response import SettingResponse
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, RATE, SettingLaw
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
 
@@ -165,7 +165,7 @@ def recommend(
     return _start(posterior, RecommendedSettings(log_batch, chosen), kept)
 
 
-def with_rate(choices: RecommendedSettings, factor: float) -> RecommendedSettings:
+def scale_recommended_rate(choices: RecommendedSettings, factor: float) -> RecommendedSettings:
     """Return the choices with a learning rate ``factor`` times as high; unchanged if none was tuned."""
     if RATE not in choices:
         return choices
@@ -185,7 +185,7 @@ def constraint_outlooks(
     return kept.outlooks(choices.log_batch, used)
 
 
-def regret_at(posterior: Posterior, global_batch_size: float) -> float:
+def recommendation_regret(posterior: Posterior, global_batch_size: float) -> float:
     """Return the expected log ratio of the epochs with the settings recommended at a batch to those with the best ones.
 
     It is the mean over the posterior; a training that takes more than ``SLOW`` times the epochs is given up.
@@ -201,14 +201,14 @@ def regret_at(posterior: Posterior, global_batch_size: float) -> float:
 
 def response_at(
     posterior: Posterior, law: SettingLaw, log_batch: float, momentum: float | None
-) -> Response:
+) -> SettingResponse:
     """Return the response of a setting at one batch (and momentum)."""
     return law.response(
         posterior.values, np.array([log_batch]), None if momentum is None else np.array([momentum])
     )
 
 
-def serve_alike(response: Response) -> tuple[float, float]:
+def serve_alike(response: SettingResponse) -> tuple[float, float]:
     """Return the 90 % interval of the coordinates that are the best or equally good."""
     found = []
     for side, furthest, level in ((-1, np.min, LEVELS[1]), (1, np.max, LEVELS[2])):
@@ -364,7 +364,11 @@ def _within(law: SettingLaw, choice: float, low: float, high: float) -> Interval
 
 
 def _least_expected(
-    response: Response, low: float, high: float, law: SettingLaw, breaking: ConstraintRisk | None
+    response: SettingResponse,
+    low: float,
+    high: float,
+    law: SettingLaw,
+    breaking: ConstraintRisk | None,
 ) -> float:
     """Return the middle of the coordinates with the least expected factor, between ``low`` and ``high``.
 

@@ -6,10 +6,10 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from hpo.extrapolation.calibration import Calibration
+from hpo.extrapolation.calibration import ForecastCalibration
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.extrapolation.laws.setting_laws import RATE
-from hpo.extrapolation.raced import RaceEvidence, went_whole
+from hpo.extrapolation.raced import RaceEvidence, whole_race_trainings
 
 Trust: TypeAlias = Literal["high", "medium", "low"]
 
@@ -32,7 +32,7 @@ def judge_forecast(
     global_batch_size: float,
     low: float,
     high: float,
-    calibration: Calibration | None = None,
+    calibration: ForecastCalibration | None = None,
     learning_rate: float | None = None,
     raced: RaceEvidence | None = None,
 ) -> tuple[Trust, str]:
@@ -169,7 +169,7 @@ def _minor(posterior: Posterior) -> list[str]:
     whole = (
         [item for item in observations if item.state != "pruned"]
         if fixed
-        else went_whole(observations)
+        else whole_race_trainings(observations)
     )
     missed = sum(item.state != "reached" for item in whole)
     if whole and missed > 0.7 * len(whole):

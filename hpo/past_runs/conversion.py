@@ -76,7 +76,7 @@ Runs that ``failed`` are left out, because a crash says nothing about the settin
 SKIP = "skip"
 
 
-class SkippedError(Exception):
+class SkippedRunError(Exception):
     """A run that cannot be a trial of the study, with the reason."""
 
 
@@ -150,10 +150,10 @@ def said_train_samples(spec: StudySpec) -> int | None:
     return spec.data.get("train_samples")
 
 
-def trial_of(
+def trial_of_past_run(
     spec: StudySpec, run: PastRun, options: ImportOptions, next_seed: Callable[[NewTrial], int]
 ) -> ImportedTrial:
-    """Return the run as a trial of the study; raise :class:`SkippedError` with the reason if it cannot be one.
+    """Return the run as a trial of the study; raise :class:`SkippedRunError` with the reason if it cannot be one.
 
     ``next_seed`` gives the seed of a run that does not record one.
     """
@@ -170,7 +170,7 @@ def trial_of(
     new = dataclasses.replace(new, seed=seed)
     points = _points(said, batch, options) if METRIC in said.curves else []
     if fault := fault_of_points(points):
-        raise SkippedError(f"its curve is not a valid training curve: {fault}")
+        raise SkippedRunError(f"its curve is not a valid training curve: {fault}")
     try:
         result = (
             _end_of_curve(spec, points, said, options)
@@ -178,7 +178,7 @@ def trial_of(
             else _end_of_values(spec, said, options)
         )
     except InvalidRecord as error:
-        raise SkippedError(str(error)) from error
+        raise SkippedRunError(str(error)) from error
     return ImportedTrial(new, result, tuple(points))
 
 
@@ -232,7 +232,7 @@ def _told(value: Any) -> bool:
 def _batch_size(values: Mapping[str, Any]) -> int:
     found = _told_batch_size(values)
     if found > MOST_WHOLE:
-        raise SkippedError(f"its batch must be at most {MOST_WHOLE}, but is {found:g}")
+        raise SkippedRunError(f"its batch must be at most {MOST_WHOLE}, but is {found:g}")
     return found
 
 
@@ -243,7 +243,7 @@ def _told_batch_size(values: Mapping[str, Any]) -> int:
         return math.prod(
             _whole(values, name, least=1) for name in BATCH_NAMES[1:] if name in values
         )
-    raise SkippedError(
+    raise SkippedRunError(
         "it does not give its batch size: map a name to global_batch_size, or to "
         "local_batch_size, workers and "
         "accumulation"
@@ -264,23 +264,23 @@ def _settings(spec: StudySpec, values: Mapping[str, Any]) -> TrainingSettings:
     }
     missing = sorted(set(spec.search.domains) - told.keys())
     if missing:
-        raise SkippedError(f"it does not give {', '.join(missing)}, which the study tunes")
+        raise SkippedRunError(f"it does not give {', '.join(missing)}, which the study tunes")
     for name, fixed in spec.search.fixed.items():
         if name in told and not _same(told[name], fixed):
-            raise SkippedError(
+            raise SkippedRunError(
                 f"its {name} is {_shown(told[name])}, but the study fixes {_shown(fixed)}"
             )
     base = TrainingSettings.from_record(spec.search.fixed)
     for name, value in told.items():
         if name not in spec.search.domains and not _same(value, base.value(name)):
-            raise SkippedError(
+            raise SkippedRunError(
                 f"its {name} is {_shown(value)}, but the study's trainings have "
                 f"{_shown(base.value(name))}"
             )
     try:
         return TrainingSettings.from_record({**spec.search.fixed, **told})
     except SettingError as error:
-        raise SkippedError(str(error)) from error
+        raise SkippedRunError(str(error)) from error
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -304,7 +304,7 @@ def _setting(name: str, value: Any) -> Any:
             try:
                 found = tuple(json.loads(text.replace("(", "[").replace(")", "]")))
             except (TypeError, ValueError):
-                raise SkippedError(
+                raise SkippedRunError(
                     f"its {name} must be a list of numbers, but got {value!r}"
                 ) from None
         else:
@@ -314,7 +314,7 @@ def _setting(name: str, value: Any) -> Any:
     try:
         check_value(name, found)
     except SettingError as error:
-        raise SkippedError(str(error)) from error
+        raise SkippedRunError(str(error)) from error
     return found
 
 
@@ -330,7 +330,7 @@ def _described_setting(name: str, setting: OwnSetting, value: Any) -> Any:
     try:
         setting.check(name, found)
     except SettingError as error:
-        raise SkippedError(str(error)) from error
+        raise SkippedRunError(str(error)) from error
     return found
 
 
@@ -340,7 +340,9 @@ def _own_setting(spec: StudySpec, name: str, value: Any) -> Any:
     if isinstance(domain, Categorical):
         choices = {str(choice).lower(): choice for choice in domain.values}
         if str(value).lower() not in choices:
-            raise SkippedError(f"its {name} is {value!r}, which is not one of the study's choices")
+            raise SkippedRunError(
+                f"its {name} is {value!r}, which is not one of the study's choices"
+            )
         return choices[str(value).lower()]
     if isinstance(domain, Int):
         return _whole({name: value}, name, least=-(2**63))
@@ -357,16 +359,16 @@ def _number(name: str, value: Any) -> float:
     try:
         found = float(value)
     except (TypeError, ValueError):
-        raise SkippedError(f"its {name} must be a number, but got {value!r}") from None
+        raise SkippedRunError(f"its {name} must be a number, but got {value!r}") from None
     if not math.isfinite(found):
-        raise SkippedError(f"its {name} must be finite, but got {value!r}")
+        raise SkippedRunError(f"its {name} must be finite, but got {value!r}")
     return found
 
 
 def _whole(values: Mapping[str, Any], name: str, least: int = 0) -> int:
     found = _number(name, values[name])
     if found != round(found) or found < least:
-        raise SkippedError(
+        raise SkippedRunError(
             f"its {name} must be a whole number of at least {least}, but got {values[name]!r}"
         )
     return round(found)
@@ -446,7 +448,7 @@ def _end_of_curve(
             return made(state=TrialState.DIVERGED, epochs=point.epochs, steps=point.step)
     state = _state(said, options)
     if state is TrialState.REACHED:
-        raise SkippedError("its state is reached, but its curve does not reach the target")
+        raise SkippedRunError("its state is reached, but its curve does not reach the target")
     return made(state=state, resolution_epochs=_resolution(points))
 
 
@@ -471,7 +473,7 @@ def _end_of_values(spec: StudySpec, said: _Said, options: ImportOptions) -> Tria
         reached = _number("epochs_to_target", values["epochs_to_target"])
         state = _state(said, options, default=TrialState.REACHED)
         if reached <= 0:
-            raise SkippedError(f"its epochs_to_target must be above 0, but got {reached:g}")
+            raise SkippedRunError(f"its epochs_to_target must be above 0, but got {reached:g}")
         if state is TrialState.REACHED or (
             state is TrialState.CENSORED and not values.get("state")
         ):
@@ -483,24 +485,24 @@ def _end_of_values(spec: StudySpec, said: _Said, options: ImportOptions) -> Tria
     if final is not None and not math.isfinite(final):
         state = TrialState.DIVERGED
     elif state is TrialState.REACHED or (final is not None and spec.target.reached(final)):
-        raise SkippedError(
+        raise SkippedRunError(
             "it reached the target, but the number of epochs is missing: give its curve, or "
             "map a name to "
             "epochs_to_target"
         )
     if state is not TrialState.DIVERGED and (epochs is None or final is None):
-        raise SkippedError(
+        raise SkippedRunError(
             f"it has no curve of {spec.target.metric}, and does not give both its epochs and "
             f"its last {spec.target.metric}: map names to them"
         )
     budget = spec.question.epochs
     if budget is not None and epochs is not None and epochs > LONGER * budget:
-        raise SkippedError(
+        raise SkippedRunError(
             f"it trained for {epochs:g} epochs, but the study's budget is {budget:g}, and no curve "
             f"shows how good it was at that point"
         )
     if epochs is not None and epochs <= 0:
-        raise SkippedError(f"its epochs must be above 0, but got {epochs:g}")
+        raise SkippedRunError(f"its epochs must be above 0, but got {epochs:g}")
     return made(state=state, epochs=epochs)
 
 
@@ -510,7 +512,7 @@ def _metric(values: Mapping[str, Any]) -> float | None:
     try:
         return float(values[METRIC])  # a training that diverged ends with NaN
     except (TypeError, ValueError):
-        raise SkippedError(f"its metric must be a number, but got {values[METRIC]!r}") from None
+        raise SkippedRunError(f"its metric must be a number, but got {values[METRIC]!r}") from None
 
 
 def _state(said: _Said, options: ImportOptions, default: TrialState | None = None) -> TrialState:
@@ -524,7 +526,7 @@ def _state(said: _Said, options: ImportOptions, default: TrialState | None = Non
         else STATES.get(status)
     )
     if told == SKIP or state is None or (told is None and state is TrialState.FAILED):
-        raise SkippedError(
+        raise SkippedRunError(
             f"it ended as {status!r}"
             + ("" if told == SKIP else f"; --state {status}=censored uses its curve up to then")
         )

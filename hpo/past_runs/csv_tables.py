@@ -14,7 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.evidence.cells import cells_of, check_required, read_lines
+from hpo.extrapolation.evidence.cells import (
+    check_required_columns,
+    read_table_lines,
+    table_row_cells,
+)
 from hpo.past_runs.past_run import PastRun, Reading
 
 RUN, STEP = "run", "step"
@@ -30,14 +34,14 @@ def read_csv(path: Path, curves: Path | None = None) -> list[PastRun]:
     is a second table with the columns ``run`` and ``step``, one column for each metric, and one row per evaluation.
     Raises :class:`EvidenceError` for a table that cannot be used.
     """
-    header, rows = read_lines(path, (RUN,), "run")
+    header, rows = read_table_lines(path, (RUN,), "run")
     logged = _read_curves(curves) if curves else {}
-    names = [cells_of(path, line, header, row, ()).get(RUN, str(line)) for line, row in rows]
+    names = [table_row_cells(path, line, header, row, ()).get(RUN, str(line)) for line, row in rows]
     _check_unique(path, RUN, names)
     _check_known(curves, logged, names)
     found = []
     for (line, row), name in zip(rows, names, strict=True):
-        values = cells_of(path, line, header, row, ())
+        values = table_row_cells(path, line, header, row, ())
         values.pop(RUN, None)
         found.append(
             PastRun(
@@ -57,9 +61,9 @@ def read_wandb(path: Path, chart: Sequence[Path] = ()) -> list[PastRun]:
     Raises :class:`EvidenceError` without the columns ``Name`` and ``State``, or if charts are given and two runs share
     a name, which makes the charts' columns ambiguous.
     """
-    header, rows = read_lines(path, ("Name", "State"), "run")
-    check_required(path, header, ("Name", "State"))
-    table = [cells_of(path, line, header, row, ("Name", "State")) for line, row in rows]
+    header, rows = read_table_lines(path, ("Name", "State"), "run")
+    check_required_columns(path, header, ("Name", "State"))
+    table = [table_row_cells(path, line, header, row, ("Name", "State")) for line, row in rows]
     names = [values["Name"] for values in table]
     if chart:
         _check_unique(path, "Name", names)
@@ -88,11 +92,11 @@ def read_wandb(path: Path, chart: Sequence[Path] = ()) -> list[PastRun]:
 
 
 def _read_curves(path: Path) -> dict[str, dict[str, list[Reading]]]:
-    header, rows = read_lines(path, (RUN, STEP), "evaluation")
-    check_required(path, header, (RUN, STEP))
+    header, rows = read_table_lines(path, (RUN, STEP), "evaluation")
+    check_required_columns(path, header, (RUN, STEP))
     found: dict[str, dict[str, list[Reading]]] = defaultdict(lambda: defaultdict(list))
     for line, row in rows:
-        cells = cells_of(path, line, header, row, (RUN, STEP))
+        cells = table_row_cells(path, line, header, row, (RUN, STEP))
         step = _required_number(path, line, STEP, cells[STEP])
         seconds = _number(cells.get("seconds"))
         for name, text in cells.items():

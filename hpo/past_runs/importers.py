@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from search_spaces.plugins import Registry, instance_of
+from search_spaces.plugins import PluginRegistry, plugin_instance_of
 
 OTHER = "mlperf"
 """The command of ``hpo import`` that reads outcomes rather than runs; no importer may have this name."""
@@ -52,10 +52,10 @@ class ImporterDescription:
 def _accepted(name: str, found: object) -> ImporterDescription:
     if name == OTHER:
         raise ValueError(f"{OTHER} is a command of hpo import itself; give it another name")
-    return instance_of(ImporterDescription)(name, found)
+    return plugin_instance_of(ImporterDescription)(name, found)
 
 
-IMPORTERS: Registry[ImporterDescription] = Registry(
+IMPORTERS: PluginRegistry[ImporterDescription] = PluginRegistry(
     "importers",
     {
         "csv": ImporterDescription(

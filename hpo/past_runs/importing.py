@@ -11,10 +11,10 @@ from hpo.errors import EvidenceError
 from hpo.past_runs.conversion import (
     ImportedTrial,
     ImportOptions,
-    SkippedError,
+    SkippedRunError,
     assumed_settings,
     check_options,
-    trial_of,
+    trial_of_past_run,
 )
 from hpo.past_runs.past_run import PastRun
 from hpo.study.spec import StudySpec
@@ -83,8 +83,8 @@ def import_runs(
 
     for run in runs:
         try:
-            trial = trial_of(spec, run, options, next_seed)
-        except SkippedError as error:
+            trial = trial_of_past_run(spec, run, options, next_seed)
+        except SkippedRunError as error:
             done.skipped.append((run.label, str(error)))
             continue
         if trial.result.reason in there:

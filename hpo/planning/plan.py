@@ -14,7 +14,7 @@ from hpo.errors import PlanError
 from hpo.extrapolation.inference.intervals import BestMetric, Interval
 from hpo.planning.machines import Machine
 from hpo.study.jobs import training_job
-from hpo.study.sizes import at_full_scale
+from hpo.study.sizes import settings_at_full_scale
 from hpo.study.spec import StudySpec
 from search_spaces.divisors import divisors_of
 from search_spaces.settings import TrainingSettings
@@ -177,13 +177,13 @@ def planned_job(
     budget = spec.budget.epochs_per_trial
     if epochs and not spec.question.fixed:
         budget = max(budget, float(math.ceil(BUDGET_FACTOR * epochs.high)))
-    settings = at_full_scale(spec, settings)
+    settings = settings_at_full_scale(spec, settings)
     return training_job(
         spec, settings, global_batch_size, seed=max(spec.seeds, spec.budget.trials), epochs=budget
     )
 
 
-def check_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) -> None:
+def check_plan_workers(job: TrainingJob, workers: int, machine: Machine, nodes: int) -> None:
     """Raise :class:`PlanError`, with the nearest possible number, if the batch cannot be split.
 
     Every worker takes the same share of the global batch, in whole normalization batches.

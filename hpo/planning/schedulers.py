@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from search_spaces.plugins import Registry, instance_of
+from search_spaces.plugins import PluginRegistry, plugin_instance_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class SchedulerDescription:
 
 _FILES = "hpo.planning.launchers"
 
-SCHEDULERS: Registry[SchedulerDescription] = Registry(
+SCHEDULERS: PluginRegistry[SchedulerDescription] = PluginRegistry(
     "schedulers",
     {
         "slurm": SchedulerDescription(
@@ -127,5 +127,5 @@ SCHEDULERS: Registry[SchedulerDescription] = Registry(
             here=True,
         ),
     },
-    instance_of(SchedulerDescription),
+    plugin_instance_of(SchedulerDescription),
 )

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpo.ask_and_tell.messages import LEASE_SECONDS, Asked, Verdict
+from hpo.ask_and_tell.messages import LEASE_SECONDS, Asked, ReportVerdict
 from hpo.ask_and_tell.trial import AskTell
 from hpo.errors import StorageUnavailableError, TuningError
 from hpo.runs.ask_tell_study import AskTellStudy
-from hpo.runs.lease import process_name
+from hpo.runs.lease import lease_holder_name
 from hpo.runs.repository import DEFAULT_STORAGE, enter_study, open_store
 from hpo.study.jobs import search_path
 from hpo.study.spec import StudySpec, load_study
@@ -36,7 +36,7 @@ class _LocalChannel:
 
     def report(
         self, number: int, key: str, points: Sequence[ConvergencePoint], lease_seconds: float
-    ) -> Verdict:
+    ) -> ReportVerdict:
         """See :class:`Channel`."""
         return self._study.report(number, key, points, lease_seconds)
 
@@ -91,7 +91,7 @@ def ask_tell(
         opened = stack.pop_all()
     return AskTell(
         _LocalChannel(asked),
-        f"{process_name()}:{threading.get_ident()}",
+        f"{lease_holder_name()}:{threading.get_ident()}",
         lease_seconds=lease_seconds,
         close=opened.close,
     )

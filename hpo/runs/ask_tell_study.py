@@ -17,14 +17,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from hpo.ask_and_tell.ending import outcome_of
-from hpo.ask_and_tell.messages import QUEUED, Asked, Verdict
+from hpo.ask_and_tell.messages import QUEUED, Asked, ReportVerdict
 from hpo.errors import FigureError, TrialLostError, TuningError
 from hpo.runs.repository import stored_spec
 from hpo.study.restart_limits import LOST_HOLDERS
 from hpo.study.samplers import SAMPLERS
 from hpo.tuning.asked_sweep import AskedSweep, SuggestedTrial
 from hpo.tuning.generation.strategy import SweepDone
-from hpo.tuning.trial_writer import result_of
+from hpo.tuning.trial_writer import result_of_trial
 from storage.errors import LeaseLost
 from storage.figures import fault_of_points, fault_of_reached
 from storage.records import ConvergencePoint, Study, StudyState, Trial, TrialLease, TrialState
@@ -79,7 +79,7 @@ class AskTellStudy:
 
     def report(
         self, number: int, key: str, points: Sequence[ReportedPoint], lease_seconds: float
-    ) -> Verdict:
+    ) -> ReportVerdict:
         """Store points and renew the trial's lease; return whether the trial should continue."""
         stored = [_stored(point) for point in points]
         if stored:
@@ -92,14 +92,14 @@ class AskTellStudy:
             reason = self._sweep.judge(held.trial, stored) if stored else ""
             if reason:
                 trial = self._end(held, [], None, TrialState.PRUNED, reason)
-                return Verdict(str(trial.state), trial.reason)
+                return ReportVerdict(str(trial.state), trial.reason)
             study = self._store.study_by_id(self.study.id)
             if study.state is not StudyState.RUNNING or self._sweep.spent:
                 self.release(number, key)
-                return Verdict(
+                return ReportVerdict(
                     QUEUED, self._sweep.spent or f"study {study.name!r} is {study.state}"
                 )
-        return Verdict()
+        return ReportVerdict()
 
     def end(
         self,
@@ -185,7 +185,7 @@ class AskTellStudy:
             self._check_reached(held.trial, outcome, curve)
         last = curve[-1] if curve else None
         resolution = last.epochs - (curve[-2].epochs if len(curve) > 1 else 0.0) if last else None
-        result = result_of(
+        result = result_of_trial(
             state or TrialState(outcome.state if outcome else ""),
             outcome.to_dict() if outcome else None,
             last,

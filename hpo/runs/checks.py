@@ -9,10 +9,10 @@ from hpo.planning.machines import load_machine
 from hpo.planning.placement.feasibility import check_layout
 from hpo.planning.plan import planned_job
 from hpo.study.jobs import search_path, sizes_of_model, workload_data
-from hpo.study.program import reads_seed
+from hpo.study.program import program_reads_seed
 from hpo.study.samplers import SAMPLERS
 from hpo.study.sizes import SAMPLES, points, sizes_in_words
-from hpo.study.spec import StudySpec, check_constraints, check_target
+from hpo.study.spec import StudySpec, check_study_constraints, check_study_target
 from search_spaces.settings import TrainingSettings
 from trainers.errors import TrainerError
 from trainers.workloads.described import WORKLOADS
@@ -32,8 +32,8 @@ def check_workload(spec: StudySpec) -> AnyWorkload:
         metrics = metrics_of(spec.workload, search_path(spec), data)
     except TrainerError as error:
         raise spec.error(str(error), "workload") from error
-    check_target(spec, metrics)
-    check_constraints(spec, metrics, memory=tells_memory(spec))
+    check_study_target(spec, metrics)
+    check_study_constraints(spec, metrics, memory=trainings_tell_memory(spec))
     try:
         workload = load_workload(spec.workload, data, search_path(spec))
     except TrainerError as error:
@@ -53,7 +53,7 @@ def check_workload(spec: StudySpec) -> AnyWorkload:
     return workload
 
 
-def tells_memory(spec: StudySpec) -> bool:
+def trainings_tell_memory(spec: StudySpec) -> bool:
     """Return whether trainings report their memory use: PyTorch trainings do, and so do programs that measure it."""
     return (
         spec.workload not in WORKLOADS or WORKLOADS[spec.workload].needs_torch or bool(spec.program)
@@ -77,7 +77,7 @@ def check_full_scale(spec: StudySpec) -> None:
     except PlanError as error:
         raise spec.error(str(error), "full_scale") from error
     raced = spec.race_batch is not None and not SAMPLERS[spec.sampler].chooses_rung
-    if raced and not reads_seed(spec.program):
+    if raced and not program_reads_seed(spec.program):
         raise spec.error(
             f"the command must contain {{seed}}: the race at {spec.race_batch} repeats the "
             f"best settings with other seeds; add it, or switch the race off (budget: {{race: 0}})",

@@ -20,20 +20,20 @@ from hpo.errors import EvidenceError
 from hpo.extrapolation.forecast import told_interval
 from hpo.extrapolation.inference.information import TrainingInformation, training_information
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.extrapolation.recommend import regret_at
+from hpo.extrapolation.recommend import recommendation_regret
 from hpo.runs.results import StudyForecast, StudyResult
 from hpo.runs.study_forecast import forecast
 from hpo.study.sizes import (
     BATCH,
     Point,
-    cost_share,
-    full_point,
+    cost_share_of_sizes,
+    full_scale_sizes,
     named_sizes,
-    point_of,
     points,
     sample_cost_share,
     share_weight,
     sizes_in_words,
+    sizes_of_settings,
 )
 from hpo.study.spec import StudySpec
 from storage.records import Trial, TrialState
@@ -156,7 +156,7 @@ def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
     )
     trained = Counter(_rung_of(spec, trial) for trial in ended)
     own = [trained[rung] for rung in rungs]
-    told_by = told_by.scaled(own, regret_at(made.posterior, made.global_batch_size))
+    told_by = told_by.scaled(own, recommendation_regret(made.posterior, made.global_batch_size))
     found = _Scaled(made, told_by, own)
     designs = [found.design(_largest(rungs, own), own, rungs, costs, own=True)]
     for largest, chosen in _choices(spec, rungs):
@@ -171,7 +171,7 @@ def designs(result: StudyResult, made: StudyForecast | None = None) -> Designs:
     return Designs(
         result.study.name,
         spec.question,
-        {BATCH: made.global_batch_size, **named_sizes(full_point(spec))},
+        {BATCH: made.global_batch_size, **named_sizes(full_scale_sizes(spec))},
         tuple(by_cost),
     )
 
@@ -217,13 +217,13 @@ class _Costs:
         return statistics.fmean(timed) * self._spec.resources.workers / 3600
 
     def _cost_of(self, trial: Trial) -> float:
-        share = self._sample(point_of(self._spec, trial.settings))
+        share = self._sample(sizes_of_settings(self._spec, trial.settings))
         return (trial.epochs or 0.0) * share / self._full
 
     def _nominal(self, rung: Rung) -> float:
         """Return the cost of a training over its full length, or over as many epochs as at full scale."""
         whole = self._spec.question.fixed and self._spec.sizes
-        return cost_share(self._spec, rung[1]) if whole else self._sample(rung[1])
+        return cost_share_of_sizes(self._spec, rung[1]) if whole else self._sample(rung[1])
 
     def _sample(self, point: Point) -> float:
         return sample_cost_share(self._spec, point) if self._spec.sizes else 1.0
@@ -315,7 +315,7 @@ def _shared_out(
 
 
 def _rung_of(spec: StudySpec, trial: Trial) -> Rung:
-    return trial.global_batch_size, point_of(spec, trial.settings)
+    return trial.global_batch_size, sizes_of_settings(spec, trial.settings)
 
 
 def _largest(rungs: Sequence[Rung], counts: Sequence[float]) -> Mapping[str, int]:

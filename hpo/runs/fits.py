@@ -16,9 +16,9 @@ from importlib.metadata import version
 import numpy as np
 
 from hpo.extrapolation.evidence.evidence import Evidence
-from hpo.extrapolation.inference.model import PosteriorModel, make_models
+from hpo.extrapolation.inference.model import PosteriorModel, make_posterior_models
 from hpo.extrapolation.inference.posterior import Posterior
-from hpo.extrapolation.laws.priors import Priors
+from hpo.extrapolation.laws.priors import LawPriors
 from storage.errors import StoreError
 from storage.store import Store
 
@@ -80,7 +80,7 @@ def unpack_fit(content: str, evidence: Evidence) -> Posterior | None:
         places, residuals = arrays.pop(_PLACES), arrays.pop(_RESIDUALS)
     except (binascii.Error, ValueError, OSError, KeyError, zipfile.BadZipFile, EOFError):
         return None
-    for model in make_models(evidence, Priors()):
+    for model in make_posterior_models(evidence, LawPriors()):
         if _kind(model) == kind:
             return Posterior(evidence, model, arrays, places, residuals, note)
     return None

@@ -114,7 +114,7 @@ def setting_words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def with_unit(name: str) -> str:
+def setting_with_unit(name: str) -> str:
     """Return an axis title for a setting: ``learning rate (per update)``; a unit is not repeated."""
     known = TrainingSettings.__dataclass_fields__.get(name)
     unit = known.metadata.get("unit", "1") if known else "1"

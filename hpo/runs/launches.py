@@ -8,20 +8,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hpo.errors import PlanError
-from hpo.planning.launchers import script_name
+from hpo.planning.launchers import launch_script_name
 from hpo.planning.launchers.launch import (
     LaunchReport,
-    backend_of,
-    choose_backend,
+    choose_launch_backend,
+    launch_backend_of_plan,
     read_launched,
-    run_plan,
+    run_plan_locally,
     write_plan,
 )
 from hpo.planning.launchers.submit import SubmittedJob, submit
 from hpo.planning.machines import load_machine
-from hpo.planning.plan import Plan, check_workers, folder_name
+from hpo.planning.plan import Plan, check_plan_workers, folder_name
 from hpo.runs import repository
-from hpo.runs.notebook import progress_here
+from hpo.runs.notebook import notebook_progress
 from hpo.runs.plan_run import held_plan_run
 from hpo.runs.progress import Progress
 from hpo.runs.repository import open_store
@@ -58,11 +58,11 @@ def launch_here(
             f"launch`) submits it there; with workers (--workers N) it runs on this machine"
         )
     progress, backend = (
-        progress or progress_here(),
-        choose_backend(backend, workload=plan.job.workload),
+        progress or notebook_progress(),
+        choose_launch_backend(backend, workload=plan.job.workload),
     )
     if workers is not None:
-        check_workers(plan.job, workers, load_machine("local"), 1)
+        check_plan_workers(plan.job, workers, load_machine("local"), 1)
         plan = dataclasses.replace(plan, workers=workers)
     folder = Path(directory or DEFAULT_FOLDER / folder_name(plan)).absolute()
     runs = []
@@ -73,7 +73,7 @@ def launch_here(
 
         with _held(storage, plan, seed):
             runs.append(
-                run_plan(
+                run_plan_locally(
                     plan,
                     folder,
                     backend=backend,
@@ -115,7 +115,7 @@ def submit_plan(
     available here.
     """
     folder = Path(directory or DEFAULT_FOLDER / folder_name(plan)).absolute()
-    if backend is not None or not (folder / script_name(plan.launcher)).exists():
+    if backend is not None or not (folder / launch_script_name(plan.launcher)).exists():
         write_plan(plan, folder, backend=backend)
     return submit(plan.launcher, folder, account=account, partition=partition)
 
@@ -142,7 +142,7 @@ def record(
             store,
             plan.id,
             plan.job.seed,
-            backend_of(plan, backend),
+            launch_backend_of_plan(plan, backend),
             workers or report.workers or plan.workers,
             launched,
         )

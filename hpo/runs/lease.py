@@ -24,7 +24,7 @@ HEARTBEAT_SECONDS = 2.0
 """Seconds between two renewals; a cancellation is noticed at the next one."""
 
 
-def process_name() -> str:
+def lease_holder_name() -> str:
     """Return ``host:pid`` of this process."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
@@ -35,8 +35,10 @@ def take_lease(store: Store, study: Study, lease_seconds: float = LEASE_SECONDS)
     The lease of a process that has ended on this machine is taken over without waiting.
     """
     holder = store.study(study.name).lease_worker
-    gone = holder if holder is not None and is_gone(holder) else None
-    lease = store.take_study(study.id, process_name(), lease_seconds=lease_seconds, instead_of=gone)
+    gone = holder if holder is not None and is_lease_holder_gone(holder) else None
+    lease = store.take_study(
+        study.id, lease_holder_name(), lease_seconds=lease_seconds, instead_of=gone
+    )
     if lease is None:
         holder = store.study(study.name).lease_worker or "another process"
         raise TuningError(
@@ -122,7 +124,7 @@ class HeldLease(PeriodicThread):
             self._away = True
 
 
-def is_gone(holder: str) -> bool:
+def is_lease_holder_gone(holder: str) -> bool:
     """Return whether ``host:pid`` names a process of this machine that has ended."""
     host, _, pid = holder.rpartition(":")
     if host != socket.gethostname() or not pid.isdigit():

@@ -36,7 +36,7 @@ def constraints_words(trials: Sequence[Trial], question: Question) -> str:
     return f" within the constraints ({'; '.join(map(str, question.constraints))}{said})"
 
 
-def way_out(question: Question) -> str:
+def lost_trials_advice(question: Question) -> str:
     """Return advice for a study in which no trial answered the question."""
     if question.constraints:
         return "loosen the constraints, or widen the ranges under search and raise budget.epochs_per_trial"
@@ -45,7 +45,7 @@ def way_out(question: Question) -> str:
     return "raise budget.epochs_per_trial or widen the ranges under search"
 
 
-def is_lost(trials: Sequence[Trial], question: Question = HOW_SOON) -> bool:
+def is_lost_study(trials: Sequence[Trial], question: Question = HOW_SOON) -> bool:
     """Return whether failures and divergence are why no trial answered the question: they ended at least half of the
     trials.
 
@@ -59,7 +59,7 @@ def is_lost(trials: Sequence[Trial], question: Question = HOW_SOON) -> bool:
     )
 
 
-def told_losses(trials: Sequence[Trial]) -> str:
+def losses_in_words(trials: Sequence[Trial]) -> str:
     """Return the counts and the most common reasons: ``3 of 5 trials failed or diverged: 2 failed, most often: ...``.
 
     Return "" if no trial failed or diverged.
@@ -75,7 +75,7 @@ def told_losses(trials: Sequence[Trial]) -> str:
     return f"{_of(counts.total(), trials)} failed or diverged: {each}"
 
 
-def told_end(trials: Sequence[Trial]) -> str:
+def trial_ends_in_words(trials: Sequence[Trial]) -> str:
     """Describe how trials ended, for a study in which no trial reached the target."""
     ends = [
         f"{_of(count, trials)} {words}"
@@ -85,7 +85,7 @@ def told_end(trials: Sequence[Trial]) -> str:
         )
         if (count := sum(trial.state is state for trial in trials))
     ]
-    return "; ".join(filter(None, ("; ".join(ends), told_losses(trials))))
+    return "; ".join(filter(None, ("; ".join(ends), losses_in_words(trials))))
 
 
 def loss_cause(reason: str) -> str:

@@ -157,7 +157,7 @@ class NotebookProgress(Progress):
         self._shown.update(self._html(self._bar + self._ladder + _line(escape(self._text))))
 
 
-def progress_here() -> Progress:
+def notebook_progress() -> Progress:
     """Return the default progress display: HTML in a notebook's cell, nothing elsewhere."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None

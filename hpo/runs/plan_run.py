@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 from hpo.errors import LaunchError
-from hpo.runs.lease import HEARTBEAT_SECONDS, LEASE_SECONDS, is_gone, process_name
+from hpo.runs.lease import HEARTBEAT_SECONDS, LEASE_SECONDS, is_lease_holder_gone, lease_holder_name
 from hpo.tuning.periodic import PeriodicThread
 from storage.errors import StoreError
 from storage.store import Store
@@ -23,9 +23,9 @@ def held_plan_run(
     A thread renews the hold. A hold is void if its process ran on this machine and has ended; if a process elsewhere
     stops responding, its hold lasts ``seconds`` more.
     """
-    holder = f"{process_name()}:{threading.get_ident()}"
+    holder = f"{lease_holder_name()}:{threading.get_ident()}"
     other = store.take_plan_run(plan_id, seed, holder, seconds=seconds)
-    if other is not None and is_gone(other.rpartition(":")[0]):
+    if other is not None and is_lease_holder_gone(other.rpartition(":")[0]):
         other = store.take_plan_run(plan_id, seed, holder, seconds=seconds, instead_of=other)
     if other is not None:
         raise LaunchError(

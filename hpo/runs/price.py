@@ -24,7 +24,7 @@ from hpo.study.jobs import training_job
 from hpo.study.price import StudyPrice
 from hpo.study.program import PROGRAM
 from hpo.study.samplers import SAMPLERS
-from hpo.study.sizes import cost_share, length_share, point_budgets
+from hpo.study.sizes import budgets_by_sizes, cost_share_of_sizes, length_share
 from hpo.study.spec import StudySpec
 from hpo.tuning.resources import TrialResources
 from search_spaces.domains import Categorical
@@ -80,15 +80,15 @@ def _counted(spec: StudySpec, train_samples: int) -> StudyPrice:
     budget = spec.budget
     lengths = [
         rung.trainings * length_share(spec, point)
-        for point, rungs in point_budgets(spec).items()
+        for point, rungs in budgets_by_sizes(spec).items()
         for rung in rungs.values()
     ]
     sweep = round(math.fsum(lengths) * spec.budget.epochs_per_trial * train_samples)
     race = 0
     if spec.race_batch is not None and not SAMPLERS[spec.sampler].chooses_rung:
         costly = [
-            rung.trainings * (cost_share(spec, point) if spec.sizes else 1.0)
-            for point, rungs in point_budgets(spec).items()
+            rung.trainings * (cost_share_of_sizes(spec, point) if spec.sizes else 1.0)
+            for point, rungs in budgets_by_sizes(spec).items()
             for rung in rungs.values()
         ]
         cost = math.fsum(costly) * spec.budget.epochs_per_trial * train_samples
@@ -112,8 +112,8 @@ def _with_times(
 
     samples = counted.epochs_per_trial * counted.train_samples
     sweep = sum(
-        rung.trainings * samples * cost_share(spec, point) * seconds_per_sample(batch)
-        for point, rungs in point_budgets(spec).items()
+        rung.trainings * samples * cost_share_of_sizes(spec, point) * seconds_per_sample(batch)
+        for point, rungs in budgets_by_sizes(spec).items()
         for batch, rung in rungs.items()
     )
     return replace(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpo.runs.formatting import format_answer
 from hpo.study.samplers import SAMPLERS
-from hpo.study.sizes import Point, point_budgets, point_of, rung_name
+from hpo.study.sizes import Point, budgets_by_sizes, rung_in_words, sizes_of_settings
 from storage.records import TrialState
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ def ladder_rows(
     question = spec.question
     of_rung: dict[tuple[int, Point], list[Trial]] = defaultdict(list)
     for trial in trials:
-        of_rung[trial.global_batch_size, point_of(spec, trial.settings)].append(trial)
+        of_rung[trial.global_batch_size, sizes_of_settings(spec, trial.settings)].append(trial)
     asked = {
         (batch, point): f"/{budget.trainings}"
-        for point, budgets in point_budgets(spec).items()
+        for point, budgets in budgets_by_sizes(spec).items()
         for batch, budget in budgets.items()
     }
     if SAMPLERS[spec.sampler].chooses_rung or spec.budget.ends_by_itself:
@@ -86,7 +86,7 @@ def ladder_rows(
             if trial.state is TrialState.RUNNING and trial.id in running
         )
         yield (
-            rung_name(batch, point),
+            rung_in_words(batch, point),
             f"{len(ended)}{of_them}",
             now or "",
             str(len(reached)),

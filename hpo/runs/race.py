@@ -12,12 +12,12 @@ from hpo.errors import EvidenceError
 from hpo.runs import repository
 from hpo.runs.formatting import format_number
 from hpo.runs.lease import HeldLease, take_lease
-from hpo.runs.notebook import progress_here
+from hpo.runs.notebook import notebook_progress
 from hpo.runs.progress import Progress
 from hpo.runs.repository import DEFAULT_FOLDER, open_store
 from hpo.runs.results import StudyForecast, StudyResult
 from hpo.runs.study_forecast import forecast, forecast_without_race
-from hpo.study.sizes import full_point, rung_name
+from hpo.study.sizes import full_scale_sizes, rung_in_words
 from storage.errors import StoreError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def plan_race(
     begun = any(trial.global_batch_size == global_batch_size for trial in result.raced)
     most_epochs = most / result.train_samples if result.train_samples else 0.0
     candidates = choose_candidates(made.posterior, global_batch_size, most_epochs)
-    at = f"at {rung_name(global_batch_size, full_point(result.spec))}"
+    at = f"at {rung_in_words(global_batch_size, full_scale_sizes(result.spec))}"
     if candidates is None:
         return RacePlan(
             None,
@@ -92,7 +92,7 @@ def plan_race(
     )
 
 
-def run_plan(
+def run_race_plan(
     plan: RacePlan,
     result: StudyResult,
     holding: HeldLease,
@@ -147,7 +147,7 @@ def race(
     default: the study's own. Raises :class:`EvidenceError` if no trial reached the target or there is nothing to race,
     and whatever :func:`hpo.run_study` raises.
     """
-    from hpo.tuning.tuner import RayOptions, only_runner
+    from hpo.tuning.tuner import RayOptions, hold_study_lock
 
     full = result.spec.full_scale
     if global_batch_size is None and full is None:
@@ -165,16 +165,16 @@ def race(
     plan = plan_race(result, batch, samples, forced=True)
     if plan.course is None:
         raise EvidenceError(plan.message)
-    progress, folder = progress or progress_here(), Path(folder).absolute()
+    progress, folder = progress or notebook_progress(), Path(folder).absolute()
     with open_store(result.storage) as store, contextlib.ExitStack() as stack:
         study = store.study(result.study.name)
         before = study.state, study.message
-        stack.enter_context(only_runner(folder, study))
+        stack.enter_context(hold_study_lock(folder, study))
         holding = stack.enter_context(
             HeldLease(store, take_lease(store, study), on_warning=progress.message)
         )
         try:
-            run_plan(
+            run_race_plan(
                 plan,
                 result,
                 holding,

@@ -20,8 +20,8 @@ from hpo.errors import (
 )
 from hpo.extrapolation.evidence.stored import measured_trials, noise_scales
 from hpo.extrapolation.inference.intervals import BestMetric, Interval
-from hpo.planning.launchers import script_name
-from hpo.planning.launchers.launch import LaunchReport, check_script, write_plan
+from hpo.planning.launchers import launch_script_name
+from hpo.planning.launchers.launch import LaunchReport, check_launch_script, write_plan
 from hpo.planning.plan import Plan, planned_job, read_plan
 from hpo.runs.fits import keep_fit
 from hpo.runs.ramp import noise_course
@@ -278,7 +278,7 @@ def keep_plan(
 ) -> Plan:
     """Store a plan and write its folder; an existing equivalent plan is returned with its id."""
     study = store.study(forecast.spec.name)
-    check_script(plan, backend)
+    check_launch_script(plan, backend)
     for run in planned_runs(store, study, forecast.spec):
         if dataclasses.replace(run.plan, id=None) == plan:
             if not _is_written(run.plan, directory):
@@ -317,7 +317,7 @@ def _is_written(plan: Plan, directory: Path) -> bool:
         same = read_plan(directory).to_dict() == plan.to_dict()
     except PlanError:
         return False
-    return same and (directory / script_name(plan.launcher)).exists()
+    return same and (directory / launch_script_name(plan.launcher)).exists()
 
 
 def keep_outcome(

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpo.extrapolation.evidence.stored import counted_once
+from hpo.extrapolation.evidence.stored import trials_counted_once
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.inference.posterior import Posterior
@@ -20,11 +20,11 @@ from hpo.runs.ramp import Array, RampSaving
 from hpo.study.sizes import (
     Point,
     costly_samples,
-    full_point,
+    full_scale_sizes,
     named_sizes,
-    point_of,
     points,
     sample_cost_share,
+    sizes_of_settings,
 )
 from hpo.study.spec import StudySpec
 from search_spaces.domains import Int
@@ -158,7 +158,7 @@ class StudyForecast:
         """
         return {
             **self.numbers.to_dict(),
-            **({"sizes": named_sizes(full_point(self.spec))} if self.spec.sizes else {}),
+            **({"sizes": named_sizes(full_scale_sizes(self.spec))} if self.spec.sizes else {}),
             "laws": self.numbers.laws_dict(),
             "complete_settings": self.settings.to_dict(),
             **({} if self.ramp is None else {"ramp": self.ramp.to_dict()}),
@@ -418,7 +418,7 @@ class StudyResult:
         """
         found: dict[Point, list[Trial]] = {point: [] for point in points(self.spec)}
         for trial in self.trials:
-            found.setdefault(point_of(self.spec, trial.settings), []).append(trial)
+            found.setdefault(sizes_of_settings(self.spec, trial.settings), []).append(trial)
         return found
 
     def _rungs(self) -> list[dict[str, Any]]:
@@ -440,7 +440,7 @@ class StudyResult:
         return study_html(self.to_dict(), self.spec.search.names)
 
 
-def ended_because(result: StudyResult, trial: Trial) -> str:
+def trial_ended_because(result: StudyResult, trial: Trial) -> str:
     """Return why a trial ended, and which constraints it broke by then."""
     question = result.spec.question
     if not question.constraints or trial.state not in _TELLING:
@@ -505,7 +505,7 @@ def _ranked(
     """
     runs: dict[str, list[Trial]] = defaultdict(list)
     here = [trial for trial in trials if trial.global_batch_size == global_batch_size]
-    for trial in counted_once(here):
+    for trial in trials_counted_once(here):
         if trial.state is not TrialState.FAILED:
             runs[trial.settings_key].append(trial)
     fewest = question.epochs or min(
@@ -579,7 +579,9 @@ def worker_throughput(
     """
     if spec is not None and spec.sizes:
         timed = [trial for trial in trials if trial.epochs and trial.seconds]
-        shares = [sample_cost_share(spec, point_of(spec, trial.settings)) for trial in timed]
+        shares = [
+            sample_cost_share(spec, sizes_of_settings(spec, trial.settings)) for trial in timed
+        ]
         largest = max(shares, default=1.0)
         chosen = [trial for trial, share in zip(timed, shares, strict=True) if share == largest]
         rate = worker_throughput(chosen, train_samples)

@@ -16,23 +16,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpo.errors import HpoError, PlanError, TuningError
-from hpo.planning.launchers.launch import LaunchReport, choose_backend, run_plan
+from hpo.planning.launchers.launch import LaunchReport, choose_launch_backend, run_plan_locally
 from hpo.planning.plan import Plan, folder_name
 from hpo.runs import repository
 from hpo.runs.checks import check_full_scale, check_workload
 from hpo.runs.exports.beside import trackers_beside
 from hpo.runs.formatting import KIND_NAMES
 from hpo.runs.lease import HeldLease, take_lease
-from hpo.runs.losses import is_lost, outcome_words, told_end, told_losses, way_out
-from hpo.runs.notebook import progress_here
+from hpo.runs.losses import (
+    is_lost_study,
+    losses_in_words,
+    lost_trials_advice,
+    outcome_words,
+    trial_ends_in_words,
+)
+from hpo.runs.notebook import notebook_progress
 from hpo.runs.plan_run import held_plan_run
 from hpo.runs.price import study_price
 from hpo.runs.progress import Progress
 from hpo.runs.race import plan_race
-from hpo.runs.race import run_plan as run_plan_of_race
+from hpo.runs.race import run_race_plan as run_plan_of_race
 from hpo.runs.repository import DEFAULT_FOLDER, DEFAULT_STORAGE, open_store, stored_spec
 from hpo.runs.results import StudyForecast, StudyResult, best_settings
-from hpo.runs.study_changes import starts_otherwise, told_retry
+from hpo.runs.study_changes import retry_message, starts_otherwise
 from hpo.runs.study_forecast import direct_search, forecast, with_forecast
 from hpo.runs.study_limits import LimitWatch, StudyLimits
 from hpo.runs.study_plan import baseline_plans, make_plan
@@ -87,7 +93,7 @@ class _Stopped(Exception):  # noqa: N818  (not an error)
     """Raised when a run finds that it must stop."""
 
 
-def run_held(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions) -> RunEnd:
+def run_held_study(spec: StudySpec, held: HeldLease, storage: str, options: RunOptions) -> RunEnd:
     """Run a study to its end, or until it must stop, and release its lease.
 
     An error in the study or its trainings marks the study as failed, with the reason, and is raised. Raises
@@ -311,18 +317,18 @@ class _Run:
         ``known`` is the forecast if it was already made. Raises :class:`TuningError` if no trial reached the target
         because of failures.
         """
-        from hpo.tuning.trainings import ways_out
+        from hpo.tuning.trainings import failed_trials_advice
 
         result = self._read()
         self._count([trial for trial in result.swept if trial not in result.imported])
         own = [trial for trial in result.trials if trial not in result.imported]
-        losses, question = told_losses(own), self._spec.question
+        losses, question = losses_in_words(own), self._spec.question
         best, nothing = (
             best_settings(result.trials, question),
             f"no trial {outcome_words(question)}",
         )
-        if is_lost(own, question) and best is None:
-            raise TuningError(f"{nothing}: {losses}\n{ways_out(self._spec.name)}")
+        if is_lost_study(own, question) and best is None:
+            raise TuningError(f"{nothing}: {losses}\n{failed_trials_advice(self._spec.name)}")
         if losses:
             self._progress.message(losses)
             self._held.event("losses", losses)
@@ -330,7 +336,10 @@ class _Run:
         if full is None:
             return None, ""
         if best is None:
-            return None, f"{nothing}: no forecast; {told_end(own)}; {way_out(question)}"
+            return (
+                None,
+                f"{nothing}: no forecast; {trial_ends_in_words(own)}; {lost_trials_advice(question)}",
+            )
         if known is None:
             self._progress.message(f"fitting the laws to {len(result.trials)} trials")
         with self.region():
@@ -377,7 +386,7 @@ class _Run:
                 made,
                 plan,
                 directory,
-                choose_backend(None, plan.launcher, self._spec.workload),
+                choose_launch_backend(None, plan.launcher, self._spec.workload),
             )
         )
         self._held.event(
@@ -393,7 +402,7 @@ class _Run:
         plan_id = plan.id
         if plan_id is None:
             raise PlanError("a plan must be stored before it is validated")
-        backend, first = choose_backend(None, workload=self._spec.workload), plan.job.seed
+        backend, first = choose_launch_backend(None, workload=self._spec.workload), plan.job.seed
 
         def done() -> set[int]:
             return {outcome.seed for outcome in self._store.outcomes(plan_id)}
@@ -427,7 +436,7 @@ class _Run:
         def on_point(point: ConvergencePoint) -> None:
             self._progress.run(plan, seed, point)
 
-        return run_plan(
+        return run_plan_locally(
             plan,
             directory,
             backend=backend,
@@ -461,23 +470,23 @@ def run_study(
     Ray fails, if another process runs the study, or if no trial reached the target because of failures, and
     :class:`LaunchError` if a validation run fails.
     """
-    from hpo.tuning.tuner import RayOptions, only_runner
+    from hpo.tuning.tuner import RayOptions, hold_study_lock
 
-    progress, folder = progress or progress_here(), Path(folder).absolute()
+    progress, folder = progress or notebook_progress(), Path(folder).absolute()
     until = None if stop_after is None else time.monotonic() + stop_after
     workload = check_workload(spec)
     check_full_scale(spec)
     with open_store(storage) as store, contextlib.ExitStack() as stack:
         study = repository.enter_study(store, spec)
-        stack.enter_context(only_runner(folder, study))
+        stack.enter_context(hold_study_lock(folder, study))
         held = stack.enter_context(
             HeldLease(store, take_lease(store, study), on_warning=progress.message)
         )
         if retry_failed or starts_otherwise(stored_spec(study).to_dict(), spec.to_dict()):
             again = held.store.retry_failed(study.id)
             if again:
-                held.event("retried", told_retry(again))
-                progress.message(told_retry(again))
+                held.event("retried", retry_message(again))
+                progress.message(retry_message(again))
         held.store.update_spec(study.id, spec.text, search_path(spec), spec.budget.asked_trials)
         if price_seconds > 0 and not store.counts(study.id, TrialPurpose.SWEEP):
             progress.price(spec, study_price(spec, workload, seconds=price_seconds))
@@ -485,7 +494,7 @@ def run_study(
         stack.enter_context(
             trackers_beside(spec.trackers, study, storage, folder / "trackers", progress.message)
         )
-        end = run_held(
+        end = run_held_study(
             spec,
             held,
             storage,

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from hpo.errors import TuningError
-from hpo.runs.lease import is_gone, take_lease
+from hpo.runs.lease import is_lease_holder_gone, take_lease
 from hpo.runs.repository import open_store, stored_spec
 from storage.errors import Conflict
 from storage.records import Study, StudyState, Trial
@@ -83,12 +83,12 @@ def rename_study(name: str, new: str, storage: str) -> Study:
     taken or the study is running.
     """
     with _resting(storage, name) as (store, study):
-        renamed = store.rename_study(study.id, new, renamed_text(study, new))
+        renamed = store.rename_study(study.id, new, renamed_study_text(study, new))
         store.add_event(study.id, "renamed", f"{name!r} is now named {new!r}")
         return renamed
 
 
-def renamed_text(study: Study, new: str) -> str:
+def renamed_study_text(study: Study, new: str) -> str:
     """Return a stored study's file with another name; raise :class:`SpecError` for an invalid name."""
     return stored_spec(study).renamed(new).text
 
@@ -100,7 +100,7 @@ def starts_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> boo
     return _start(before) != _start(after)
 
 
-def told_retry(again: Sequence[Trial]) -> str:
+def retry_message(again: Sequence[Trial]) -> str:
     """Return the message about trials that were queued again."""
     count = "a trial" if len(again) == 1 else f"{len(again)} trials"
     return f"{count} that failed wait{'s' if len(again) == 1 else ''} to be trained again"
@@ -115,7 +115,7 @@ def _resting(storage: str, name: str) -> Iterator[tuple[Store, Study]]:
     """Open a study that is not running; a study whose process has ended on this machine counts as such."""
     with open_store(storage, create=False) as store:
         study = store.study(name)
-        if study.lease_worker is not None and is_gone(study.lease_worker):
+        if study.lease_worker is not None and is_lease_holder_gone(study.lease_worker):
             store.release_study(
                 take_lease(store, study), StudyState.INTERRUPTED, "its process is gone"
             )

@@ -13,19 +13,19 @@ from hpo.errors import EvidenceError, PlanError
 from hpo.extrapolation.calibration import PastForecast
 from hpo.extrapolation.evidence.evidence import Evidence
 from hpo.extrapolation.evidence.stored import (
-    as_counted,
-    counted_once,
     observation_of_trial,
     study_evidence,
-    tuned_settings,
+    trial_as_counted,
+    trials_counted_once,
+    tuned_settings_of_space,
 )
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.forecast import forecast as forecast_from
 from hpo.extrapolation.inference.kept import KeptConstraints, fit_constraints
 from hpo.extrapolation.inference.posterior import Posterior, fit
-from hpo.extrapolation.raced import went_whole
+from hpo.extrapolation.raced import whole_race_trainings
 from hpo.runs.fits import fit_fingerprint
-from hpo.runs.losses import constraints_words, outcome_words, way_out
+from hpo.runs.losses import constraints_words, lost_trials_advice, outcome_words
 from hpo.runs.ramp import RampSaving, ramp_saving
 from hpo.runs.results import (
     StudyForecast,
@@ -35,7 +35,7 @@ from hpo.runs.results import (
     epochs_trained,
     worker_throughput,
 )
-from hpo.study.sizes import at_full_scale, carried_over, full_point
+from hpo.study.sizes import full_scale_sizes, settings_at_full_scale, transferred_sizes
 from search_spaces.settings import TrainingSettings
 from storage.records import TrialPurpose
 
@@ -79,17 +79,17 @@ def forecast(
         raise EvidenceError(
             f"no trial of study {result.study.name!r} "
             f"{outcome_words(question)}{constraints_words(result.trials, question)}, so there are no settings to "
-            f"start from; {way_out(question)}"
+            f"start from; {lost_trials_advice(question)}"
         )
     posterior = posterior or fit_posterior(result, [global_batch_size])
     past = past_forecasts(result, global_batch_size)
     there = [
         trial
-        for trial in counted_once([*result.searched, *result.raced])
+        for trial in trials_counted_once([*result.searched, *result.raced])
         if trial.global_batch_size == global_batch_size
     ]
     raced = (
-        [observation_of_trial(as_counted(trial, question)) for trial in there]
+        [observation_of_trial(trial_as_counted(trial, question)) for trial in there]
         if not question.fixed
         else []
     )
@@ -98,11 +98,11 @@ def forecast(
         global_batch_size,
         budgets=budgets,
         past=past,
-        race=went_whole([each for each in raced if each is not None]),
+        race=whole_race_trainings([each for each in raced if each is not None]),
         searched=any(trial.global_batch_size == global_batch_size for trial in result.searched),
         kept=kept_constraints(result),
     )
-    settings = at_full_scale(
+    settings = settings_at_full_scale(
         result.spec, complete_settings(best.settings, numbers, result.spec.search)
     )
     ramp = _ramp(result, numbers, settings)
@@ -127,7 +127,7 @@ def kept_constraints(result: StudyResult) -> KeptConstraints | None:
     spec = result.spec
     if not spec.constraints:
         return None
-    return fit_constraints(result.trials, spec.question, tuned_settings(spec.search))
+    return fit_constraints(result.trials, spec.question, tuned_settings_of_space(spec.search))
 
 
 def forecast_without_race(result: StudyResult, global_batch_size: int) -> StudyForecast:
@@ -236,7 +236,7 @@ def fit_posterior(result: StudyResult, batches: Collection[int] | None = None) -
     Outcomes at ``batches``, the study's full-scale batch if not given, are left out, because a forecast is compared
     with them. The process caches its last few fits, so the same evidence is not fitted twice.
     """
-    evidence = evidence_of(result, batches)
+    evidence = evidence_of_study(result, batches)
     return _fitted(_Fingerprinted(fit_fingerprint(evidence), evidence))
 
 
@@ -253,7 +253,7 @@ def _fitted(asked: _Fingerprinted) -> Posterior:
     return fit(asked.evidence, rng=np.random.default_rng(0))
 
 
-def evidence_of(result: StudyResult, batches: Collection[int] | None = None) -> Evidence:
+def evidence_of_study(result: StudyResult, batches: Collection[int] | None = None) -> Evidence:
     """Return the evidence for :func:`fit_posterior`."""
     if batches is None:
         batches = [result.spec.full_scale.global_batch_size] if result.spec.full_scale else []
@@ -263,8 +263,8 @@ def evidence_of(result: StudyResult, batches: Collection[int] | None = None) -> 
         spec.search,
         result.noise_scales,
         spec.question,
-        dict(full_point(spec)),
-        carried=carried_over(spec),
+        dict(full_scale_sizes(spec)),
+        carried=transferred_sizes(spec),
     )
 
 

@@ -54,7 +54,7 @@ def memory_here() -> int:
     return min(found)
 
 
-def bound_processes(limits: StudyLimits) -> None:
+def bound_process_memory(limits: StudyLimits) -> None:
     """Bound the memory of this process and of each that it starts from now on."""
     import resource  # only POSIX has it, and clients read results without it
 

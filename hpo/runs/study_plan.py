@@ -15,7 +15,12 @@ from hpo.extrapolation.trust import VERY_FAR
 from hpo.planning.launchers.run import STAGING_SECONDS, STARTUP_SECONDS
 from hpo.planning.machines import Machine, load_machine, machine_names
 from hpo.planning.placement.candidates import HOUR, PlanningContext, scale_interval
-from hpo.planning.placement.epochs import EpochsLaw, EvenLaw, IntervalLaw, PosteriorLaw
+from hpo.planning.placement.epochs import (
+    EpochsLaw,
+    EvenEpochsLaw,
+    IntervalEpochsLaw,
+    PosteriorEpochsLaw,
+)
 from hpo.planning.placement.feasibility import check_layout
 from hpo.planning.placement.optimise import PlanConstraints, PlanSelection
 from hpo.planning.placement.placements import AcceleratorMemory, memory_needs
@@ -32,7 +37,7 @@ from hpo.planning.placement.tradeoffs import TradeOff
 from hpo.planning.placement.tradeoffs import trade_offs as weighed
 from hpo.planning.plan import Plan, planned_job
 from hpo.planning.request import PlanOptions, PlanRequest
-from hpo.planning.timing.costs import cost_of
+from hpo.planning.timing.costs import given_or_measured_cost
 from hpo.planning.timing.failures import NodeFailures
 from hpo.runs.results import StudyForecast, StudyResult, best_settings
 from hpo.runs.study_forecast import forecast, forecast_at, kept_constraints
@@ -206,7 +211,7 @@ def _trade_offs(
         return ()
     kept = kept_constraints(made.source) if made.source else None
     knows_rate = RATE in made.posterior.tuned and made.posterior.knows_cost(RATE)
-    law = PosteriorLaw(made.posterior, made.numbers.calibration.scale, kept=kept)
+    law = PosteriorEpochsLaw(made.posterior, made.numbers.calibration.scale, kept=kept)
     laws = [law, *(law.at_rate(factor) for factor in (RATE_FACTORS if knows_rate else ()))]
     free = dataclasses.replace(
         constraints, global_batch_size=None, deadline_seconds=None, slot_seconds=None
@@ -219,7 +224,7 @@ def _figures(
     made: StudyForecast, target: Machine, asked: PlanRequest
 ) -> tuple[Rates | None, AcceleratorMemory | None]:
     """Return the workload's speed on the machine and how much fits in memory; None if unknown."""
-    figures = cost_of(made.source.cost if made.source else None, asked.cost)
+    figures = given_or_measured_cost(made.source.cost if made.source else None, asked.cost)
     memory = (
         None
         if figures is None or (target.name == "local" and target.computes_on_cores)
@@ -348,18 +353,18 @@ def law_of(made: StudyForecast) -> EpochsLaw:
     """
     if made.numbers.best is not None:
         batches = made.posterior.evidence.batches if made.posterior else [made.global_batch_size]
-        return EvenLaw(
+        return EvenEpochsLaw(
             made.numbers.best.epochs,
             divergence=made.numbers.divergence or 0.0,
             supported=(int(batches[0]), int(VERY_FAR * batches[-1])),
             swept=int(batches[-1]),
         )
     if made.posterior is None:
-        return IntervalLaw(
+        return IntervalEpochsLaw(
             made.global_batch_size, made.epochs_to_target, made.numbers.divergence or 0.0
         )
     kept = kept_constraints(made.source) if made.source else None
-    return PosteriorLaw(made.posterior, made.numbers.calibration.scale, kept=kept)
+    return PosteriorEpochsLaw(made.posterior, made.numbers.calibration.scale, kept=kept)
 
 
 def _timed(plan: Plan, made: StudyForecast, selection: PlanSelection) -> Plan:

@@ -47,7 +47,7 @@ class MeanEpochs:
         )
 
 
-def mean_of(run: PlannedRun) -> MeanEpochs | None:
+def mean_epochs_of_runs(run: PlannedRun) -> MeanEpochs | None:
     """Return the mean over a plan's runs; None if none reached the target or the end of a fixed budget."""
     logs = [math.log(need) for need in run.needs if need > 0]
     if not logs:
@@ -64,10 +64,10 @@ def mean_of(run: PlannedRun) -> MeanEpochs | None:
 
 def rule_verdicts(forecast: PlannedRun, rules: Sequence[PlannedRun]) -> list[str]:
     """Return a line for each rule of thumb that was run."""
-    ours = mean_of(forecast)
+    ours = mean_epochs_of_runs(forecast)
     lines = []
     for rule in rules:
-        theirs, name = mean_of(rule), KIND_NAMES[rule.plan.kind]
+        theirs, name = mean_epochs_of_runs(rule), KIND_NAMES[rule.plan.kind]
         if not rule.outcomes or not forecast.outcomes:
             continue
         if ours is None or theirs is None:

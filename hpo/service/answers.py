@@ -255,7 +255,7 @@ _OF_THE_RECORD = tuple(
 )
 
 
-def trial_values(
+def trial_answer_values(
     trial: Trial, sizes: Mapping[str, int], *, with_settings: bool = True
 ) -> dict[str, Any]:
     """Return the fields of :class:`TrialAnswer` for a trial of these sizes, without validating them again."""
@@ -266,7 +266,7 @@ def trial_values(
     return values
 
 
-def study_values(
+def study_answer_values(
     study: Study, trials: Mapping[Any, int], best: float | None, samples: int
 ) -> dict[str, Any]:
     """Return the fields of :class:`StudyAnswer` for a study."""

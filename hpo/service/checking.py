@@ -17,11 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from hpo.errors import Fault, HpoError, SpecError
+from hpo.errors import HpoError, SpecError, SpecFault
 from hpo.service.config import ServerConfig
 from hpo.service.logs import LOG
 from hpo.service.refusal import RefusedError
-from hpo.service.submission import read_submission, workload_metrics
+from hpo.service.submission import read_submission, submitted_workload_metrics
 from search_spaces.plugins import TAKEN
 
 PROCESSES = 2
@@ -82,12 +82,12 @@ class CheckerPool:
         answer = self._answer(text)
         if "unknown" in answer:
             # getting the metrics from the workload itself may take longer than a check
-            self._metrics[answer["unknown"]] = workload_metrics(answer["unknown"])
+            self._metrics[answer["unknown"]] = submitted_workload_metrics(answer["unknown"])
             answer = self._answer(text)
         if "study" in answer:
             return CheckedStudy(text=text, **answer["study"])
         if "faults" in answer:
-            raise SpecError([Fault(**fault) for fault in answer["faults"]])
+            raise SpecError([SpecFault(**fault) for fault in answer["faults"]])
         raise RefusedError(422, answer["refused"])
 
     def _answer(self, text: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from hpo.errors import Fault, SpecError
+from hpo.errors import SpecError, SpecFault
 from hpo.study import faults as study_faults
 from hpo.study import rules, yaml_text
 from search_spaces.plugins import TAKEN
@@ -201,7 +201,7 @@ class ServerConfig(_ConfigSection):
         return "https" if self.tls_certificate else "http"
 
 
-def load_config(
+def load_server_config(
     path: str | Path | None = None, environment: Mapping[str, str] | None = None, **given: Any
 ) -> ServerConfig:
     """Read the configuration from a YAML file; the environment overrides it, as do ``given`` values that are not None.
@@ -216,7 +216,9 @@ def load_config(
         return ServerConfig.model_validate(values)
     except ValidationError as error:
         faults = [
-            Fault(message, document.line(location), study_faults.dotted_location(location) or None)
+            SpecFault(
+                message, document.line(location), study_faults.dotted_location(location) or None
+            )
             for location, message in study_faults.explain_fault(error, ServerConfig)
         ]
         raise SpecError(
@@ -236,7 +238,7 @@ def _read(path: Path) -> yaml_text.YamlDocument:
     if document.faults:
         raise SpecError(
             [
-                Fault(
+                SpecFault(
                     fault.message.replace("a study file", "a configuration"), fault.line, fault.key
                 )
                 for fault in document.faults

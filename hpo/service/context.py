@@ -196,7 +196,7 @@ def not_found(name: str) -> RefusedError:
     )
 
 
-def context_of(request: Request) -> ServerContext:
+def server_context_of(request: Request) -> ServerContext:
     """Return the server's context."""
     context: ServerContext = request.app.state.context
     return context
@@ -204,7 +204,7 @@ def context_of(request: Request) -> ServerContext:
 
 async def _shared(request: Request) -> ServerContext:
     """Return the server's context for a route; async like every dependency, as FastAPI runs others in a thread."""
-    return context_of(request)
+    return server_context_of(request)
 
 
 async def _own_slot(request: Request) -> RequestSlot:
@@ -244,7 +244,7 @@ def requires_scope(scope: str) -> Callable[..., Coroutine[Any, Any, TokenHolder]
 
 
 async def _authenticate(request: Request, secret: str | None, session: str | None) -> TokenHolder:
-    context, known = context_of(request), getattr(request.state, "principal", None)
+    context, known = server_context_of(request), getattr(request.state, "principal", None)
     if known is not None:  # looked up before the body was read
         return known  # type: ignore[no-any-return]
     by_session = secret is None and session is not None
@@ -258,7 +258,7 @@ async def _authenticate(request: Request, secret: str | None, session: str | Non
             way_out="send Authorization: Bearer TOKEN; `hpo token create` makes a token",
         )
     of_its_kind = by_session == secret.startswith(SESSION_PREFIX)
-    who = (of_its_kind and context.tokens.remembered(secret)) or await look_up(
+    who = (of_its_kind and context.tokens.remembered(secret)) or await look_up_token(
         request, secret, session=by_session
     )
     request.state.principal, request.state.secret = who, secret
@@ -274,13 +274,13 @@ async def _authenticate(request: Request, secret: str | None, session: str | Non
     return who
 
 
-async def look_up(request: Request, secret: str, *, session: bool = False) -> TokenHolder:
+async def look_up_token(request: Request, secret: str, *, session: bool = False) -> TokenHolder:
     """Return the holder of a secret that is not in the cache.
 
     Addresses that guess tokens are refused after a while, but a valid token is still accepted from them: it is
     looked up first, by a thread that all such addresses share.
     """
-    context = context_of(request)
+    context = server_context_of(request)
     address = request.client.host if request.client else ""
     suspect = context.strangers.left(address) < 1
     try:
@@ -317,7 +317,7 @@ def allowed_hosts(config: ServerConfig) -> frozenset[str] | None:
     return frozenset({config.host.lower(), *LOCAL_HOSTS}) if config.is_local else None
 
 
-def host_name(header: str) -> str:
+def host_header_name(header: str) -> str:
     """Return the name in a Host header in lower case, without port; "" if the header is malformed."""
     found = _HOST.fullmatch(header.strip().lower())
     return "" if found is None else found["address"] or found["name"]

@@ -51,7 +51,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _of_framework)
 
 
-def told_error(error: Exception) -> Response:
+def service_error_reply(error: Exception) -> Response:
     """Return the response for an error of the service, the storage or the trainers."""
     if isinstance(error, RefusedError):
         headers = (
@@ -95,7 +95,7 @@ _STATUSES: tuple[tuple[type[Exception], int, str | None], ...] = (
 
 
 async def _hpo_error_reply(request: Request, error: Exception) -> Response:
-    answer = told_error(error)
+    answer = service_error_reply(error)
     if answer.status_code >= 500:
         request.state.failure = f"{type(error).__name__}: {error}"
     return answer

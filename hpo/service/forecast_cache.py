@@ -20,7 +20,7 @@ from hpo.runs import repository
 from hpo.runs.designs import Designs
 from hpo.runs.fits import find_fit, keep_fit
 from hpo.runs.results import StudyForecast, StudyResult
-from hpo.runs.study_forecast import evidence_of
+from hpo.runs.study_forecast import evidence_of_study
 from hpo.service import fit_process
 from hpo.service.study_facts import study_facts
 from storage.errors import StoreError
@@ -144,7 +144,7 @@ def _posterior(store: Store, fitted: FittedStudy, batch: int) -> Posterior:
     with fitted.lock:  # a page asks for several figures at once: they wait for one fit
         if left_out not in fitted.posteriors:
             batches = [] if left_out is None else [left_out]
-            evidence = evidence_of(fitted.result, batches)
+            evidence = evidence_of_study(fitted.result, batches)
             found = find_fit(store, fitted.result.study.id, evidence)
             if found is None:
                 found = fit_process.fit(fitted.result, batches)

@@ -19,7 +19,7 @@ from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
 from hpo.service.logs import LOG
-from hpo.service.progress import StudyPosition, StudyProgress, read_progress, running_studies
+from hpo.service.progress import StudyPosition, StudyProgress, read_study_progress, running_studies
 from storage.errors import StoreError
 from storage.records import Event, Study
 from storage.store import Store
@@ -132,7 +132,7 @@ class EventReader:
         """Return the current state of the study, or of every running study: the first messages of a new stream."""
         store = self._open_store()
         names = running_studies(store).values() if study is None else [study.name]
-        found = (read_progress(store, name, None) for name in names)
+        found = (read_study_progress(store, name, None) for name in names)
         return [progress_message(progress) for progress in found if progress is not None]
 
     def owners(self, events: Collection[Event]) -> dict[int | None, str | None]:
@@ -197,7 +197,7 @@ class EventReader:
                 }
             )
         for study_id, name in watched.items():
-            progress = read_progress(store, name, self._positions.get(study_id))
+            progress = read_study_progress(store, name, self._positions.get(study_id))
             if progress is None:  # deleted
                 self._positions.pop(study_id, None)
             elif progress.position != self._positions.get(study_id):

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hpo.service.context import SLASH, ServerContext, authenticate_early, host_name
-from hpo.service.errors import error_reply, told_error
+from hpo.service.context import SLASH, ServerContext, authenticate_early, host_header_name
+from hpo.service.errors import error_reply, service_error_reply
 from hpo.service.logs import ACCESS, LOG
 from hpo.service.refusal import RefusedError
 from storage.errors import StoreError
@@ -114,7 +114,7 @@ class RequestMiddleware:
         """Return an error response if the request is for a host name that is not this server's, else None."""
         allowed, names = self.context.hosts, headers.getlist("host")
         host = ", ".join(names)  # more than one is refused: RFC 9112, section 3.2
-        if allowed is None or (len(names) == 1 and host_name(host) in allowed):
+        if allowed is None or (len(names) == 1 and host_header_name(host) in allowed):
             return None
         return error_reply(
             400,
@@ -135,7 +135,7 @@ class RequestMiddleware:
         try:
             await authenticate_early(Request(scope, receive))
         except (RefusedError, StoreError) as error:
-            answer = told_error(error)
+            answer = service_error_reply(error)
             answer.headers["Connection"] = "close"
             return answer
         return None

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpo.service.answers import trial_values
+from hpo.service.answers import trial_answer_values
 from hpo.service.study_facts import study_facts
 from storage.errors import NotFound
 from storage.records import Study, StudyState, Trial, TrialState
@@ -73,7 +73,9 @@ def running_studies(store: Store) -> dict[int, str]:
     }
 
 
-def read_progress(store: Store, name: str, before: StudyPosition | None) -> StudyProgress | None:
+def read_study_progress(
+    store: Store, name: str, before: StudyPosition | None
+) -> StudyProgress | None:
     """Return the progress of the study; None if it no longer exists."""
     try:
         study = store.study(name)
@@ -131,7 +133,7 @@ def _changed(
     )
     facts = study_facts(study.spec)
     return tuple(
-        trial_values(trial, facts.sizes_of(trial.settings), with_settings=False)
+        trial_answer_values(trial, facts.sizes_of(trial.settings), with_settings=False)
         for trial in reversed(found)
     )
 

@@ -28,10 +28,10 @@ from hpo.service.connections import guarded_protocol
 from hpo.service.logs import LOG
 from hpo.service.refusal import RefusedError
 from hpo.service.supervisor import WorkerProcess
-from search_spaces.plugins import TAKEN, left_out
+from search_spaces.plugins import TAKEN, refused_packages
 from storage.errors import without_password
 from storage.store import Store
-from trainers.private_files import make_folder
+from trainers.private_files import make_private_folder
 
 LINK_LIFETIME = timedelta(days=90)
 GRACE_SECONDS = 10
@@ -58,7 +58,7 @@ def serve_until_stopped(
     """
     logs.set_up(config.log_format)
     os.environ[TAKEN] = ",".join(config.plugins)  # processes started from now on inherit it
-    sock = listening_socket(config)
+    sock = server_socket(config)
     port = sock.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
     address = f"{config.scheme}://{'127.0.0.1' if config.host in ('0.0.0.0', '::') else host}:{port}{config.path}"
@@ -89,7 +89,7 @@ def serve_until_stopped(
             )
         else:
             tell("Make a token with `hpo token create --owner NAME --scope submit`.")
-        if packages := left_out():
+        if packages := refused_packages():
             tell(
                 f"Studies may not use the plug-ins of {', '.join(packages)}, and the pages of "
                 f"those that do stay empty; to allow them: hpo serve "
@@ -107,7 +107,7 @@ def serve_until_stopped(
         sock.close()
 
 
-def listening_socket(config: ServerConfig) -> socket.socket:
+def server_socket(config: ServerConfig) -> socket.socket:
     """Return the socket of the server; raise ServeError if it cannot bind to its address."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -145,7 +145,7 @@ def login_secret(store: Store, folder: Path) -> str:
         name="login link of hpo serve",
         lifetime=LINK_LIFETIME,
     )
-    make_folder(folder)
+    make_private_folder(folder)
     file.unlink(missing_ok=True)
     file.touch(mode=0o600, exist_ok=False)
     file.write_text(secret + "\n", encoding="utf-8")

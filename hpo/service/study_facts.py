@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpo.errors import SpecError
-from hpo.study.sizes import Point, full_point, named_sizes, point_in
+from hpo.study.sizes import Point, full_scale_sizes, named_sizes, sizes_in_settings
 from hpo.study.spec import parse_study
 
 
@@ -33,7 +33,7 @@ class StudyFacts:
 
     def sizes_of(self, settings: Mapping[str, Any]) -> dict[str, int]:
         """Return the model and training sizes of a trial with these settings; empty if only the batch grows."""
-        return named_sizes(point_in(self.full_point, settings))
+        return named_sizes(sizes_in_settings(self.full_point, settings))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -48,5 +48,5 @@ def study_facts(text: str) -> StudyFacts:
         spec.ladder,
         spec.to_dict().get("full_scale"),
         spec.sizes,
-        full_point(spec),
+        full_scale_sizes(spec),
     )

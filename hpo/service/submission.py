@@ -1,8 +1,8 @@
 """Rules for submitted studies: workloads that the server allows, data in its folders, built-in machines.
 
 ``hpo.study.spec`` parses the text; it bounds its size, depth and aliases, and imports nothing. The checks here need the
-server's configuration. A worker checks the data again when it runs the study (:func:`faults_of_data`), as links may
-have changed since.
+server's configuration. A worker checks the data again when it runs the study (:func:`faults_of_submitted_data`), as
+links may have changed since.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 
 from hpo.errors import MOST_FAULTS, PlanError, SpecError
 from hpo.planning.machines import load_machine
-from hpo.runs.checks import check_full_scale, tells_memory
+from hpo.runs.checks import check_full_scale, trainings_tell_memory
 from hpo.service.config import ServerConfig, ServiceLimits
 from hpo.study.faults import dotted_location, shown_value
-from hpo.study.spec import StudySpec, check_constraints, check_target, parse_study
+from hpo.study.spec import StudySpec, check_study_constraints, check_study_target, parse_study
 from search_spaces.names import did_you_mean
 from search_spaces.plugins import PluginError
 from trainers.workloads.described import WORKLOADS, WorkloadDescription
@@ -44,7 +44,7 @@ def read_submission(
 ) -> StudySpec:
     """Read a study from text received over the network; raise :class:`SpecError` with every fault.
 
-    ``metrics_of`` returns the metrics of an allowed workload, as :func:`workload_metrics` does.
+    ``metrics_of`` returns the metrics of an allowed workload, as :func:`submitted_workload_metrics` does.
     """
     spec = parse_study(text)
     wrong = itertools.islice(_faults(spec, config), MOST_FAULTS + 1)
@@ -54,11 +54,11 @@ def read_submission(
     metrics = (
         spec.program.options.metrics
         if spec.program
-        else (metrics_of or workload_metrics)(spec.workload)
+        else (metrics_of or submitted_workload_metrics)(spec.workload)
     )
     if metrics is not None:
-        check_target(spec, metrics)
-        check_constraints(spec, metrics, memory=tells_memory(spec))
+        check_study_target(spec, metrics)
+        check_study_constraints(spec, metrics, memory=trainings_tell_memory(spec))
     check_full_scale(spec)
     return spec
 
@@ -80,7 +80,7 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
             ("workload",),
             f"there is no workload {shown_value(spec.workload)}{WORKLOADS.explain(spec.workload)}",
         )
-    yield from faults_of_data(spec.data, config.data_folders)
+    yield from faults_of_submitted_data(spec.data, config.data_folders)
     for option in described.writes if (described := _described(spec)) else ():
         if option in spec.data:
             yield (
@@ -100,7 +100,7 @@ def _faults(spec: StudySpec, config: ServerConfig) -> Iterator[tuple[tuple[str |
     yield from _faults_of_size(spec, limits)
     if full is None:
         return
-    fault = fault_of_machine(full.machine)
+    fault = fault_of_submitted_machine(full.machine)
     if fault:
         yield ("full_scale", "machine"), f"full_scale.{fault}"
     most = limits.launch_workers or os.cpu_count() or 1
@@ -157,7 +157,7 @@ def _described(spec: StudySpec) -> WorkloadDescription | None:
     return None
 
 
-def faults_of_data(
+def faults_of_submitted_data(
     data: Mapping[str, Any],
     folders: Sequence[Path],
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -189,7 +189,7 @@ def faults_of_data(
             )
 
 
-def fault_of_machine(name: str) -> str | None:
+def fault_of_submitted_machine(name: str) -> str | None:
     """Return the fault of a machine's name from the network, which must be that of a built-in machine, not a file."""
     names = machine_names()
     if name in names:
@@ -208,16 +208,16 @@ def machine_names() -> list[str]:
     return list(dict.fromkeys(["local", *shipped()]))
 
 
-def known_machine(name: str) -> Any:
+def built_in_machine(name: str) -> Any:
     """Return the built-in machine of this name; raise :class:`PlanError` for any other name."""
-    fault = fault_of_machine(name)
+    fault = fault_of_submitted_machine(name)
     if fault:
         raise PlanError(fault)
     return load_machine(name)
 
 
 @functools.lru_cache(maxsize=64)
-def workload_metrics(workload: str) -> dict[str, bool] | None:
+def submitted_workload_metrics(workload: str) -> dict[str, bool] | None:
     """Return the metrics of an allowed workload; None if they cannot be determined here, such as without torch.
 
     A separate process reads them: neither torch nor the code of a workload is loaded into the server.

@@ -25,16 +25,16 @@ from typing import Any
 
 from hpo.errors import HpoError
 from hpo.runs.exports.beside import trackers_beside
-from hpo.runs.lease import LEASE_SECONDS, HeldLease, process_name
+from hpo.runs.lease import LEASE_SECONDS, HeldLease, lease_holder_name
 from hpo.runs.progress import Progress
 from hpo.runs.repository import open_store, stored_spec
-from hpo.runs.run import RunOptions, run_held
+from hpo.runs.run import RunOptions, run_held_study
 from hpo.runs.study_limits import StudyLimits
-from hpo.service.submission import faults_of_data
+from hpo.service.submission import faults_of_submitted_data
 from hpo.study.jobs import workload_data
 from hpo.study.restart_limits import STUDY_STARTS
 from hpo.study.spec import StudySpec
-from hpo.study.trackers import allowed_here
+from hpo.study.trackers import trackers_allowed_here
 from hpo.tuning.periodic import PeriodicThread
 from hpo.tuning.retry import RETRY_SECONDS
 from hpo.tuning.tuner import RayOptions, stop_ray
@@ -96,7 +96,7 @@ class StudyWorker:
     """Runs studies until :meth:`stop`, or as ``once`` and ``drain`` say; call :meth:`run` once."""
 
     def __init__(self, options: WorkerOptions) -> None:
-        self._options, self.name = options, options.name or process_name()
+        self._options, self.name = options, options.name or lease_holder_name()
         self._limits = StudyLimits.of(options.memory_bytes, options.disk_bytes)
         self._stopping = threading.Event()
         self._empty = 0
@@ -191,11 +191,15 @@ class StudyWorker:
         except HpoError as error:
             return self._fail(held, str(error))
         data = workload_data(spec) if spec.search_path else spec.data  # the path to be opened
-        faults = list(faults_of_data(data, options.data_folders)) if options.data_folders else []
+        faults = (
+            list(faults_of_submitted_data(data, options.data_folders))
+            if options.data_folders
+            else []
+        )
         if faults:
             return self._fail(held, "; ".join(message for _, message in faults))
         progress = _Log(study.name)
-        chosen, refused = allowed_here(spec.trackers, options.trackers)
+        chosen, refused = trackers_allowed_here(spec.trackers, options.trackers)
         for why in refused:
             held.event("tracker", why)
         try:
@@ -207,7 +211,7 @@ class StudyWorker:
                 progress.message,
                 TRACKER_GRACE_SECONDS,
             ):
-                end = run_held(
+                end = run_held_study(
                     spec,
                     held,
                     options.storage,

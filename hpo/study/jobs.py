@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from hpo.study.sizes import Point, full_point, length_share, point_of
+from hpo.study.sizes import Point, full_scale_sizes, length_share, sizes_of_settings
 from hpo.study.spec import StudySpec
 from search_spaces.settings import TrainingSettings
 from trainers.job import LENGTH, TrainingJob
@@ -28,10 +28,10 @@ def workload_data(spec: StudySpec) -> dict[str, Any]:
     """
     if spec.program is not None:
         plain = spec.program.to_plain()
-        figures = spec.program.options.figures(dict(full_point(spec)))
+        figures = spec.program.options.figures(dict(full_scale_sizes(spec)))
         return plain if figures is None else {**plain, "cost": figures}
     data = dict(spec.data)
-    data |= sizes_of_model(spec, full_point(spec))
+    data |= sizes_of_model(spec, full_scale_sizes(spec))
     if isinstance(data.get("path"), str):
         data["path"] = str(Path(search_path(spec), data["path"]))
     return data
@@ -65,7 +65,7 @@ def training_job(
     """
     data = workload_data(spec)
     if spec.sizes:
-        point = point_of(spec, settings.own)
+        point = sizes_of_settings(spec, settings.own)
         data |= sizes_of_model(spec, point)
         of_model = WORKLOADS[spec.workload].grows if spec.workload in WORKLOADS else ()
         kept = {name: value for name, value in settings.own.items() if name not in dict(point)}

@@ -127,7 +127,7 @@ def faults_of_program(
     ]
 
 
-def reads_seed(program: ProgramSection | None) -> bool:
+def program_reads_seed(program: ProgramSection | None) -> bool:
     """Return whether repetitions receive their own seed: always without a program; with one, if its command reads the
     seed.
     """

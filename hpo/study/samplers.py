@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpo.study.faults import shown_value
-from search_spaces.plugins import PluginError, Registry, instance_of
+from search_spaces.plugins import PluginError, PluginRegistry, plugin_instance_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class SamplerDescription:
 
 _OPTUNA = "hpo.tuning.generation.samplers"
 
-SAMPLERS: Registry[SamplerDescription] = Registry(
+SAMPLERS: PluginRegistry[SamplerDescription] = PluginRegistry(
     "samplers",
     {
         "tpe": SamplerDescription(
@@ -67,7 +67,7 @@ SAMPLERS: Registry[SamplerDescription] = Registry(
             chooses_rung=True,
         ),
     },
-    instance_of(SamplerDescription),
+    plugin_instance_of(SamplerDescription),
 )
 
 

@@ -37,7 +37,7 @@ BATCH = "global_batch_size"
 MOST_POINTS = 20
 
 
-class GrowingStudy(Protocol):
+class StudyWithSizes(Protocol):
     """The part of :class:`hpo.study.spec.StudySpec` that this module reads."""
 
     @property
@@ -61,7 +61,7 @@ class GrowingStudy(Protocol):
         """The number of seeds with which the best settings are trained."""
 
 
-class FittingStudy(GrowingStudy, Protocol):
+class FittingStudy(StudyWithSizes, Protocol):
     """A growing study with the fields that its sizes must be compatible with."""
 
     @property
@@ -93,7 +93,7 @@ class FittingStudy(GrowingStudy, Protocol):
         """The resources of a trial."""
 
 
-def split_ladder(values: Any) -> Any:
+def split_sizes_from_ladder(values: Any) -> Any:
     """Return the values of a study with its ladder as a plain list and the sizes under a separate key."""
     if not isinstance(values, Mapping):
         return values
@@ -148,7 +148,7 @@ def _faults_of_names(ladder: Mapping[Any, Any]) -> Iterator[tuple[Location, str]
             )
 
 
-def points(spec: GrowingStudy) -> list[Point]:
+def points(spec: StudyWithSizes) -> list[Point]:
     """Return the combinations that are trained, cheapest first; a single empty one if only the batch size varies."""
     names = [_kept_as(name) for name in spec.sizes]
     found = [
@@ -157,7 +157,7 @@ def points(spec: GrowingStudy) -> list[Point]:
     return sorted(found, key=lambda point: (relative_cost(point, spec), point))
 
 
-def full_point(spec: GrowingStudy) -> Point:
+def full_scale_sizes(spec: StudyWithSizes) -> Point:
     """Return the full-scale sizes."""
     full = spec.full_scale
     if full is None:
@@ -165,39 +165,39 @@ def full_point(spec: GrowingStudy) -> Point:
     return tuple((_kept_as(name), getattr(full, name)) for name in spec.sizes)
 
 
-def at_full_scale(spec: GrowingStudy, settings: TrainingSettings) -> TrainingSettings:
+def settings_at_full_scale(spec: StudyWithSizes, settings: TrainingSettings) -> TrainingSettings:
     """Return the settings of the full-scale run, including its sizes."""
     if not spec.sizes:
         return settings
-    return dataclasses.replace(settings, own={**settings.own, **dict(full_point(spec))})
+    return dataclasses.replace(settings, own={**settings.own, **dict(full_scale_sizes(spec))})
 
 
-def point_of(spec: GrowingStudy, settings: Mapping[str, Any]) -> Point:
+def sizes_of_settings(spec: StudyWithSizes, settings: Mapping[str, Any]) -> Point:
     """Return a trial's sizes from its stored settings; sizes missing there, as in a plan's run, default to full
     scale.
     """
-    return point_in(full_point(spec), settings)
+    return sizes_in_settings(full_scale_sizes(spec), settings)
 
 
-def point_in(full: Point, settings: Mapping[str, Any]) -> Point:
+def sizes_in_settings(full: Point, settings: Mapping[str, Any]) -> Point:
     """Return the sizes in stored settings; ``full`` holds the full-scale sizes, which are the defaults."""
     return tuple((name, int(settings.get(name, size))) for name, size in full)
 
 
-def carried_over(spec: GrowingStudy) -> tuple[str, ...]:
+def transferred_sizes(spec: StudyWithSizes) -> tuple[str, ...]:
     """Return the sizes over which the study's parametrization transfers the learning rate."""
     data: Mapping[str, Any] = getattr(spec, "data", {})
     return PARAMETRIZATIONS.get(str(data.get("parametrization")), ())
 
 
-def share_weight(spec: GrowingStudy, point: Point) -> float:
+def share_weight(spec: StudyWithSizes, point: Point) -> float:
     """Return the weight with which a size gets its share of the trainings: one over the square root of their cost,
     which is optimal if the scatter is the same at all sizes (multilevel Monte Carlo, Giles 2008, equation 3.1).
     """
     return 1 / math.sqrt(relative_cost(point, spec))
 
 
-def relative_cost(point: Point, spec: GrowingStudy | None = None) -> float:
+def relative_cost(point: Point, spec: StudyWithSizes | None = None) -> float:
     """Return the relative cost of a training: the square of the width, times the depth, times the samples.
 
     For a program it is the formula that ``spec`` gives under ``cost``, times the samples if that is the cost of one
@@ -212,37 +212,39 @@ def relative_cost(point: Point, spec: GrowingStudy | None = None) -> float:
     return float(sizes.get(WIDTH, 1) ** 2 * sizes.get(DEPTH, 1) * sizes.get(LENGTH, 1))
 
 
-def cost_share(spec: GrowingStudy, point: Point) -> float:
+def cost_share_of_sizes(spec: StudyWithSizes, point: Point) -> float:
     """Return the cost of a training of these sizes as a share of its cost at full scale, from the workload's operation
     counts if they are known (:mod:`trainers.workloads.described`).
     """
     workload = str(getattr(spec, "workload", ""))
     counted = WORKLOADS[workload].sample_flops if workload in WORKLOADS else None
     if counted is None:
-        return relative_cost(point, spec) / relative_cost(full_point(spec), spec)
+        return relative_cost(point, spec) / relative_cost(full_scale_sizes(spec), spec)
     data = dict(getattr(spec, "data", {}))
-    here, full = (counted({**data, **dict(each)}) for each in (point, full_point(spec)))
+    here, full = (counted({**data, **dict(each)}) for each in (point, full_scale_sizes(spec)))
     return here / full * length_share(spec, point)
 
 
-def sample_cost_share(spec: GrowingStudy, point: Point) -> float:
+def sample_cost_share(spec: StudyWithSizes, point: Point) -> float:
     """Return the cost of a sample in a model of these sizes as a share of its cost at full scale."""
-    return cost_share(spec, point) / length_share(spec, point)
+    return cost_share_of_sizes(spec, point) / length_share(spec, point)
 
 
-def length_share(spec: GrowingStudy, point: Point) -> float:
+def length_share(spec: StudyWithSizes, point: Point) -> float:
     """Return the number of samples in a training of these sizes as a share of the number at full scale."""
-    return float(dict(point).get(LENGTH, 1) / dict(full_point(spec)).get(LENGTH, 1))
+    return float(dict(point).get(LENGTH, 1) / dict(full_scale_sizes(spec)).get(LENGTH, 1))
 
 
-def costly_samples(spec: GrowingStudy, samples: float | None, settings: Mapping[str, Any]) -> float:
+def costly_samples(
+    spec: StudyWithSizes, samples: float | None, settings: Mapping[str, Any]
+) -> float:
     """Return how many samples of the full-scale model cost as much as ``samples`` of a trial with these settings."""
     if not spec.sizes or not samples:
         return float(samples or 0)
-    return samples * sample_cost_share(spec, point_of(spec, settings))
+    return samples * sample_cost_share(spec, sizes_of_settings(spec, settings))
 
 
-def point_budgets(spec: GrowingStudy) -> dict[Point, dict[int, RungBudget]]:
+def budgets_by_sizes(spec: StudyWithSizes) -> dict[Point, dict[int, RungBudget]]:
     """Return the number of trainings at each rung, by sizes and batch size.
 
     Cheaper sizes get more of them, in proportion to :func:`share_weight`. Every rung gets at least one.
@@ -259,7 +261,7 @@ def point_budgets(spec: GrowingStudy) -> dict[Point, dict[int, RungBudget]]:
     }
 
 
-def rung_name(global_batch_size: int, point: Point) -> str:
+def rung_in_words(global_batch_size: int, point: Point) -> str:
     """Return the rung in words: ``64`` or ``64, width 32``."""
     return ", ".join(filter(None, (str(global_batch_size), sizes_in_words(point))))
 

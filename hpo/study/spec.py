@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from hpo.errors import Fault, SpecError
+from hpo.errors import SpecError, SpecFault
 from hpo.study import faults as study_faults
 from hpo.study import recipe as study_recipe
 from hpo.study import rules, yaml_text
@@ -38,7 +38,14 @@ from hpo.study.constraints import (
 from hpo.study.faults import SpecFaultsError
 from hpo.study.program import ProgramSection, Section, faults_of_program
 from hpo.study.samplers import SAMPLERS, check_sampler
-from hpo.study.sizes import BATCH, SAMPLES, faults_of_sizes, full_point, points, split_ladder
+from hpo.study.sizes import (
+    BATCH,
+    SAMPLES,
+    faults_of_sizes,
+    full_scale_sizes,
+    points,
+    split_sizes_from_ladder,
+)
 from hpo.study.target import MOST_EPOCHS, StudyTarget, faults_of_target, with_budget
 from hpo.study.trackers import TrackerChoice, parse_trackers
 from search_spaces.domains import Categorical
@@ -210,7 +217,7 @@ class StudySpec(Section):
     @model_validator(mode="wrap")
     @classmethod
     def _check_together(cls, values: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        study = handler(with_budget(split_ladder(values)))
+        study = handler(with_budget(split_sizes_from_ladder(values)))
         if "sampler" not in study.model_fields_set:
             study = study.model_copy(update={"sampler": usual_sampler(study)})
         full_scale = None if study.full_scale is None else study.full_scale.global_batch_size
@@ -293,7 +300,7 @@ class StudySpec(Section):
         full = self.full_scale
         if full is None or self.budget.race == 0 or self.question.fixed:
             return None
-        swept = full.global_batch_size in self.ladder and full_point(self) in points(self)
+        swept = full.global_batch_size in self.ladder and full_scale_sizes(self) in points(self)
         return None if swept else full.global_batch_size
 
     @property
@@ -301,7 +308,7 @@ class StudySpec(Section):
         """The names of everything that varies between trials besides batch size and seed: the sizes of the ladder, if
         it has any, and the tuned settings.
         """
-        return [*(name for name, _ in full_point(self)), *self.search.names]
+        return [*(name for name, _ in full_scale_sizes(self)), *self.search.names]
 
     @property
     def question(self) -> Question:
@@ -371,7 +378,7 @@ class StudySpec(Section):
     def error(self, message: str, *location: str | int) -> SpecError:
         """Return a :class:`SpecError` about the value at ``location`` (keys from the root), with its line."""
         line = None if self._document is None else self._document.line(location)
-        return SpecError(Fault(message, line, _dotted(location)), path=self._path)
+        return SpecError(SpecFault(message, line, _dotted(location)), path=self._path)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StudySpec) and self.to_dict() == other.to_dict()
@@ -491,13 +498,13 @@ def parse_study(
         folder = Path(path).resolve().parent
     document = yaml_text.read(text)
     if document.value is None and not document.faults:
-        document.faults.append(Fault("a study file must hold a study, but got an empty file"))
+        document.faults.append(SpecFault("a study file must hold a study, but got an empty file"))
     spec = _validated(document, place)
     spec._text, spec._folder = text, None if folder is None else str(Path(folder).absolute())
     return spec
 
 
-def check_target(spec: StudySpec, metrics: Mapping[str, bool]) -> None:
+def check_study_target(spec: StudySpec, metrics: Mapping[str, bool]) -> None:
     """Raise :class:`SpecError` unless the workload can reach the study's target.
 
     ``metrics`` maps each of the workload's metrics to True if higher is better (accuracy) and to False if lower is
@@ -535,10 +542,10 @@ def check_target(spec: StudySpec, metrics: Mapping[str, bool]) -> None:
         )
 
 
-def check_constraints(spec: StudySpec, metrics: Mapping[str, bool], *, memory: bool) -> None:
+def check_study_constraints(spec: StudySpec, metrics: Mapping[str, bool], *, memory: bool) -> None:
     """Raise :class:`SpecError` unless the workload's trainings report everything that the study constrains.
 
-    ``metrics`` is as in :func:`check_target`; ``memory`` says whether the trainings report their memory use.
+    ``metrics`` is as in :func:`check_study_target`; ``memory`` says whether the trainings report their memory use.
     """
     found = faults_of_metrics(spec.constraints, spec.workload, metrics, memory=memory)
     for location, message in found:
@@ -551,7 +558,7 @@ def _validated(document: yaml_text.YamlDocument, path: str | None) -> StudySpec:
     if not isinstance(document.value, dict):
         if not faults:
             faults.append(
-                Fault(
+                SpecFault(
                     "a study file must be a mapping of keys to values, but got "
                     f"{study_faults.shown_value(document.value)}"
                 )
@@ -561,7 +568,7 @@ def _validated(document: yaml_text.YamlDocument, path: str | None) -> StudySpec:
         spec = StudySpec.model_validate(document.value)
     except ValidationError as error:
         for location, message in study_faults.explain_fault(error, StudySpec):
-            faults.append(Fault(message, document.line(location), _dotted(location)))
+            faults.append(SpecFault(message, document.line(location), _dotted(location)))
     if faults or spec is None:
         faults.sort(key=lambda fault: (fault.line is None, fault.line or 0))
         raise SpecError(faults, path=path)

@@ -83,7 +83,7 @@ class StudyTarget(Section):
         """Whether higher values of the metric are better: from its threshold, its direction, or else its name."""
         if self.best_within is None:
             return self.at_least is not None
-        return asked_for_best(self.metric, self.direction).higher_is_better
+        return best_value_target(self.metric, self.direction).higher_is_better
 
     @property
     def aim(self) -> Target:
@@ -112,7 +112,7 @@ class StudyTarget(Section):
         return self.model_dump(mode="json", exclude_none=True)
 
 
-def asked_for_best(metric: str, direction: str | None = None) -> Target:
+def best_value_target(metric: str, direction: str | None = None) -> Target:
     """Return the target that asks for the best value of a metric; by default its name says which direction is
     better.
     """

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpo.study.faults import shown_value
 from search_spaces.names import did_you_mean
-from search_spaces.plugins import PluginError, Registry, instance_of
+from search_spaces.plugins import PluginError, PluginRegistry, plugin_instance_of
 
 LONGEST = 4096
 """Maximum number of characters in a tracker's setting."""
@@ -42,7 +42,7 @@ class TrackerDescription:
 
 _EXPORTS = "hpo.runs.exports"
 
-TRACKERS: Registry[TrackerDescription] = Registry(
+TRACKERS: PluginRegistry[TrackerDescription] = PluginRegistry(
     "trackers",
     {
         "wandb": TrackerDescription(
@@ -87,7 +87,7 @@ TRACKERS: Registry[TrackerDescription] = Registry(
             places=("repo",),
         ),
     },
-    instance_of(TrackerDescription),
+    plugin_instance_of(TrackerDescription),
 )
 
 
@@ -119,7 +119,7 @@ def parse_trackers(values: Any) -> tuple[TrackerChoice, ...]:
     return tuple(found)
 
 
-def check_names(names: Sequence[str]) -> None:
+def check_tracker_names(names: Sequence[str]) -> None:
     """Raise ValueError for an unknown tracker."""
     for name in names:
         if name not in TRACKERS:
@@ -129,7 +129,7 @@ def check_names(names: Sequence[str]) -> None:
             )
 
 
-def allowed_here(
+def trackers_allowed_here(
     chosen: Sequence[TrackerChoice], names: Sequence[str]
 ) -> tuple[list[TrackerChoice], list[str]]:
     """Return the trackers of a study that a worker may write to, and the reason against each of the others.

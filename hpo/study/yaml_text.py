@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from hpo.errors import MOST_FAULTS, Fault
+from hpo.errors import MOST_FAULTS, SpecFault
 
 MAX_BYTES = 1_000_000
 MAX_VALUES = 20_000
@@ -46,7 +46,7 @@ class YamlDocument:
 
     value: Any = None
     lines: dict[Location, int] = field(default_factory=dict)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[SpecFault] = field(default_factory=list)
 
     def line(self, location: Location) -> int | None:
         """Return the line of a value, or of the nearest enclosing one; None at the root."""
@@ -61,11 +61,11 @@ def read(text: str) -> YamlDocument:
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
-        document.faults.append(Fault(f"a study file must be UTF-8, but {error.reason}"))
+        document.faults.append(SpecFault(f"a study file must be UTF-8, but {error.reason}"))
         return document
     if size > MAX_BYTES:
         document.faults.append(
-            Fault(f"a study file must have at most {MAX_BYTES:,} bytes, but got {size:,}")
+            SpecFault(f"a study file must have at most {MAX_BYTES:,} bytes, but got {size:,}")
         )
         return document
     try:
@@ -119,7 +119,7 @@ class _GivenUpError(Exception):
 
     def __init__(self, message: str, mark: Any) -> None:
         super().__init__(message)
-        self.fault = Fault(message, line=mark.line + 1)
+        self.fault = SpecFault(message, line=mark.line + 1)
 
 
 class _Reader:
@@ -156,7 +156,7 @@ class _Reader:
                     continue
                 first = self.document.lines[(*location, key)]
                 self.document.faults.append(
-                    Fault(
+                    SpecFault(
                         f"a key must be unique, but got {key!r} a second time, after line {first}",
                         line,
                         ".".join(map(str, (*location, key))),
@@ -198,11 +198,11 @@ def _check_events(text: str) -> None:
             raise _GivenUpError(_TOO_DEEP, event.start_mark)
 
 
-def _fault(error: yaml.YAMLError) -> Fault:
+def _fault(error: yaml.YAMLError) -> SpecFault:
     mark = getattr(error, "problem_mark", None)
     parts = [getattr(error, "context", None), getattr(error, "problem", None)]
     problem = ", ".join(part for part in parts if part) or " ".join(str(error).split())
-    return Fault(
+    return SpecFault(
         f"a study file must be YAML, but it cannot be read: {problem}",
         line=None if mark is None else mark.line + 1,
     )

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from hpo.study.jobs import training_job
-from hpo.study.sizes import point_of
+from hpo.study.sizes import sizes_of_settings
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.strategy import SweepDone, WaitForTrainings
 from hpo.tuning.retry import StorageRetry
 from hpo.tuning.stopping import RunningTrial
 from hpo.tuning.sweep import Sweep
-from hpo.tuning.tuner import rule_of
+from hpo.tuning.tuner import stopping_rule_of_study
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial, Study, Trial, TrialState
 from storage.store import Store
@@ -47,7 +47,7 @@ class AskedSweep(Sweep):
             progress=lambda trials, running: None,  # noqa: ARG005
             retry=StorageRetry(0),
         )
-        self._rule = rule_of(spec, self)
+        self._rule = stopping_rule_of_study(spec, self)
         self._asked: dict[int, RunningTrial] = {}
         for trial in self.trials:
             if trial.state is TrialState.RUNNING:
@@ -101,7 +101,9 @@ class AskedSweep(Sweep):
     def forget(self, suggested: SuggestedTrial) -> None:
         """Discard a suggestion: another process was faster."""
         if suggested.ticket is not None:
-            sampler = self._samplers[point_of(self._spec, suggested.new.settings.get("own", {}))]
+            sampler = self._samplers[
+                sizes_of_settings(self._spec, suggested.new.settings.get("own", {}))
+            ]
             sampler.forget(suggested.ticket, suggested.new.global_batch_size)
 
     def began(self, trial: Trial, suggested: SuggestedTrial | None) -> None:

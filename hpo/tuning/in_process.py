@@ -15,7 +15,7 @@ from hpo.tuning.trainings import StudyTrainings
 from hpo.tuning.trial_run import TrialRun
 
 
-def train_all(sweep: StudyTrainings, rule: LadderASHA | CurveStopping) -> None:
+def train_in_process(sweep: StudyTrainings, rule: LadderASHA | CurveStopping) -> None:
     """Train until the sweep has nothing left to start or is interrupted."""
     handler, run, number = ResultHandler(sweep, rule), TrialRun(), 0
     with Interrupter(lambda: sweep.interrupted) as interrupter:

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from hpo.study.spec import StudySpec
-from hpo.tuning.generation.race import RaceCourse, epochs_left, first_seed, next_entry, next_seed
+from hpo.tuning.generation.race import (
+    RaceCourse,
+    first_race_seed,
+    next_race_entry,
+    next_race_seed,
+    race_epochs_left,
+)
 from hpo.tuning.generation.strategy import SweepDone, WaitForTrainings, explorations
 from hpo.tuning.retry import StorageRetry
 from hpo.tuning.trainings import Progress, StudyTrainings
@@ -65,7 +71,8 @@ class Race(StudyTrainings):
     def out_of_epochs(self) -> bool:
         """Whether the race ends because the rest of its budget is too small for another training."""
         return (
-            not isinstance(next_entry(self.course, self.trials), SweepDone) and self._nothing_left()
+            not isinstance(next_race_entry(self.course, self.trials), SweepDone)
+            and self._nothing_left()
         )
 
     def _stored(self) -> list[Trial]:
@@ -78,7 +85,7 @@ class Race(StudyTrainings):
     def _config(self, trial: Trial) -> dict[str, Any]:
         first = trial.id in {each.id for each in explorations(self.trials)}
         others = {key: value for key, value in self._reserved.items() if key != trial.id}
-        left = epochs_left(
+        left = race_epochs_left(
             self.course, [each for each in self.trials if each.id != trial.id], others
         )
         self._reserved[trial.id] = min(left, self.course.limit_epochs)
@@ -98,13 +105,16 @@ class Race(StudyTrainings):
 
     def _affordable(self) -> bool:
         needed = min(self.fewest_epochs, self.course.epochs)
-        return epochs_left(self.course, self.trials, self._reserved) >= needed
+        return race_epochs_left(self.course, self.trials, self._reserved) >= needed
 
     def _nothing_left(self) -> bool:
-        return isinstance(next_entry(self.course, self.trials), SweepDone) or not self._affordable()
+        return (
+            isinstance(next_race_entry(self.course, self.trials), SweepDone)
+            or not self._affordable()
+        )
 
     def _next_trial(self) -> Trial | SweepDone | None:
-        entry = next_entry(self.course, self.trials)
+        entry = next_race_entry(self.course, self.trials)
         if isinstance(entry, SweepDone):
             return entry
         if isinstance(entry, WaitForTrainings):
@@ -117,8 +127,10 @@ class Race(StudyTrainings):
             NewTrial(
                 global_batch_size=self.course.global_batch_size,
                 settings=TrainingSettings.from_record(entry).to_dict(),
-                seed=next_seed(
-                    entry, self.trials, first_seed(self._study.name, self.course.global_batch_size)
+                seed=next_race_seed(
+                    entry,
+                    self.trials,
+                    first_race_seed(self._study.name, self.course.global_batch_size),
                 ),
                 purpose=self.purpose,
             )

@@ -109,7 +109,7 @@ class TrialResources:
         return PlacementGroupFactory([{}, *[self.node] * self.nodes], strategy=strategy)
 
 
-def check_shares(resources: TrialResources) -> None:
+def check_gpu_shares(resources: TrialResources) -> None:
     """Raise :class:`TuningError` if GPUs are shared in an impossible way."""
     each, node = resources.gpus_per_worker, resources.node.get("GPU", 0.0)
     if node > 1 and node != int(node):

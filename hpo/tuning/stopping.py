@@ -86,7 +86,7 @@ class LadderASHA:
         self._rungs: defaultdict[str, dict[str, _Curve]] = defaultdict(dict)
 
     def replay(self, trial_id: str, rung: str, results: Sequence[Mapping[str, Any]]) -> None:
-        """Register a trial of a ``rung`` (:func:`hpo.study.sizes.rung_name`) that an earlier run has finished."""
+        """Register a trial of a ``rung`` (:func:`hpo.study.sizes.rung_in_words`) that an earlier run has finished."""
         for result in results:
             self._add(self._rungs[rung], trial_id, result)
 

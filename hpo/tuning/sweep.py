@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo.study.samplers import SAMPLERS
-from hpo.study.sizes import Point, point_budgets, point_of, rung_name
+from hpo.study.sizes import Point, budgets_by_sizes, rung_in_words, sizes_of_settings
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.growing import GrowingStrategy
 from hpo.tuning.generation.samplers import Sampler, make_sampler
@@ -27,7 +27,7 @@ from hpo.tuning.generation.strategy import (
     WaitForTrainings,
     explorations,
     next_of_all,
-    next_seed,
+    unused_trial_seed,
 )
 from hpo.tuning.retry import StorageRetry
 from hpo.tuning.trainings import Progress, StudyTrainings
@@ -53,7 +53,7 @@ class Sweep(StudyTrainings):
         stop: Callable[[], bool] = lambda: False,
         say: Callable[[str], None] = lambda text: None,  # noqa: ARG005
     ) -> None:
-        self._budgets = point_budgets(spec)
+        self._budgets = budgets_by_sizes(spec)
         grows = bool(spec.sizes) and spec.budget.ends_by_itself
         self._growing = GrowingStrategy(spec, say) if grows else None
         self._tickets: dict[int, int] = {}
@@ -94,10 +94,10 @@ class Sweep(StudyTrainings):
 
     def rung(self, trial: Trial) -> str:
         """Return the name of a trial's rung."""
-        return rung_name(trial.global_batch_size, self._point(trial))
+        return rung_in_words(trial.global_batch_size, self._point(trial))
 
     def _point(self, trial: Trial) -> Point:
-        return point_of(self._spec, trial.settings)
+        return sizes_of_settings(self._spec, trial.settings)
 
     def _sampler(self, trial: Trial) -> Sampler:
         return self._samplers[self._point(trial)]
@@ -143,7 +143,7 @@ class Sweep(StudyTrainings):
         self, task: ExploreSettings | ChooseBatch | RepeatTraining
     ) -> tuple[NewTrial, int | None]:
         """Return the trial of a task, and the sampler's ticket for it; a repetition has none."""
-        seed = next_seed(self.trials)
+        seed = unused_trial_seed(self.trials)
         if isinstance(task, RepeatTraining):
             batch, ticket = task.global_batch_size, None
             settings = TrainingSettings.from_record(task.settings).to_dict()

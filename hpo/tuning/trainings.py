@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hpo.errors import HpoError, TuningError
-from hpo.extrapolation.evidence.stored import as_counted
+from hpo.extrapolation.evidence.stored import trial_as_counted
 from hpo.study.jobs import training_job, trial_folder
 from hpo.study.spec import StudySpec
 from hpo.tuning.budgets import BudgetUse
@@ -44,7 +44,7 @@ GIVE_UP_AFTER = 4
 """The trainings stop after this many trials if all of them failed."""
 
 
-def ways_out(study: str) -> str:
+def failed_trials_advice(study: str) -> str:
     """Return advice for a study whose trials failed."""
     return (
         f"fix the cause and run the study again: if its file has another program or command, "
@@ -156,7 +156,7 @@ class StudyTrainings:
         if len(ended) >= GIVE_UP_AFTER and all(trial.state is TrialState.FAILED for trial in ended):
             raise TuningError(
                 f"the first {len(ended)} trials all failed, so the {self.purpose} stops; trial "
-                f"{ended[0].number}: {ended[0].reason}\n{ways_out(self._study.name)}"
+                f"{ended[0].number}: {ended[0].reason}\n{failed_trials_advice(self._study.name)}"
             )
 
     @property
@@ -277,8 +277,8 @@ class StudyTrainings:
         return [self.as_counted(trial) for trial in found]
 
     def as_counted(self, trial: Trial) -> Trial:
-        """Return the trial as the search counts it: see :func:`hpo.extrapolation.evidence.stored.as_counted`."""
-        return as_counted(trial, self._spec.question)
+        """Return the trial as the search counts it: see :func:`hpo.extrapolation.evidence.stored.trial_as_counted`."""
+        return trial_as_counted(trial, self._spec.question)
 
     def _add(self, new: NewTrial) -> Trial:
         def added() -> Trial | None:

@@ -76,12 +76,12 @@ class TrialWriter:
         try:
             if fault:
                 raise InvalidRecord(fault)
-            result = result_of(state, outcome, last, resolution, reason)
+            result = result_of_trial(state, outcome, last, resolution, reason)
             if fault := fault_of_reached(result.epochs_to_target, result.epochs):
                 raise InvalidRecord(fault)
         except InvalidRecord as error:  # its report is not evidence; the stored points stay
             told = f"its training reported an impossible figure: {error}"
-            result = result_of(TrialState.FAILED, None, last, resolution, told)
+            result = result_of_trial(TrialState.FAILED, None, last, resolution, told)
         points = self._points.pop(trial.id, [])
 
         def stored() -> Trial:
@@ -95,7 +95,7 @@ class TrialWriter:
         return self._retry(stored)
 
 
-def result_of(
+def result_of_trial(
     state: TrialState,
     outcome: Mapping[str, Any] | None,
     last: ConvergencePoint | None,

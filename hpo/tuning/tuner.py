@@ -33,7 +33,7 @@ from hpo.tuning.trainings import Progress, StudyTrainings, TrainingsEnding
 from storage.records import Study
 from storage.store import Store
 from trainers.errors import CommunicationError
-from trainers.private_files import lock_file, make_folder, open_private
+from trainers.private_files import lock_file, make_private_folder, open_private
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -99,7 +99,9 @@ def run_sweep(
         stop=stop,
         say=say,
     )
-    end = _run(spec, sweep, lambda: rule_of(spec, sweep), _checkpoints(folder, study), ray)
+    end = _run(
+        spec, sweep, lambda: stopping_rule_of_study(spec, sweep), _checkpoints(folder, study), ray
+    )
     return SweepEnd(end.ending, sweep.why_ended) if end.ending is TrainingsEnding.COMPLETE else end
 
 
@@ -163,7 +165,7 @@ def _run(
 
 def _checkpoints(folder: Path, study: Study) -> Path:
     checkpoints = folder / "checkpoints" / str(study.id)
-    make_folder(checkpoints)
+    make_private_folder(checkpoints)
     return checkpoints
 
 
@@ -177,12 +179,12 @@ def stop_ray() -> None:
 
 
 @contextlib.contextmanager
-def only_runner(folder: Path, study: Study) -> Iterator[None]:
+def hold_study_lock(folder: Path, study: Study) -> Iterator[None]:
     """Hold the study's lock in ``folder``; raise :class:`TuningError` if another process runs it from there.
 
     The lock is released when its process ends, however that happens.
     """
-    make_folder(folder)
+    make_private_folder(folder)
     with open(folder / f"study-{study.id}.lock", "w", opener=open_private) as lock:
         try:
             lock_file(lock)
@@ -209,9 +211,9 @@ def _train(
     from trainers.workloads import workload_class
 
     if workload_class(spec.workload, search_path(spec)).simulated:
-        from hpo.tuning.in_process import train_all
+        from hpo.tuning.in_process import train_in_process
 
-        train_all(trainings, rule())
+        train_in_process(trainings, rule())
         return
     with _ray(options), tempfile.TemporaryDirectory(prefix="hpo-tune-") as scratch:
         try:
@@ -220,7 +222,7 @@ def _train(
             gc.collect()  # frees the actors of an interrupted run, which would keep their cores
 
 
-def rule_of(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
+def stopping_rule_of_study(spec: StudySpec, sweep: Sweep) -> LadderASHA | CurveStopping:
     """Return the early-stopping rule, with the history of the trials that have ended."""
     rule: LadderASHA | CurveStopping
     if SAMPLERS[spec.sampler].chooses_rung:
@@ -248,13 +250,13 @@ def _tune(
     from ray import tune
 
     from hpo.tuning.callbacks import RayResultCallback, RayScheduler, SweepStopper
-    from hpo.tuning.resources import TrialResources, check_shares, machines_of_ray
+    from hpo.tuning.resources import TrialResources, check_gpu_shares, machines_of_ray
     from hpo.tuning.searcher import SweepSearcher
     from hpo.tuning.trainable import TrialTrainable
 
     machines = machines_of_ray()
     resources = TrialResources.of(spec, machines)
-    check_shares(resources)
+    check_gpu_shares(resources)
     concurrent = resources.concurrent(machines)
     sweep.resources = dataclasses.asdict(resources)
     handler = RayResultCallback(sweep, rule)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from search_spaces.own_settings import OwnSetting
-from search_spaces.plugins import PluginError, Registry
+from search_spaces.plugins import PluginError, PluginRegistry
 from search_spaces.techniques.optimizers import (
     OF_LOOP,
     OPTIMIZERS,
@@ -43,7 +43,7 @@ __all__ = [
     "uses_of",
 ]
 
-TECHNIQUES: Mapping[str, Registry[Any]] = {
+TECHNIQUES: Mapping[str, PluginRegistry[Any]] = {
     "optimizer": OPTIMIZERS,
     "warmup_shape": WARMUP_SHAPES,
     "decay": DECAYS,

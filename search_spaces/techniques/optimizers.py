@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from search_spaces.own_settings import OwnSetting, Range
-from search_spaces.plugins import PluginError, Registry, instance_of
+from search_spaces.plugins import PluginError, PluginRegistry, plugin_instance_of
 from search_spaces.techniques.technique import Technique, Use
 
 
@@ -114,7 +114,7 @@ OWN = "own:"
 _OWN_NAME = re.compile(re.escape(OWN) + r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 
 
-class _Optimizers(Registry[OptimizerDescription]):
+class _Optimizers(PluginRegistry[OptimizerDescription]):
     """The described optimizers; ``own:NAME`` is an unknown one that a program provides.
 
     It may read every setting that a described optimizer reads, and its best rate follows a power law that is fitted
@@ -152,7 +152,7 @@ def is_own(name: object) -> bool:
     return isinstance(name, str) and _OWN_NAME.fullmatch(name) is not None
 
 
-OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
+OPTIMIZERS: PluginRegistry[OptimizerDescription] = _Optimizers(
     "optimizers",
     {
         "sgd": OptimizerDescription(
@@ -405,7 +405,7 @@ OPTIMIZERS: Registry[OptimizerDescription] = _Optimizers(
             update_size="entries",
         ),
     },
-    instance_of(OptimizerDescription),
+    plugin_instance_of(OptimizerDescription),
 )
 """The optimizers, by value of the setting ``optimizer``."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.own_settings import OwnSetting, Range
-from search_spaces.plugins import Registry, instance_of
+from search_spaces.plugins import PluginRegistry, plugin_instance_of
 from search_spaces.techniques.technique import Technique
 
 
@@ -92,7 +92,7 @@ _COOLDOWN = {
 
 _RATES, _BATCHES = "trainers.schedules.learning_rate", "trainers.schedules.batch_size"
 
-DECAYS: Registry[DecayDescription] = Registry(
+DECAYS: PluginRegistry[DecayDescription] = PluginRegistry(
     "schedules",
     {
         "constant": DecayDescription(
@@ -180,12 +180,12 @@ DECAYS: Registry[DecayDescription] = Registry(
             ends=True,
         ),
     },
-    instance_of(DecayDescription),
+    plugin_instance_of(DecayDescription),
     "decay",
 )
 """How the rate falls, by value of the setting ``decay``."""
 
-WARMUP_SHAPES: Registry[WarmupDescription] = Registry(
+WARMUP_SHAPES: PluginRegistry[WarmupDescription] = PluginRegistry(
     "schedules",
     {
         "gradual": WarmupDescription(
@@ -210,12 +210,12 @@ WARMUP_SHAPES: Registry[WarmupDescription] = Registry(
             source="NVCaffe's ramp-up",
         ),
     },
-    instance_of(WarmupDescription),
+    plugin_instance_of(WarmupDescription),
     "warmup_shape",
 )
 """How the rate rises, by value of the setting ``warmup_shape``."""
 
-BATCH_CONTROLS: Registry[BatchControlDescription] = Registry(
+BATCH_CONTROLS: PluginRegistry[BatchControlDescription] = PluginRegistry(
     "schedules",
     {
         "constant": BatchControlDescription(
@@ -272,7 +272,7 @@ BATCH_CONTROLS: Registry[BatchControlDescription] = Registry(
             },
         ),
     },
-    instance_of(BatchControlDescription),
+    plugin_instance_of(BatchControlDescription),
     "batch_control",
 )
 """How the batch size changes, by value of the setting ``batch_control``."""

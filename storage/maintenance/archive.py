@@ -26,7 +26,7 @@ from sqlalchemy import Connection, inspect, text
 from storage import migrations
 from storage.database import Database
 from storage.errors import Conflict, InvalidRecord, SchemaTooNew, StoreUnavailable
-from storage.maintenance.copy_text import Kind, kind_of, read_rows, write_rows
+from storage.maintenance.copy_text import Kind, column_kind, read_copied_rows, write_copied_rows
 from storage.schema.tables import metadata
 
 FORMAT = "largebatch archive"
@@ -204,7 +204,8 @@ def _tables(connection: Connection) -> list[str]:
 
 def _columns(connection: Connection, table: str) -> dict[str, Kind]:
     return {
-        column["name"]: kind_of(column["type"]) for column in inspect(connection).get_columns(table)
+        column["name"]: column_kind(column["type"])
+        for column in inspect(connection).get_columns(table)
     }
 
 
@@ -222,7 +223,7 @@ def _written_by_sqlite(
     connection: Connection, name: str, columns: dict[str, Kind]
 ) -> Iterator[bytes]:
     cursor: Any = connection.exec_driver_sql(f"SELECT {_names(columns)} FROM {name}").cursor
-    lines = write_rows(iter(cursor), list(columns.values()))
+    lines = write_copied_rows(iter(cursor), list(columns.values()))
     while block := b"".join(itertools.islice(lines, _ROWS)):
         yield block
 
@@ -251,7 +252,7 @@ def _load_table(connection: Connection, file: zipfile.ZipFile, table: ArchivedTa
         if connection.dialect.name == "sqlite":
             kinds = [columns[name] for name in table.columns]
             rows = _into_sqlite(
-                connection, table, read_rows(iter(member), kinds, f"{table.name}.tsv")
+                connection, table, read_copied_rows(iter(member), kinds, f"{table.name}.tsv")
             )
         else:
             rows = _into_postgresql(connection, table, iter(lambda: member.read(_BLOCK), b""))

@@ -17,7 +17,7 @@ from storage.maintenance.archive import broken_references
 from storage.records import TRAINED_BY_THE_STUDY, StudyState, Trial, TrialState, training_key
 from storage.schema.tables import convergence, metadata, plans, quarantine, studies, trials
 from storage.statements import checksums
-from storage.statements.trials import to_trials
+from storage.statements.trials import trials_of_statement
 
 Level = Literal["ok", "warn", "fail"]
 _ENDED_STUDY = (
@@ -244,7 +244,7 @@ def _repetitions(connection: Connection) -> CheckFinding:
             trials.c.seed == seed,
         )
         groups: dict[Any, list[Trial]] = defaultdict(list)
-        for trial in to_trials(connection, same.order_by(trials.c.number)):
+        for trial in trials_of_statement(connection, same.order_by(trials.c.number)):
             groups[training_key(trial)].append(trial)
         groups.pop(None, None)
         named += [

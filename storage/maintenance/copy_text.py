@@ -39,12 +39,12 @@ _READ = {text: character for character, text in _WRITTEN.items()}
 _TO_WRITE, _TO_READ = re.compile(r"[\\\b\f\n\r\t\v]"), re.compile(r"\\.", re.DOTALL)
 
 
-def kind_of(column_type: TypeEngine[Any]) -> Kind:
+def column_kind(column_type: TypeEngine[Any]) -> Kind:
     """Return how values of a column are written."""
     return next((kind for found, kind in _KINDS if isinstance(column_type, found)), "text")
 
 
-def write_rows(rows: Iterator[Sequence[Any]], kinds: Sequence[Kind]) -> Iterator[bytes]:
+def write_copied_rows(rows: Iterator[Sequence[Any]], kinds: Sequence[Kind]) -> Iterator[bytes]:
     """Convert rows of raw SQLite values to lines."""
     writers = [_WRITERS[kind] for kind in kinds]
     for row in rows:
@@ -55,7 +55,7 @@ def write_rows(rows: Iterator[Sequence[Any]], kinds: Sequence[Kind]) -> Iterator
         yield ("\t".join(fields) + "\n").encode()
 
 
-def read_rows(
+def read_copied_rows(
     lines: Iterator[bytes], kinds: Sequence[Kind], where: str
 ) -> Iterator[tuple[Any, ...]]:
     """Convert lines to rows of raw SQLite values; a malformed line raises :class:`InvalidRecord`, with ``where``."""

@@ -50,7 +50,7 @@ def upgrade(url: str) -> tuple[str | None, str]:
     return before, migrations.HEAD
 
 
-def is_ours(url: str) -> bool:
+def holds_our_tables(url: str) -> bool:
     """Return whether a database exists and holds our tables; other programs may use the same table names."""
     try:
         with open_without_upgrade(url, create=False) as database, database.read() as connection:

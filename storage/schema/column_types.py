@@ -41,7 +41,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-def plain_text(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     r"""Escape unprintable characters, such as ``\x1b``; line breaks and tabs stay."""
     if text.isprintable():
         return text
@@ -58,8 +58,8 @@ class PlainText(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        """Apply :func:`plain_text`."""
-        return None if value is None else plain_text(value)
+        """Apply :func:`escape_unprintable`."""
+        return None if value is None else escape_unprintable(value)
 
 
 class MeasuresType(TypeDecorator[Mapping[str, float]]):

@@ -47,7 +47,7 @@ def parent_column(
     )
 
 
-def one_of(kind: type[StrEnum], rule: str) -> Enum:
+def enumeration_type(kind: type[StrEnum], rule: str) -> Enum:
     """Return the column type of an enumeration, stored as text; the database refuses any other value."""
     return Enum(
         kind,

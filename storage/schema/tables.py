@@ -23,17 +23,17 @@ from storage.figures import (
     OUTCOME_FIGURES,
     POINT_FIGURES,
     TRIAL_FIELDS,
-    rule_of,
+    check_rule_of_figures,
 )
 from storage.records import PlanKind, StudyState, TrialState, Trust
 from storage.schema.column_types import MeasuresType
 from storage.schema.columns import (
     check_rule,
+    enumeration_type,
     identity_column,
     integer_column,
     metadata,
     number_column,
-    one_of,
     parent_column,
     readable_text_column,
     text_column,
@@ -84,7 +84,7 @@ studies = Table(
     metadata,
     identity_column(),
     Column("name", Text, nullable=False, unique=True),
-    Column("state", one_of(StudyState, "state"), nullable=False),
+    Column("state", enumeration_type(StudyState, "state"), nullable=False),
     text_column("workload"),
     text_column("metric"),
     number_column("threshold"),
@@ -120,7 +120,7 @@ trials = Table(
     identity_column(),
     parent_column("studies"),
     integer_column("number"),
-    Column("state", one_of(TrialState, "state"), nullable=False),
+    Column("state", enumeration_type(TrialState, "state"), nullable=False),
     integer_column("global_batch_size"),
     Column("seed", BigInteger, nullable=False),
     text_column("purpose"),
@@ -140,8 +140,12 @@ trials = Table(
     check_rule("number_not_negative", "number >= 0"),
     check_rule("global_batch_size_positive", "global_batch_size > 0"),
     _reached_has_epochs(),
-    check_rule("figures", rule_of(each for each in END_FIGURES if each.name not in LATER)),
-    check_rule("later_figures", rule_of(each for each in END_FIGURES if each.name in LATER)),
+    check_rule(
+        "figures", check_rule_of_figures(each for each in END_FIGURES if each.name not in LATER)
+    ),
+    check_rule(
+        "later_figures", check_rule_of_figures(each for each in END_FIGURES if each.name in LATER)
+    ),
 )
 
 # The holder of a trial that a client asked for; its row stays after the trial has ended, as a result may be sent twice.
@@ -172,7 +176,7 @@ convergence = Table(
     number_column("learning_rate"),
     integer_column("global_batch_size"),
     number_column("gradient_noise_scale", nullable=True),
-    check_rule("figures", rule_of(POINT_FIGURES)),
+    check_rule("figures", check_rule_of_figures(POINT_FIGURES)),
     sqlite_with_rowid=False,
 )
 
@@ -185,7 +189,7 @@ forecasts = Table(
     number_column("epochs_median"),
     number_column("epochs_low"),
     number_column("epochs_high"),
-    Column("trust", one_of(Trust, "trust"), nullable=False),
+    Column("trust", enumeration_type(Trust, "trust"), nullable=False),
     readable_text_column("reason"),
     time_column("created_at"),
     Index(None, "study_id"),
@@ -224,7 +228,7 @@ plans = Table(
     identity_column(),
     parent_column("studies"),
     parent_column("forecasts", nullable=True),
-    Column("kind", one_of(PlanKind, "kind"), nullable=False),
+    Column("kind", enumeration_type(PlanKind, "kind"), nullable=False),
     text_column("machine"),
     integer_column("nodes"),
     integer_column("workers"),
@@ -238,7 +242,7 @@ plans = Table(
     number_column("seconds_median", nullable=True),
     number_column("seconds_low", nullable=True),
     number_column("seconds_high", nullable=True),
-    Column("trust", one_of(Trust, "trust")),
+    Column("trust", enumeration_type(Trust, "trust")),
     text_column("directory"),
     time_column("created_at"),
     text_column("launcher", earlier="local"),
@@ -271,7 +275,7 @@ outcomes = Table(
     Column("seed", BigInteger, nullable=False),
     text_column("backend"),
     integer_column("workers"),
-    Column("state", one_of(TrialState, "state"), nullable=False),
+    Column("state", enumeration_type(TrialState, "state"), nullable=False),
     number_column("epochs_to_target", nullable=True),
     number_column("epochs"),
     number_column("seconds"),
@@ -286,7 +290,7 @@ outcomes = Table(
     check_rule("finished", "state NOT IN ('queued', 'running')"),
     check_rule("workers_positive", "workers > 0"),
     _reached_has_epochs(),
-    check_rule("figures", rule_of(OUTCOME_FIGURES)),
+    check_rule("figures", check_rule_of_figures(OUTCOME_FIGURES)),
 )
 
 # The originals, as JSON, of rows of earlier schemas that broke a rule of the present one and were corrected or removed.

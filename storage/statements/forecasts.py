@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Table, insert, select
 
-from storage.figures import FORECAST_FIGURES, fault_of
+from storage.figures import FORECAST_FIGURES, figures_fault
 from storage.records import Law, NewForecast, SettingForecast, StoredForecast
 from storage.schema.tables import forecast_settings, forecasts, laws
 from storage.statements import clock, damage, studies
@@ -54,7 +54,7 @@ def _forecast(
 ) -> StoredForecast:
     damage.check_kinds(forecasts, [row])
     forecast = StoredForecast(settings=settings, laws=fitted, **row._asdict())
-    if fault := fault_of(FORECAST_FIGURES, forecast):
+    if fault := figures_fault(FORECAST_FIGURES, forecast):
         raise ValueError(fault)
     return forecast
 

@@ -39,7 +39,7 @@ from storage.schema.column_types import FloatList
 from storage.schema.tables import convergence, outcomes, plans, studies, trials
 from storage.statements import damage
 from storage.statements import studies as study_statements
-from storage.statements.trials import to_trials
+from storage.statements.trials import trials_of_statement
 
 _ESCAPE = "/"
 _UNFINISHED = trials.c.state.in_([TrialState.QUEUED, TrialState.RUNNING])
@@ -166,7 +166,9 @@ def of_trials(
     by = [key, trials.c.id] if order != "number" else [key]
     sorted_by = [(column.desc() if descending else column.asc()).nulls_last() for column in by]
     page = wanted.order_by(*sorted_by).limit(limit)
-    return to_trials(connection, select(trials).where(trials.c.id.in_(page)).order_by(*sorted_by))
+    return trials_of_statement(
+        connection, select(trials).where(trials.c.id.in_(page)).order_by(*sorted_by)
+    )
 
 
 def usage(connection: Connection, study_id: int) -> Usage:

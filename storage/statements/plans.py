@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select
 
 from storage.errors import InvalidRecord, NotFound
-from storage.figures import PLAN_FIGURES, fault_of
+from storage.figures import PLAN_FIGURES, figures_fault
 from storage.records import NewOutcome, NewPlan, Outcome, StoredPlan
 from storage.schema import settings_columns
 from storage.schema.tables import forecasts, outcomes, plans
@@ -86,7 +86,7 @@ def _plan(row: Row[Any]) -> StoredPlan:
     damage.check_kinds(plans, [row])
     settings, other = settings_columns.SplitRows(row._fields).split(row)
     plan = StoredPlan(settings=settings, **other)
-    if fault := fault_of(PLAN_FIGURES, plan):
+    if fault := figures_fault(PLAN_FIGURES, plan):
         raise ValueError(fault)
     return plan
 

@@ -69,7 +69,7 @@ def settle(connection: Connection) -> list[int]:
         .where(_unlocked(_abandoned(now)))
         .values(
             {
-                **end_lease(now),
+                **ended_lease_values(now),
                 "state": StudyState.CANCELLED,
                 "message": "cancelled after its worker stopped responding",
             }
@@ -196,7 +196,7 @@ def check(connection: Connection, lease: Lease) -> None:
         raise _lost(connection, lease)
 
 
-def end_lease(now: datetime) -> dict[str, Any]:
+def ended_lease_values(now: datetime) -> dict[str, Any]:
     """Return the column values that take a study away from its holder."""
     return {**_FREE, "lease_generation": studies.c.lease_generation + 1, "updated_at": now}
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, insert, select
 from storage.records import Token
 from storage.schema.tables import sessions, tokens
 from storage.statements import clock
-from storage.statements.tokens import to_token
+from storage.statements.tokens import token_of_row
 
 MOST_OF_A_TOKEN = 1_000
 """The most sessions of one token: a further login ends the oldest one, so that logins cannot fill the table."""
@@ -42,7 +42,7 @@ def token_of(connection: Connection, digest: str) -> Token | None:
         .select_from(sessions.join(tokens))
         .where(sessions.c.digest == digest, sessions.c.expires_at > clock.now(connection))
     ).first()
-    return None if row is None else to_token(row)
+    return None if row is None else token_of_row(row)
 
 
 def remove(connection: Connection, digest: str) -> None:

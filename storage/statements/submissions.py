@@ -13,7 +13,7 @@ from storage.schema.tables import convergence
 from storage.schema.tables import studies as table
 from storage.schema.tables import trials as trials_table
 from storage.statements import clock, studies, trials
-from storage.statements.queue import end_lease, has_live_lease
+from storage.statements.queue import ended_lease_values, has_live_lease
 
 
 def submit(connection: Connection, new: NewStudy) -> SubmittedStudy:
@@ -32,7 +32,11 @@ def request_cancel(connection: Connection, study_id: int) -> Study:
         return studies.change(connection, study_id, cancel_requested=True)
     trials.requeue(connection, study_id)  # trials that were running when the worker died
     return studies.change(
-        connection, study_id, **end_lease(now), state=StudyState.CANCELLED, message="cancelled"
+        connection,
+        study_id,
+        **ended_lease_values(now),
+        state=StudyState.CANCELLED,
+        message="cancelled",
     )
 
 
@@ -45,7 +49,7 @@ def requeue(connection: Connection, study_id: int) -> Study:
     return studies.change(
         connection,
         study_id,
-        **end_lease(now),
+        **ended_lease_values(now),
         state=StudyState.QUEUED,
         message="",
         queued_at=now,
@@ -99,7 +103,7 @@ def set_state(
             f"worker {study.lease_worker!r} is working on the study {study.name!r}; cancel it "
             f"first, or wait until it ends"
         )
-    studies.change(connection, study_id, **end_lease(now), state=state, message=message)
+    studies.change(connection, study_id, **ended_lease_values(now), state=state, message=message)
 
 
 def _refuse_running(study: Study, now: datetime) -> None:

@@ -34,7 +34,7 @@ def add(connection: Connection, new: NewToken) -> Token:
         )
         .returning(tokens)
     ).one()
-    return to_token(row)
+    return token_of_row(row)
 
 
 def by_hashes(connection: Connection, digests: Collection[str]) -> dict[str, Token]:
@@ -52,7 +52,7 @@ def every(connection: Connection, owner: str | None) -> list[Token]:
 
 
 def _sound(connection: Connection, statement: Select[Any]) -> list[Token]:
-    return damage.sound(connection, statement, tokens, lambda rows: [*map(to_token, rows)])
+    return damage.sound(connection, statement, tokens, lambda rows: [*map(token_of_row, rows)])
 
 
 def valid(connection: Connection, token_ids: Collection[int]) -> set[int]:
@@ -98,7 +98,7 @@ def _is_past(used_at: datetime | None, now: datetime) -> bool:
     return used_at is None or abs(now - used_at) >= _TOUCHED_EVERY
 
 
-def to_token(row: Row[Any]) -> Token:
+def token_of_row(row: Row[Any]) -> Token:
     """Convert a row of the table to a token; raise ValueError for a damaged one."""
     damage.check_kinds(tokens, [row])
     values = row._asdict()

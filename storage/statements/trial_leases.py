@@ -28,7 +28,7 @@ from storage.schema.tables import trial_leases as table
 from storage.schema.tables import trials
 from storage.statements import checksums, clock, damage, studies
 from storage.statements import trials as trial_statements
-from storage.statements.queue import end_lease, has_live_lease
+from storage.statements.queue import ended_lease_values, has_live_lease
 
 OPEN = (StudyState.QUEUED, StudyState.RUNNING, StudyState.INTERRUPTED)
 """The states of a study in which its trials can be asked for."""
@@ -203,7 +203,14 @@ def _take_from_workers(connection: Connection, study: Study, now: datetime) -> N
     connection.execute(
         update(studies_table)
         .where(studies_table.c.id == study.id)
-        .values({**end_lease(now), "state": StudyState.RUNNING, "message": "", "for_agents": True})
+        .values(
+            {
+                **ended_lease_values(now),
+                "state": StudyState.RUNNING,
+                "message": "",
+                "for_agents": True,
+            }
+        )
     )
     connection.execute(
         update(trials)

@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from storage.errors import Conflict, NotFound
-from storage.figures import END_FIGURES, MOST_SAMPLES, fault_of, fault_of_measures
+from storage.figures import END_FIGURES, MOST_SAMPLES, fault_of_measures, figures_fault
 from storage.records import (
     TRAINED_BY_THE_STUDY,
     NewTrial,
@@ -53,7 +53,7 @@ def add(connection: Connection, study_id: int, new: Sequence[NewTrial]) -> list[
     rows = [_new_row(study_id, number, trial) for number, trial in enumerate(new, first)]
     connection.execute(insert(trials), rows)
     added = select(trials).where(trials.c.study_id == study_id, trials.c.number >= first)
-    return to_trials(connection, added.order_by(trials.c.number))
+    return trials_of_statement(connection, added.order_by(trials.c.number))
 
 
 def start(connection: Connection, ids: Collection[int]) -> None:
@@ -120,7 +120,7 @@ def requeue(connection: Connection, study_id: int) -> list[Trial]:
             .where(trials.c.id.in_(chunk))
             .values(state=TrialState.QUEUED, started_at=None)
         )
-        requeued += to_trials(connection, select(trials).where(trials.c.id.in_(chunk)))
+        requeued += trials_of_statement(connection, select(trials).where(trials.c.id.in_(chunk)))
     return sorted(requeued, key=lambda trial: trial.number)
 
 
@@ -142,7 +142,7 @@ def renew(connection: Connection, ids: Sequence[int]) -> list[Trial]:
     for chunk in chunks(ids):
         statement = update(trials).where(trials.c.id.in_(chunk))
         connection.execute(statement.values(**fresh, started_at=None, finished_at=None))
-        renewed += to_trials(connection, select(trials).where(trials.c.id.in_(chunk)))
+        renewed += trials_of_statement(connection, select(trials).where(trials.c.id.in_(chunk)))
     return sorted(renewed, key=lambda trial: trial.number)
 
 
@@ -158,7 +158,7 @@ def select_all(
         statement = statement.where(trials.c.state.in_([TrialState(state) for state in states]))
     if purpose is not None:
         statement = statement.where(trials.c.purpose == purpose)
-    return to_trials(connection, statement)
+    return trials_of_statement(connection, statement)
 
 
 def by_number(connection: Connection, study_id: int, number: int) -> Trial:
@@ -246,7 +246,7 @@ def _refuse_repetitions(connection: Connection, study: Study, new: Sequence[NewT
             trials.c.global_batch_size.in_({trial.global_batch_size for _, trial in wanted}),
             trials.c.purpose.in_(TRAINED_BY_THE_STUDY),
         )
-        found = to_trials(connection, alike)
+        found = trials_of_statement(connection, alike)
         there |= {training_key(trial): f"trial {trial.number}" for trial in found}
     for key, trial in wanted:
         if key in there:
@@ -275,7 +275,7 @@ def _new_row(study_id: int, number: int, trial: NewTrial) -> dict[str, Any]:
     }
 
 
-def to_trials(connection: Connection, statement: Select[Any]) -> list[Trial]:
+def trials_of_statement(connection: Connection, statement: Select[Any]) -> list[Trial]:
     """Return the trials of a statement that selects all columns of the table; damaged ones are left out."""
     return damage.sound(connection, statement, trials, _made)
 
@@ -292,6 +292,6 @@ def _made(rows: Sequence[Row[Any]]) -> list[Trial]:
     split = settings_columns.SplitRows(rows[0]._fields).split
     made = [Trial(settings=settings, **other) for settings, other in map(split, rows)]
     for trial in made:
-        if fault := fault_of(END_FIGURES, trial) or fault_of_measures(trial.measures):
+        if fault := figures_fault(END_FIGURES, trial) or fault_of_measures(trial.measures):
             raise ValueError(fault)
     return made

@@ -282,12 +282,12 @@ class _Channel:
         self.beats, self.lost = 0, False
 
     def report(self, number, key, points, lease_seconds):
-        from hpo.ask_and_tell.messages import Verdict
+        from hpo.ask_and_tell.messages import ReportVerdict
 
         self.beats += 1
         if self.lost:
             raise TrialLostError("lost")
-        return Verdict()
+        return ReportVerdict()
 
     def end(self, *args, **kwargs):
         raise AssertionError("a lost trial is not told")

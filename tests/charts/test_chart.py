@@ -211,9 +211,9 @@ def test_what_pods_start_is_the_command_line_and_the_configuration_is_one(
         assert isinstance(command, click.Command)
         with command.make_context(words[0], words[1:]) as context:
             assert not context.args
-    from hpo.service.config import load_config
+    from hpo.service.config import load_server_config
 
-    config = load_config(tmp_path / "server.yaml")
+    config = load_server_config(tmp_path / "server.yaml")
     assert (config.workloads, config.limits.trials) == (("resnet",), 2_500_000)
     annotations = [
         rendered({"server": {"config": each}})["Deployment", "server"]["spec"]["template"][

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from hpo.dashboard.view import StudyView, load_view
+from hpo.dashboard.view import StudyView, load_study_view
 from hpo.runs import api
 from search_spaces.settings import TrainingSettings
 from storage.records import (
@@ -204,4 +204,4 @@ def full_view(folder: Any) -> StudyView:
         study_id = make_study(store)
         fill(store, study_id)
         add_plans(store, study_id)
-    return load_view("small", url_of(folder))
+    return load_study_view("small", url_of(folder))

@@ -10,7 +10,7 @@ import hpo
 from hpo.dashboard import figures
 from hpo.dashboard.next_steps import next_steps
 from hpo.dashboard.page import headline, pictures, rungs_table
-from hpo.dashboard.view import load_view
+from hpo.dashboard.view import load_study_view
 from hpo.runs.notebook import forecast_html, study_html
 from hpo.study.spec import StudySpec
 
@@ -30,7 +30,7 @@ STUDY = {
 def test_the_report_speaks_of_the_metric(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'hpo.db'}"
     hpo.run_study(StudySpec.from_dict(STUDY), storage, folder=tmp_path)
-    view = load_view("report", storage)
+    view = load_study_view("report", storage)
     result = view.result
     assert result.forecast is not None and result.forecast.numbers.best is not None
     told = result.forecast.numbers.best.interval

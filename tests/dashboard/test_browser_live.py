@@ -130,7 +130,7 @@ def test_a_study_that_only_diverged_and_an_empty_one_say_what_to_do(
     page.goto(f"{quiet.address}/studies/wild")
     until(
         page,
-        "() => document.getElementById('headline').innerText.includes('Every training diverged')",
+        "() => document.getElementById('headline').innerText.includes('Every trial diverged')",
     )
     assert "learning rates" in page.inner_text("#headline")
     page.wait_for_selector("#ladder .main-svg")

@@ -103,7 +103,7 @@ def test_a_study_is_cancelled_and_the_next_in_the_queue_says_what_it_waits_for(
     page.wait_for_selector("#state .cancelled")
     until(
         page,
-        "() => document.getElementById('headline').innerText.includes('resuming continues from there')",
+        "() => document.getElementById('headline').innerText.includes('you can resume it')",
     )
 
     page.goto(f"{server.address}/studies/endless")

@@ -24,11 +24,11 @@ from dashboard_samples import (
 )
 
 from hpo.dashboard import figures, style
-from hpo.dashboard.view import StudyView, load_view
+from hpo.dashboard.view import StudyView, load_study_view
 from hpo.errors import EvidenceError
 from hpo.extrapolation.forecast import epochs_band, setting_band
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.runs.formatting import format_interval, format_number, with_unit
+from hpo.runs.formatting import format_interval, format_number, setting_with_unit
 from hpo.runs.results import StudyResult
 from hpo.runs.study_forecast import with_forecast
 from storage.records import CalibrationRow, PlanKind, TrialState, Trust
@@ -288,7 +288,7 @@ def test_what_was_stopped_long_before_the_target_stands_at_the_foot(tmp_path: Pa
         study_id = make_study(store)
         for seed, result in enumerate(results):
             add_trial(store, study_id, 16, 0.1, seed, result)
-    result = load_view("small", url_of(tmp_path)).result
+    result = load_study_view("small", url_of(tmp_path)).result
     figure = figures.ladder(result)
     assert 10 ** figure.layout.yaxis.range[0] == pytest.approx(10.0)
     assert named_state(figure, TrialState.PRUNED).y[0] == 20.0
@@ -365,7 +365,7 @@ def test_markup_in_names_and_reasons_is_shown_as_text(tmp_path: Path, view: Stud
     assert "<b>" not in diverged.hovertext[0]
     with Store.open(url_of(tmp_path)) as store:
         make_study(store, name="<b>bold</b> & <a href='x'>link</a>")
-    result = load_view("<b>bold</b> & <a href='x'>link</a>", url_of(tmp_path)).result
+    result = load_study_view("<b>bold</b> & <a href='x'>link</a>", url_of(tmp_path)).result
     title = figures.ladder(result).layout.title.text
     assert title.startswith("&lt;b&gt;bold&lt;/b&gt; &amp; &lt;a href")
     assert "<" not in title
@@ -396,7 +396,7 @@ def degenerate(tmp_path: Path) -> Iterator[StudyView]:
             study_id = make_study(store, name=name)
             for seed, result in enumerate(results):
                 add_trial(store, study_id, 16, 0.1, seed, result)
-        yield load_view(name, url_of(tmp_path))
+        yield load_study_view(name, url_of(tmp_path))
 
 
 def test_degenerate_studies_have_figures(tmp_path: Path) -> None:
@@ -442,7 +442,11 @@ def test_words() -> None:
         "True",
     ]
     assert format_interval(Interval(36.24, 22.63, 152.0)) == "36.2 (22.6 to 152)"
-    assert (with_unit("learning_rate"), with_unit("warmup_epochs"), with_unit("momentum")) == (
+    assert (
+        setting_with_unit("learning_rate"),
+        setting_with_unit("warmup_epochs"),
+        setting_with_unit("momentum"),
+    ) == (
         "learning rate (per update)",
         "warmup epochs",
         "momentum",

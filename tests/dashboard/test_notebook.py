@@ -14,7 +14,7 @@ from nbclient import NotebookClient
 
 import hpo
 from hpo.runs import notebook
-from hpo.runs.notebook import NotebookProgress, forecast_html, progress_here, study_html
+from hpo.runs.notebook import NotebookProgress, forecast_html, notebook_progress, study_html
 from hpo.runs.progress import Progress, TimeLeft
 from storage.store import Store
 from tests.dashboard.dashboard_samples import LADDER, SPEC, fill, make_study, url_of
@@ -156,7 +156,7 @@ def test_progress_is_not_drawn_more_often_than_a_person_sees(
 
 
 def test_outside_a_kernel_nothing_is_drawn() -> None:
-    assert type(progress_here()) is Progress
+    assert type(notebook_progress()) is Progress
 
 
 def test_the_time_left_counts_what_ended_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

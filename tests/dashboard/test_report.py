@@ -15,9 +15,9 @@ from hpo.cli.main import main
 from hpo.dashboard import page
 from hpo.dashboard.next_steps import next_steps
 from hpo.dashboard.report import write_report
-from hpo.dashboard.view import StudyView, load_view
+from hpo.dashboard.view import StudyView, load_study_view
 from hpo.errors import HpoError, StudyNotFoundError
-from hpo.extrapolation.calibration import Calibration
+from hpo.extrapolation.calibration import ForecastCalibration
 from hpo.extrapolation.forecast import Forecast
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.extrapolation.prospects import Chance, Sensitivity
@@ -138,7 +138,7 @@ def test_a_forecast_in_words() -> None:
         laws={"epochs_to_target": {"B_crit": Interval(209.4, 126.0, 347.0)}},
         divergence=0.023,
         chances=(Chance(16.0, 0.0), Chance(20.0, 0.494), Chance(40.0, 0.9964)),
-        calibration=Calibration(3, 2, 1.25),
+        calibration=ForecastCalibration(3, 2, 1.25),
         sensitivity=(
             Sensitivity(0.5, Interval(1.79, 1.1, 1.94), 0.004),
             Sensitivity(3.0, Interval(2.5, 1.5, 3.0), 1.0),
@@ -156,7 +156,11 @@ def test_a_forecast_in_words() -> None:
     of_a_table = dict(
         forecast_remarks(
             dataclasses.replace(
-                told, divergence=None, sensitivity=(), disagreement=1.0, calibration=Calibration()
+                told,
+                divergence=None,
+                sensitivity=(),
+                disagreement=1.0,
+                calibration=ForecastCalibration(),
             )
         )
     )
@@ -229,7 +233,7 @@ def reported(tmp_path: Path, state: StudyState, *results: Any, **changes: Any) -
         for seed, result in enumerate(results):
             add_trial(store, study_id, 16, 0.1, seed, result)
     text = write_report("small", url_of(tmp_path), tmp_path / "out.html").read_text("utf-8")
-    step = next_steps(load_view("small", url_of(tmp_path)))[0]
+    step = next_steps(load_study_view("small", url_of(tmp_path)))[0]
     assert step.text.replace("\n", " ") in visible(text).replace("\n", " ")
     return step.text, step.command
 

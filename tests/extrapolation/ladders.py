@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import (
+    AggregateRow,
+    Evidence,
+    ScaledSetting,
+    TrainingObservation,
+)
 
 
 @dataclass(frozen=True)
@@ -29,18 +34,18 @@ class Truth:
 
     def trial(
         self, batch: int, rate: float, warmup: float, seed: int, rng: np.random.Generator
-    ) -> Observation:
+    ) -> TrainingObservation:
         settings = {"learning_rate": rate, "warmup_epochs": warmup}
         miss = np.log(rate / self.best_rate(batch))
         if miss > np.log(4):
-            return Observation(batch, "diverged", 1.0, settings, seed)
+            return TrainingObservation(batch, "diverged", 1.0, settings, seed)
         cost = (
             np.hypot(0.7, min(miss, 0)) - 0.7 + max(miss, 0) ** 2 / 1.2 + 0.02 * (warmup - 1) ** 2
         )
         epochs = self.epochs(batch) * np.exp(cost + self.seed_scatter * rng.standard_normal())
         if epochs > self.budget_epochs:
-            return Observation(batch, "censored", self.budget_epochs, settings, seed)
-        return Observation(batch, "reached", float(epochs), settings, seed)
+            return TrainingObservation(batch, "censored", self.budget_epochs, settings, seed)
+        return TrainingObservation(batch, "reached", float(epochs), settings, seed)
 
 
 TUNED = (
@@ -76,7 +81,7 @@ def table(
 ) -> Evidence:
     """Rows of tuned configurations whose recipes differ by ``recipe_scatter``."""
     rows = [
-        Aggregate(
+        AggregateRow(
             batch,
             float(truth.epochs(batch) * np.exp(recipe_scatter * rng.standard_normal())),
             10,

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from benchmarks.extrapolation.learn import START_OF_ADAM, learn_adam
-from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Evidence, ScaledSetting, TrainingObservation
 from hpo.extrapolation.forecast import forecast
-from hpo.extrapolation.inference.model import make_models
+from hpo.extrapolation.inference.model import make_posterior_models
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.laws.adam_law import AdamRate, log_best_batch, log_excess
 from hpo.extrapolation.laws.laws import log_growth, log_small_batch_excess
-from hpo.extrapolation.laws.priors import AdamPriors, NormalPrior, Priors
+from hpo.extrapolation.laws.priors import AdamPriors, LawPriors, NormalPrior
 
 BATCHES = np.log([4.0, 32.0, 256.0, 2048.0, 16384.0])
 CRITICAL, LOW = 1500.0, 60.0
@@ -139,7 +139,7 @@ def sweep(fall=0.0, seed=0, batches=(32, 64, 128, 256), optimizer="adamw"):
                 + 0.03 * rng.standard_normal()
             )
             found.append(
-                Observation(
+                TrainingObservation(
                     batch,
                     "reached",
                     float(10 * epochs),
@@ -172,7 +172,9 @@ def test_only_adam_and_adamw_with_a_tuned_rate_get_the_law():
     names = {
         optimizer: {
             one.name
-            for model in make_models(sweep(optimizer=optimizer, batches=(32, 64))[0], Priors())
+            for model in make_posterior_models(
+                sweep(optimizer=optimizer, batches=(32, 64))[0], LawPriors()
+            )
             for one in model.layout.parameters
         }
         for optimizer in ("adam", "adamw", "lamb", "sgd")
@@ -183,7 +185,9 @@ def test_only_adam_and_adamw_with_a_tuned_rate_get_the_law():
     }
     untold = replace(sweep(batches=(32,))[0], tuned=())
     assert "adam.log_low_power" not in {
-        one.name for model in make_models(untold, Priors()) for one in model.layout.parameters
+        one.name
+        for model in make_posterior_models(untold, LawPriors())
+        for one in model.layout.parameters
     }
 
 

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import (
+    AggregateRow,
+    Evidence,
+    ScaledSetting,
+    TrainingObservation,
+)
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit
 
@@ -14,7 +19,7 @@ RATE = (ScaledSetting("learning_rate", "log", 0.01, 1.0),)
 
 def _trials(batches, state="reached", epochs=8.0, rates=(0.05, 0.1, 0.2), seeds=(0, 1)):
     return [
-        Observation(batch, state, epochs, {"learning_rate": rate}, seed)
+        TrainingObservation(batch, state, epochs, {"learning_rate": rate}, seed)
         for batch in batches
         for rate in rates
         for seed in seeds
@@ -24,7 +29,7 @@ def _trials(batches, state="reached", epochs=8.0, rates=(0.05, 0.1, 0.2), seeds=
 def _rows(*pairs):
     return Evidence(
         aggregates=[
-            Aggregate(batch, epochs, 10, 0.1, {"learning_rate": 0.1 * (batch / 16) ** 0.5})
+            AggregateRow(batch, epochs, 10, 0.1, {"learning_rate": 0.1 * (batch / 16) ** 0.5})
             for batch, epochs in pairs
         ],
         tuned=RATE,
@@ -102,7 +107,7 @@ def test_no_censored_budget_is_forecast_to_be_enough():
 
 def test_settings_stay_legal_and_near_the_evidence():
     rows = [
-        Aggregate(
+        AggregateRow(
             batch, 8.0, 5, 0.1, {"momentum": momentum, "warmup_epochs": 0.0, "learning_rate": rate}
         )
         for batch, momentum, rate in ((16, 0.9, 0.1), (32, 0.95, 0.2), (64, 0.98, 0.4))
@@ -129,7 +134,7 @@ def test_a_far_batch_is_trusted_less_than_a_near_one():
 
 def test_mixed_rows_and_trials_are_fitted_together():
     rows = [
-        Aggregate(batch, epochs, 5, 0.2, {"learning_rate": 0.1})
+        AggregateRow(batch, epochs, 5, 0.2, {"learning_rate": 0.1})
         for batch, epochs in ((16, 8.0), (32, 8.6))
     ]
     evidence = Evidence(observations=_trials([64], epochs=9.8), aggregates=rows, tuned=RATE)

@@ -8,12 +8,12 @@ import pytest
 from ladders import Truth, sweep
 from scipy.optimize import least_squares
 
-from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Evidence, ScaledSetting, TrainingObservation
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit
-from hpo.extrapolation.laws.descent import Descent, log_best_share
+from hpo.extrapolation.laws.descent import DescentLaw, log_best_share
 from hpo.extrapolation.laws.descent_laws import DescentRate
-from hpo.extrapolation.laws.make_laws import make_descent, make_laws
+from hpo.extrapolation.laws.make_laws import make_descent_law, make_laws
 from hpo.extrapolation.recommend import ALIKE, serve_alike
 from trainers.workloads.noisy_quadratic.dynamics import stability_limit
 from trainers.workloads.noisy_quadratic.optimum import epochs_to_target, quadratic_optimum
@@ -40,7 +40,7 @@ def values(decay=DECAY, wall=WALL, lags=3.0, anchor=0.1):
 
 
 def without_floor(momentum=0.0):
-    return Descent(momentum, float(np.log(256)), None, tuned=False)
+    return DescentLaw(momentum, float(np.log(256)), None, tuned=False)
 
 
 def lags(momentum):
@@ -78,7 +78,7 @@ def test_momentum_raises_the_critical_batch_by_its_speed_up():
 
 
 def test_no_training_is_shorter_than_the_floor_of_its_momentum():
-    law = Descent(0.9, float(np.log(256)), float(np.log(SAMPLES)), tuned=False)
+    law = DescentLaw(0.9, float(np.log(256)), float(np.log(SAMPLES)), tuned=False)
     updates = (
         5.0
         * np.exp(law.log_growth(values(lags=3.0), BATCHES, lags(0.9))[0])
@@ -92,7 +92,7 @@ def test_no_training_is_shorter_than_the_floor_of_its_momentum():
 
 
 def test_the_best_momentum_balances_the_ceiling_and_the_floor():
-    law = Descent(0.9, float(np.log(256)), float(np.log(SAMPLES)), tuned=True)
+    law = DescentLaw(0.9, float(np.log(256)), float(np.log(SAMPLES)), tuned=True)
     found = law.best_lags(values(), BATCHES)[0]
     grid = np.linspace(0.0, 5.3, 2001)
     for batch, best in zip(BATCHES[3:], found[3:], strict=True):
@@ -197,7 +197,7 @@ def test_a_noisy_quadratic_follows_the_law_up_to_16_times_the_ladder(exponent):
 
 def sgd(evidence, **settings):
     observations = [
-        Observation(
+        TrainingObservation(
             item.global_batch_size,
             item.state,
             item.epochs,
@@ -217,7 +217,7 @@ def quadratic_evidence(momentum=0.0):
     )
     rng = np.random.default_rng(3)
     trials = [
-        Observation(
+        TrainingObservation(
             int(batch),
             "reached",
             float(epochs * np.exp(0.03 * rng.standard_normal())),
@@ -228,7 +228,7 @@ def quadratic_evidence(momentum=0.0):
     ]
     limit = float(stability_limit(problem.curvature, momentum=momentum))
     trials += [
-        Observation(
+        TrainingObservation(
             batch,
             "diverged",
             0.25,
@@ -279,25 +279,25 @@ def test_another_optimizer_is_never_read_by_the_law_of_descent():
     other = Evidence(
         observations=sgd(evidence, optimizer="lars").observations, tuned=evidence.tuned
     )
-    assert make_descent(evidence, evidence.observations) is not None
-    assert make_descent(other, other.observations) is None
+    assert make_descent_law(evidence, evidence.observations) is not None
+    assert make_descent_law(other, other.observations) is None
 
 
 @pytest.mark.slow
 def test_nesterov_and_untold_momenta_are_not_read_by_the_law_of_descent():
     _, _, evidence = quadratic_evidence(momentum=0.9)
-    assert make_descent(evidence, evidence.observations) is not None
+    assert make_descent_law(evidence, evidence.observations) is not None
     with_nesterov = sgd(evidence, nesterov=True)
-    assert make_descent(with_nesterov, with_nesterov.observations) is None
+    assert make_descent_law(with_nesterov, with_nesterov.observations) is None
     tuned = (*evidence.tuned, ScaledSetting("momentum", "linear", 0.0, 0.99))
     told = dataclasses.replace(evidence, tuned=tuned)
-    found = make_descent(told, told.observations)
+    found = make_descent_law(told, told.observations)
     assert found is not None and found.tuned
     untold = [
         dataclasses.replace(item, settings={**item.settings, "momentum": None})
         for item in told.observations
     ]
-    assert make_descent(told, untold) is None
+    assert make_descent_law(told, untold) is None
 
 
 @pytest.mark.slow
@@ -305,7 +305,7 @@ def test_the_rate_goes_with_the_momentum_that_is_recommended_though_all_trials_h
     _, _, evidence = quadratic_evidence(momentum=0.5)
     tuned = (*evidence.tuned, ScaledSetting("momentum", "linear", 0.0, 0.99))
     told = dataclasses.replace(evidence, tuned=tuned)
-    descent = make_descent(told, told.observations)
+    descent = make_descent_law(told, told.observations)
     law = next(
         law for law in make_laws(told, told.observations, descent) if law.name == "learning_rate"
     )
@@ -317,7 +317,7 @@ def test_the_rate_goes_with_the_momentum_that_is_recommended_though_all_trials_h
 
 def test_where_momentum_sets_the_epochs_the_interval_holds_every_rate_that_serves_alike():
     """One particle at a batch where the floor is three times the free epochs: a plateau below the best rate."""
-    law = Descent(0.9, float(np.log(256)), float(np.log(SAMPLES)), tuned=False)
+    law = DescentLaw(0.9, float(np.log(256)), float(np.log(SAMPLES)), tuned=False)
     known, batch = values(lags=30.0), np.log([3e4])
     rates = DescentRate(
         ScaledSetting("learning_rate"), 0.0, 1.0, (-5.0, 5.0), law.log_anchor, descent=law

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Evidence, ScaledSetting, TrainingObservation
 from hpo.extrapolation.evidence.table import read_table
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit
@@ -196,15 +196,15 @@ def test_a_missing_file_is_told(tmp_path):
     ("make", "word"),
     [
         (Evidence, "at least one trial"),
-        (lambda: Observation(0, "reached", 1.0), "global_batch_size"),
-        (lambda: Observation(8, "finished", 1.0), "'finished'"),
-        (lambda: Observation(8, "reached", 0.0), "above 0"),
-        (lambda: Observation(8, "censored", float("nan")), "0 or more"),
+        (lambda: TrainingObservation(0, "reached", 1.0), "global_batch_size"),
+        (lambda: TrainingObservation(8, "finished", 1.0), "'finished'"),
+        (lambda: TrainingObservation(8, "reached", 0.0), "above 0"),
+        (lambda: TrainingObservation(8, "censored", float("nan")), "0 or more"),
         (lambda: ScaledSetting("learning_rate", "log", 0.0), "above 0"),
         (lambda: ScaledSetting("learning_rate", "log", 2.0, 1.0), "low <= high"),
         (
             lambda: Evidence(
-                observations=[Observation(8, "reached", 1.0)],
+                observations=[TrainingObservation(8, "reached", 1.0)],
                 tuned=[ScaledSetting("a"), ScaledSetting("a")],
             ),
             "must be named only once",

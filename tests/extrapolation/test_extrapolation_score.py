@@ -12,9 +12,9 @@ from benchmarks.extrapolation.protocol import Case, cases, load, score
 from benchmarks.extrapolation.reference_points import fact
 from benchmarks.extrapolation.runs import CoarseRow
 from benchmarks.extrapolation.simulated import LAWS, simulate
-from hpo.extrapolation.evidence.evidence import Aggregate
+from hpo.extrapolation.evidence.evidence import AggregateRow
 from hpo.extrapolation.inference import posterior
-from hpo.extrapolation.laws.priors import Priors
+from hpo.extrapolation.laws.priors import LawPriors
 
 pytestmark = pytest.mark.fit
 
@@ -42,7 +42,7 @@ RUN = {
     "n_evals": "2",
 }
 SERIES = Series(
-    "made up", [Aggregate(batch, 2 * (1 + batch / 100)) for batch in (10, 20, 40, 80, 400)]
+    "made up", [AggregateRow(batch, 2 * (1 + batch / 100)) for batch in (10, 20, 40, 80, 400)]
 )
 
 
@@ -54,7 +54,7 @@ def test_every_prefix_of_three_rungs_predicts_every_larger_rung():
 
 
 def test_each_series_counts_once():
-    twin = Series("twin", [Aggregate(batch, 1.0) for batch in (1, 2, 3, 4, 5)])
+    twin = Series("twin", [AggregateRow(batch, 1.0) for batch in (1, 2, 3, 4, 5)])
 
     def off(name, rows, batches):
         return [(1.1, 0.9, 1.2) if name == "twin" else (3.6 * 1.3, 3.0, 3.5)] * len(batches)
@@ -161,7 +161,7 @@ def test_simulated_series_are_their_seeds_and_scatter_about_a_growing_law():
 def test_baselines_find_what_they_assume():
     ((median, _, _),) = hyperbola("", SERIES.rows[:3], [400])
     assert median == pytest.approx(10.0, rel=1e-4)
-    straight = [Aggregate(batch, 3 * batch**0.5) for batch in (1, 4, 16)]
+    straight = [AggregateRow(batch, 3 * batch**0.5) for batch in (1, 4, 16)]
     assert power_law("", straight, [64])[0][0] == pytest.approx(24.0)
 
 
@@ -238,8 +238,10 @@ def test_raw_and_shipped_tables_load_alike(tmp_path):
 def test_the_priors_in_the_code_are_those_that_the_table_teaches():
     learned = learn(read_reference_points(), rng=np.random.default_rng(0))
     for name in ("log_critical_over_first", "log_sharpness", "log_exponent", "log_recipe_scatter"):
-        assert getattr(learned, name).mean == pytest.approx(getattr(Priors(), name).mean, abs=0.06)
-        assert getattr(learned, name).sd == pytest.approx(getattr(Priors(), name).sd, abs=0.06)
+        assert getattr(learned, name).mean == pytest.approx(
+            getattr(LawPriors(), name).mean, abs=0.06
+        )
+        assert getattr(learned, name).sd == pytest.approx(getattr(LawPriors(), name).sd, abs=0.06)
 
 
 @pytest.mark.slow

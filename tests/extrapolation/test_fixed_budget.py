@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Evidence, ScaledSetting, TrainingObservation
 from hpo.extrapolation.evidence.stored import study_evidence
 from hpo.extrapolation.forecast import Forecast, epochs_band, forecast
-from hpo.extrapolation.inference.model import make_models, told_apart
+from hpo.extrapolation.inference.model import censor_stuck_trainings, make_posterior_models
 from hpo.extrapolation.inference.posterior import fit
-from hpo.extrapolation.laws.priors import Priors
+from hpo.extrapolation.laws.priors import LawPriors
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
 from storage.records import Trial, TrialState
@@ -44,7 +44,9 @@ def sweep(
             rate = float(np.exp(rng.uniform(math.log(0.03), math.log(1.5))))
             need = math.exp(log_need(batch, rate) + SEED_SD * rng.standard_normal())
             seen.append(
-                Observation(batch, "reached", need, {"learning_rate": rate}, seed=number + batch)
+                TrainingObservation(
+                    batch, "reached", need, {"learning_rate": rate}, seed=number + batch
+                )
             )
     return Evidence(seen, tuned=(RATES,), question=question)
 
@@ -106,9 +108,9 @@ def test_a_band_is_in_the_unit_of_the_metric() -> None:
 
 
 def test_trainings_that_got_nowhere_are_told_apart_and_the_good_ones_are_not() -> None:
-    good = [Observation(64, "reached", 0.3 * 1.1**step, {}) for step in range(8)]
-    stuck = [Observation(64, "reached", 900.0, {}) for _ in range(4)]
-    found = told_apart([*good, *stuck])
+    good = [TrainingObservation(64, "reached", 0.3 * 1.1**step, {}) for step in range(8)]
+    stuck = [TrainingObservation(64, "reached", 900.0, {}) for _ in range(4)]
+    found = censor_stuck_trainings([*good, *stuck])
     assert [item.state for item in found] == ["reached"] * 8 + ["censored"] * 4
     assert max(item.epochs for item in found) < 30  # they lack more than half-way, in logarithms
     assert found[:8] == good
@@ -118,7 +120,7 @@ def test_trainings_that_got_nowhere_are_told_apart_and_the_good_ones_are_not() -
 def test_trainings_that_got_nowhere_do_not_pull_the_forecast_to_them() -> None:
     clean = sweep(SHARE, 4)
     stuck = [
-        Observation(batch, "reached", 999.0, {"learning_rate": rate}, seed=batch + place)
+        TrainingObservation(batch, "reached", 999.0, {"learning_rate": rate}, seed=batch + place)
         for batch in (64, 128, 256, 512)
         for place, rate in enumerate((2.2, 2.5, 3.0))
     ]
@@ -129,8 +131,10 @@ def test_trainings_that_got_nowhere_do_not_pull_the_forecast_to_them() -> None:
 
 
 def test_epochs_to_a_target_know_no_exponent() -> None:
-    model = make_models(dataclasses.replace(sweep(SHARE, 0), question=None), Priors())[0]
-    fixed = make_models(sweep(SHARE, 0), Priors())[0]
+    model = make_posterior_models(dataclasses.replace(sweep(SHARE, 0), question=None), LawPriors())[
+        0
+    ]
+    fixed = make_posterior_models(sweep(SHARE, 0), LawPriors())[0]
     assert "log_gain" not in [each.name for each in model.layout.parameters]
     assert "log_gain" in [each.name for each in fixed.layout.parameters]
 

@@ -8,7 +8,7 @@ import pytest
 from ladders import TUNED, Truth, sweep, table
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.evidence.evidence import Evidence, Observation
+from hpo.extrapolation.evidence.evidence import Evidence, TrainingObservation
 from hpo.extrapolation.forecast import epochs_band, forecast, setting_band
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.inference.residual import LENGTH, SHARED, residual_correlation
@@ -79,7 +79,7 @@ def test_a_near_stability_bound_lowers_the_recommended_rate():
     # the higher the rate the faster, up to 0.2: there training diverges
     def trial(batch, rate, seed):
         epochs, state = 8 * np.sqrt(0.16 / rate), "reached" if rate < 0.2 else "diverged"
-        return Observation(batch, state, epochs, {"learning_rate": rate}, seed)
+        return TrainingObservation(batch, state, epochs, {"learning_rate": rate}, seed)
 
     trials = [
         trial(batch, rate, seed)
@@ -105,7 +105,7 @@ def test_divergence_at_small_rungs_tells_of_the_ceiling_at_large_ones():
         cost = np.hypot(0.6, min(np.log(rate / best), 0)) - 0.6 + max(np.log(rate / best), 0) ** 2
         epochs = 8 * np.exp(cost)
         state = "diverged" if rate >= 1.0 else "reached" if epochs < 40 else "censored"
-        return Observation(
+        return TrainingObservation(
             batch, state, min(epochs, 40.0), {"learning_rate": rate, "optimizer": "sgd"}, seed
         )
 
@@ -198,7 +198,7 @@ def test_censored_trials_count_as_longer_not_as_missing():
 def test_a_coarse_evaluation_means_earlier_and_wider():
     def at(resolution):
         trials = [
-            Observation(batch, "reached", epochs, {}, seed, resolution)
+            TrainingObservation(batch, "reached", epochs, {}, seed, resolution)
             for seed in range(3)
             for batch, epochs in ((16, 8.0), (32, 8.0), (64, 12.0), (128, 12.0))
         ]
@@ -214,7 +214,7 @@ def test_a_coarse_evaluation_means_earlier_and_wider():
 def test_the_measured_noise_scale_moves_the_critical_batch():
     def critical(noise_scale):
         trials = [
-            Observation(16, "reached", 8.0, {}, seed, gradient_noise_scale=noise_scale)
+            TrainingObservation(16, "reached", 8.0, {}, seed, gradient_noise_scale=noise_scale)
             for seed in range(3)
         ]
         posterior = fit(Evidence(observations=trials), rng=np.random.default_rng(0))

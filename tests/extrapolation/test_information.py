@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import (
+    AggregateRow,
+    Evidence,
+    ScaledSetting,
+    TrainingObservation,
+)
 from hpo.extrapolation.forecast import band_at_sizes, setting_band_at_sizes
 from hpo.extrapolation.inference.information import TrainingInformation, training_information
 from hpo.extrapolation.inference.posterior import Posterior, fit
@@ -45,7 +50,7 @@ def evidence(trainings: int, seed: int) -> Evidence:
         rate = best_rate(batch, width) * np.exp(rng.uniform(-1, 1))
         lacked = loss(batch, width, length, rate) * np.exp(0.015 * rng.standard_normal())
         settings = {"learning_rate": rate, "optimizer": "sgd", **sizes}
-        seen.append(Observation(batch, "reached", lacked, settings, next(fresh)))
+        seen.append(TrainingObservation(batch, "reached", lacked, settings, next(fresh)))
     rates = ScaledSetting("learning_rate", "log", 1e-3, 0.3)
     return Evidence(tuple(seen), (), 4096.0, (rates,), QUESTION, FULL)
 
@@ -131,7 +136,9 @@ def test_counts_must_be_of_all_rungs(told: TrainingInformation):
 
 
 def test_means_of_tuned_rows_tell_nothing_of_single_trainings():
-    rows = tuple(Aggregate(batch, 10.0, 8, None, {"learning_rate": 0.1}) for batch in (16, 64, 256))
+    rows = tuple(
+        AggregateRow(batch, 10.0, 8, None, {"learning_rate": 0.1}) for batch in (16, 64, 256)
+    )
     rates = ScaledSetting("learning_rate", "log", 1e-3, 0.3)
     fit_of_rows = fit(Evidence((), rows, None, (rates,)), rng=np.random.default_rng(0))
     with pytest.raises(EvidenceError, match="give the single trainings"):

@@ -5,8 +5,13 @@ import pytest
 from ladders import Truth, sweep
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.calibration import NARROWEST, PastForecast, calibrate
-from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, Observation, ScaledSetting
+from hpo.extrapolation.calibration import NARROWEST, PastForecast, calibrate_forecasts
+from hpo.extrapolation.evidence.evidence import (
+    AggregateRow,
+    Evidence,
+    ScaledSetting,
+    TrainingObservation,
+)
 from hpo.extrapolation.evidence.stored import noise_scales, samples_per_epoch
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit
@@ -60,7 +65,7 @@ def test_a_wrong_rate_costs_about_what_it_does_in_truth(ahead):
 
 def test_a_table_tells_no_sensitivity_and_no_risk():
     rows = [
-        Aggregate(batch, epochs, 5, 0.2, {"learning_rate": 0.1})
+        AggregateRow(batch, epochs, 5, 0.2, {"learning_rate": 0.1})
         for batch, epochs in ((16, 8.0), (32, 8.2), (64, 9.0))
     ]
     found = forecast(
@@ -83,18 +88,23 @@ def test_the_error_of_a_past_forecast_is_in_its_own_standard_deviations():
 
 
 def test_calibration_widens_after_misses_and_narrows_after_hits():
-    assert calibrate([]).scale == 1.0
-    assert calibrate([PastForecast(10.0, 8.0, 12.5, None, None)]).count == 0
+    assert calibrate_forecasts([]).scale == 1.0
+    assert calibrate_forecasts([PastForecast(10.0, 8.0, 12.5, None, None)]).count == 0
     assert (
-        calibrate(_past(2.0)).scale
-        > calibrate([PastForecast(10.0, 8.0, 12.5, None, False)]).scale
+        calibrate_forecasts(_past(2.0)).scale
+        > calibrate_forecasts([PastForecast(10.0, 8.0, 12.5, None, False)]).scale
         > 1.0
     )
-    assert NARROWEST <= calibrate(_past(1.0, 50)).scale < calibrate(_past(1.0, 2)).scale < 1.0
+    assert (
+        NARROWEST
+        <= calibrate_forecasts(_past(1.0, 50)).scale
+        < calibrate_forecasts(_past(1.0, 2)).scale
+        < 1.0
+    )
     with_right_spread = [
         PastForecast(0.0 + 10, 8.0, 12.5, 10 * float(np.exp(0.1356 * z)), True) for z in (-1, 1)
     ] * 20
-    assert calibrate(with_right_spread).scale == pytest.approx(1.0, abs=0.01)
+    assert calibrate_forecasts(with_right_spread).scale == pytest.approx(1.0, abs=0.01)
 
 
 def test_past_outcomes_move_interval_chance_and_trust(fitted, ahead):
@@ -148,7 +158,7 @@ def _with_momentum(rng, lag_counts):
             "momentum": momentum,
             "optimizer": "sgd",
         }
-        return Observation(
+        return TrainingObservation(
             batch, "reached" if epochs < 40 else "censored", min(epochs, 40.0), settings
         )
 
@@ -200,7 +210,9 @@ def test_noise_scales_are_medians_over_the_points_of_a_trial():
 def test_a_measured_noise_scale_moves_the_turn_of_the_rate():
     def noise(measured):
         trials = [
-            Observation(batch, "reached", 8.0, {"learning_rate": 0.01 * batch}, seed, 0.0, measured)
+            TrainingObservation(
+                batch, "reached", 8.0, {"learning_rate": 0.01 * batch}, seed, 0.0, measured
+            )
             for batch in (16, 32)
             for seed in range(3)
         ]

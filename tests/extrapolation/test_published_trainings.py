@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from benchmarks import published_trainings as published
-from hpo.extrapolation.evidence.evidence import Observation
+from hpo.extrapolation.evidence.evidence import TrainingObservation
 
 
 def trial(batch, epochs, state="reached", rate=0.1):
     settings = {"optimizer": "sgd", "learning_rate": rate}
-    return Observation(batch, state, epochs, settings)
+    return TrainingObservation(batch, state, epochs, settings)
 
 
 def test_a_crossing_lies_between_two_evaluations():

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from ladders import Truth, sweep
 
-from hpo.extrapolation.evidence.evidence import Observation
+from hpo.extrapolation.evidence.evidence import TrainingObservation
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit, thin_posterior
 from hpo.extrapolation.inference.trials import make_trials
-from hpo.extrapolation.raced import BELOW_A_LOSS, RISK_COUNTS, after_race
+from hpo.extrapolation.raced import BELOW_A_LOSS, RISK_COUNTS, settings_after_race
 from hpo.extrapolation.recommend import recommend
 
 pytestmark = pytest.mark.fit
@@ -36,11 +36,11 @@ def training(held, factor, epochs, state="reached", longer=1.0, seed=0):
         "learning_rate": held["learning_rate"].interval.median * factor,
         "warmup_epochs": held.warmup_epochs * longer,
     }
-    return Observation(BATCH, state, epochs, settings, seed)
+    return TrainingObservation(BATCH, state, epochs, settings, seed)
 
 
 def used(posterior, held, *trainings):
-    choices, told = after_race(posterior, held, BATCH, trainings)
+    choices, told = settings_after_race(posterior, held, BATCH, trainings)
     return (
         choices["learning_rate"].interval.median / held["learning_rate"].interval.median,
         choices,
@@ -53,7 +53,7 @@ def expected(posterior):
 
 
 def test_without_a_race_nothing_changes(posterior, held):
-    assert after_race(posterior, held, BATCH, ()) == (held, None)
+    assert settings_after_race(posterior, held, BATCH, ()) == (held, None)
 
 
 def test_the_better_of_two_wins_by_many_runs_but_not_by_one_that_is_hardly_better(posterior, held):
@@ -94,7 +94,7 @@ def test_a_training_that_was_dropped_was_slow_unless_the_laws_hold_it_lost(poste
     risks = []
     for factor in (1.0, 3.0):
         dropped = [training(held, factor, epochs, "pruned"), training(held, 0.5, epochs, seed=1)]
-        choices, _ = after_race(posterior, held, BATCH, dropped)
+        choices, _ = settings_after_race(posterior, held, BATCH, dropped)
         risks.append(float(choices.risk(posterior).mean()))
     assert max(risks) < 0.05
 
@@ -185,7 +185,8 @@ def test_slow_trainings_of_one_seed_speak_less_against_a_law_than_those_of_many(
     against = []
     for seeds in (1, 6):
         race = [
-            Observation(512, "reached", 9 * np.exp(0.3), {}, number % seeds) for number in range(6)
+            TrainingObservation(512, "reached", 9 * np.exp(0.3), {}, number % seeds)
+            for number in range(6)
         ]
         trials = make_trials(race, [], None)
         values = {
@@ -209,9 +210,15 @@ def _with_race(evidence, race):
 
 
 def test_only_seeds_that_trials_at_one_batch_share_are_unknowns():
-    race = [Observation(512, "reached", 9.0, {}, seed) for seed in (100, 100, 101, 101, 100, 102)]
-    others = [Observation(64, "reached", 5.0, {}, seed) for seed in (7, 8, 100)]
-    untold = [Observation(512, "reached", 9.0, {}), Observation(512, "reached", 9.0, {})]
+    race = [
+        TrainingObservation(512, "reached", 9.0, {}, seed)
+        for seed in (100, 100, 101, 101, 100, 102)
+    ]
+    others = [TrainingObservation(64, "reached", 5.0, {}, seed) for seed in (7, 8, 100)]
+    untold = [
+        TrainingObservation(512, "reached", 9.0, {}),
+        TrainingObservation(512, "reached", 9.0, {}),
+    ]
     trials = make_trials([*race, *others, *untold], [], None)
     assert trials.seed.tolist() == [0, 0, 1, 1, 0, -1, -1, -1, -1, -1, -1]
     values = {

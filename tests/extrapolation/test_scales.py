@@ -12,7 +12,12 @@ from click.testing import CliRunner
 
 from hpo.cli.main import main
 from hpo.errors import EvidenceError
-from hpo.extrapolation.evidence.evidence import Aggregate, Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import (
+    AggregateRow,
+    Evidence,
+    ScaledSetting,
+    TrainingObservation,
+)
 from hpo.extrapolation.evidence.table import read_table
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit
@@ -156,7 +161,7 @@ def sweep(seed: int) -> Evidence:
                         "parameters": size * FULL["parameters"],
                         "tokens": length * FULL["tokens"],
                     }
-                    seen.append(Observation(batch, "reached", loss, settings))
+                    seen.append(TrainingObservation(batch, "reached", loss, settings))
     return Evidence(seen, tuned=(RATES,), question=QUESTION, full_scale=FULL)
 
 
@@ -178,7 +183,9 @@ def test_a_model_eight_times_as_large_and_trained_four_times_as_long_is_forecast
 def ladder(sizes: tuple[float, ...], *, full: float = 256.0) -> Evidence:
     """Epochs to a target, tuned: by the power 0.5 of the width fewer."""
     rows = [
-        Aggregate(batch, 10 * (1 + batch / 512) * (size / 256) ** -0.5, 3, settings={"width": size})
+        AggregateRow(
+            batch, 10 * (1 + batch / 512) * (size / 256) ** -0.5, 3, settings={"width": size}
+        )
         for size in sizes
         for batch in (32, 64, 128)
     ]
@@ -269,7 +276,7 @@ def test_bad_sizes_are_one_clear_error(tmp_path: Path, text: str, given: str, to
 
 
 def test_a_direction_is_not_tuned_as_well(tmp_path: Path):
-    rows = [Aggregate(16, 8.0, settings={"width": 32.0})]
+    rows = [AggregateRow(16, 8.0, settings={"width": 32.0})]
     with pytest.raises(EvidenceError, match="full-scale size or a tuned setting"):
         Evidence(aggregates=rows, tuned=(ScaledSetting("width"),), full_scale={"width": 64.0})
     with pytest.raises(EvidenceError, match="given as a number for every training"):

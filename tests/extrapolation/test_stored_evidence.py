@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpo.extrapolation.evidence.stored import counted_once, study_evidence
+from hpo.extrapolation.evidence.stored import study_evidence, trials_counted_once
 from search_spaces.settings import TrainingSettings
 from search_spaces.space import SearchSpace
 from storage.records import Trial, TrialState
@@ -43,17 +43,17 @@ def test_a_training_that_was_repeated_to_the_seed_counts_once():
         a_trial(4, seed=100_001),
         replace(a_trial(5), global_batch_size=128),
     ]
-    assert counted_once([*trials, *others]) == [trials[0], *others]
+    assert trials_counted_once([*trials, *others]) == [trials[0], *others]
     assert len(study_evidence([*trials, *others], SPACE).observations) == 4
 
 
 @pytest.mark.parametrize("first", [TrialState.FAILED, TrialState.PRUNED, TrialState.RUNNING])
 def test_of_repetitions_the_one_that_says_most_counts(first):
     trials = [a_trial(0, state=first), a_trial(1), a_trial(2, state=TrialState.CENSORED)]
-    assert counted_once(trials) == [trials[1]]
+    assert trials_counted_once(trials) == [trials[1]]
 
 
 @pytest.mark.parametrize("purpose", ["imported", "outcome"])
 def test_what_was_trained_elsewhere_is_evidence_of_its_own(purpose):
     trials = [a_trial(0), *(a_trial(number, purpose=purpose) for number in (1, 2))]
-    assert counted_once(trials) == trials
+    assert trials_counted_once(trials) == trials

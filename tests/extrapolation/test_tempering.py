@@ -10,7 +10,11 @@ from hpo.extrapolation.inference.residual import (
     residual_cross_correlation,
     student_cdf,
 )
-from hpo.extrapolation.inference.sampler import near_mode, sample_by_tempering, standard_normal
+from hpo.extrapolation.inference.sampler import (
+    sample_by_tempering,
+    standard_normal_start,
+    start_near_mode,
+)
 
 pytestmark = pytest.mark.fit
 
@@ -21,7 +25,7 @@ def _gaussian(mean, covariance):
 
 
 @pytest.mark.parametrize(
-    "start", [lambda density: standard_normal(2), lambda density: near_mode(density, 2)]
+    "start", [lambda density: standard_normal_start(2), lambda density: start_near_mode(density, 2)]
 )
 def test_tempering_finds_mean_and_covariance_of_a_narrow_gaussian(start):
     mean, covariance = np.array([1.5, -0.5]), np.array([[0.04, 0.018], [0.018, 0.01]])
@@ -33,7 +37,7 @@ def test_tempering_finds_mean_and_covariance_of_a_narrow_gaussian(start):
 
 
 @pytest.mark.parametrize(
-    "start", [lambda density: standard_normal(2), lambda density: near_mode(density, 2)]
+    "start", [lambda density: standard_normal_start(2), lambda density: start_near_mode(density, 2)]
 )
 def test_the_evidence_is_the_marginal_likelihood(start):
     """A standard normal prior, and a normal likelihood of observations at 1 and -2 with sd 0.3: closed form."""
@@ -57,10 +61,10 @@ def test_the_highest_of_several_modes_is_found():
         )
 
     guesses = np.array([[-3.0], [2.9], [-2.9]])
-    assert near_mode(density, 1, guesses=guesses[::2], searches=2).mean[0] == pytest.approx(
+    assert start_near_mode(density, 1, guesses=guesses[::2], searches=2).mean[0] == pytest.approx(
         -3.0, abs=0.01
     )
-    assert near_mode(density, 1, guesses=guesses, searches=3).mean[0] == pytest.approx(
+    assert start_near_mode(density, 1, guesses=guesses, searches=3).mean[0] == pytest.approx(
         3.0, abs=0.01
     )
 
@@ -72,7 +76,7 @@ def test_tempering_finds_both_modes():
             np.log(2) - 0.5 * ((points[:, 0] + 1) / 0.1) ** 2,
         )
 
-    sample = sample_by_tempering(standard_normal(1), density, 4000, np.random.default_rng(0))
+    sample = sample_by_tempering(standard_normal_start(1), density, 4000, np.random.default_rng(0))
     assert (sample.particles > 0).mean() == pytest.approx(1 / 3, abs=0.06)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Evidence, ScaledSetting, TrainingObservation
 from hpo.extrapolation.forecast import forecast
 from hpo.extrapolation.inference.posterior import fit
 from hpo.extrapolation.laws.warmup_law import WarmupLaw
@@ -61,19 +61,19 @@ def test_half_of_a_warmup_is_lost_where_progress_is_proportional_to_the_rate():
 
 def trial(
     batch: int, rate: float, warmup: float, seed: int, rng: np.random.Generator
-) -> Observation:
+) -> TrainingObservation:
     """A network that bears a rate of 0.5 after a long warmup, and a sixth of it without one (U_0 = 30)."""
     settings = {"learning_rate": rate, "warmup_epochs": warmup, "optimizer": "sgd"}
     updates = warmup * SAMPLES / batch
     borne = 0.5 * np.exp(-1.8 / (1 + updates / 30))
     if rate > borne:
-        return Observation(
+        return TrainingObservation(
             batch, "diverged" if rng.random() < 0.5 else "censored", 40.0, settings, seed
         )
     best = 0.4 / (1 + 300 / batch)
     cost = np.hypot(0.6, min(np.log(rate / best), 0)) - 0.6 + max(np.log(rate / best), 0) ** 2 / 1.2
     epochs = 4 * (1 + batch / 250) * np.exp(cost + 0.06 * rng.standard_normal()) + warmup / 2
-    return Observation(
+    return TrainingObservation(
         batch, "reached" if epochs < 40 else "censored", float(min(epochs, 40.0)), settings, seed
     )
 

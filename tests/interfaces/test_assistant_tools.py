@@ -19,7 +19,14 @@ pytest.importorskip("mcp")
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from hpo.cli.assistant.bounded import MOST_ANSWER, MOST_TEXT, NOTICE, answer, bounded, shortened
+from hpo.cli.assistant.bounded import (
+    MOST_ANSWER,
+    MOST_TEXT,
+    NOTICE,
+    bounded,
+    bounded_answer,
+    shortened,
+)
 from tests.service.api_server import add_trials, served, spec_of
 from tests.service.swept_ladder import write_trials
 
@@ -319,7 +326,7 @@ def test_the_bounds_of_an_answer():
     for _ in range(100):
         deep = [deep]
     assert "deeper than is shown" in json.dumps(bounded(deep), ensure_ascii=False)
-    told = answer([{"text": "x" * 10_000, "n": float("nan")}] * 10_000)
+    told = bounded_answer([{"text": "x" * 10_000, "n": float("nan")}] * 10_000)
     assert len(told) <= MOST_ANSWER
     assert json.loads(told)["data"][0]["n"] is None
 

@@ -14,7 +14,7 @@ import hpo
 from hpo.cli.main import main
 from hpo.cli.output.tables import show_study, show_trials, trial_rows
 from hpo.dashboard import page
-from hpo.dashboard.view import StudyView, load_view
+from hpo.dashboard.view import StudyView, load_study_view
 from hpo.errors import PlanError
 from hpo.runs.study_forecast import with_forecast
 from hpo.runs.study_plan import law_of
@@ -165,4 +165,4 @@ scheduler: slurm
 
 
 def view_of(study: Any) -> StudyView:
-    return load_view("cells", study.storage)
+    return load_study_view("cells", study.storage)

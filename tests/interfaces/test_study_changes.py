@@ -116,10 +116,10 @@ def test_a_study_that_is_running_is_refused_until_nobody_runs_it(here, command):
 
 
 def test_a_study_whose_process_is_gone_runs_no_more(here):
-    from hpo.runs.lease import process_name
+    from hpo.runs.lease import lease_holder_name
 
     with Store.open("hpo.db") as store:
-        gone = f"{process_name().rpartition(':')[0]}:{2**22 + 7}"
+        gone = f"{lease_holder_name().rpartition(':')[0]}:{2**22 + 7}"
         store.take_study(store.study("bowl").id, gone, lease_seconds=60)
     call("rename", "bowl", "dish")
     with Store.open("hpo.db") as store:

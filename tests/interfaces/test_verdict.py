@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpo.runs.verdict import mean_of, rule_verdicts
+from hpo.runs.verdict import mean_epochs_of_runs, rule_verdicts
 from storage.records import PlanKind
 from trainers.job import HOW_SOON
 
@@ -21,7 +21,7 @@ def a_run(kind, *epochs):
 
 
 def test_the_mean_is_geometric_and_its_error_that_of_the_logarithms():
-    mean = mean_of(a_run(PlanKind.FORECAST, 4.0, 9.0, None))
+    mean = mean_epochs_of_runs(a_run(PlanKind.FORECAST, 4.0, 9.0, None))
     assert mean.epochs == pytest.approx(6.0)
     assert mean.error == pytest.approx(math.log(9 / 4) / 2)
     assert (mean.runs, mean.lost) == (3, 1)

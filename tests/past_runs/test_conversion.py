@@ -6,7 +6,12 @@ import pytest
 from past_run_samples import STUDY, run, spec
 
 from hpo.errors import EvidenceError
-from hpo.past_runs.conversion import ImportOptions, SkippedError, check_options, trial_of
+from hpo.past_runs.conversion import (
+    ImportOptions,
+    SkippedRunError,
+    check_options,
+    trial_of_past_run,
+)
 from hpo.past_runs.past_run import PastRun, Reading
 from hpo.study.spec import parse_study
 from storage.records import TrialState
@@ -14,11 +19,11 @@ from storage.records import TrialState
 
 def convert(past, options=None, mapping=None):
     options = options or ImportOptions(mapping=mapping or {}, train_samples=320)
-    return trial_of(spec(), past, check_options(spec(), [past], options), lambda new: 7)
+    return trial_of_past_run(spec(), past, check_options(spec(), [past], options), lambda new: 7)
 
 
 def why(past, **given):
-    with pytest.raises(SkippedError) as error:
+    with pytest.raises(SkippedRunError) as error:
         convert(past, **given)
     return str(error.value)
 
@@ -115,7 +120,7 @@ def test_settings_of_an_optimizer_and_a_schedule_alone_are_read_and_may_be_mappe
         past = run([0.97], mu="0.95", **values)
         options = ImportOptions(mapping=mapping, train_samples=320)
         checked = check_options(study, [past], options)
-        return trial_of(study, past, checked, lambda new: 7).new.settings
+        return trial_of_past_run(study, past, checked, lambda new: 7).new.settings
 
     made = settings(muon_nesterov="True", muon_iterations="5", muon_rate_scaling="RMS")
     own = made["own"]
@@ -127,7 +132,7 @@ def test_settings_of_an_optimizer_and_a_schedule_alone_are_read_and_may_be_mappe
         ({"muon_rate_scaling": "rsm"}, "muon_rate_scaling must be one of rms, shape"),
         ({"muon_rest_rate": "fast"}, "muon_rest_rate must be a number, but got 'fast'"),
     ):
-        with pytest.raises(SkippedError, match=said):
+        with pytest.raises(SkippedRunError, match=said):
             settings(**values)
 
 

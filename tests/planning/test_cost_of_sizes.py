@@ -8,7 +8,7 @@ import pytest
 
 from hpo.planning.placement.placements import memory_needs
 from hpo.study.jobs import workload_data
-from hpo.study.sizes import full_point, points, sample_cost_share
+from hpo.study.sizes import full_scale_sizes, points, sample_cost_share
 from hpo.study.spec import StudySpec
 from search_spaces.settings import TrainingSettings
 from trainers.cost import WorkloadCost, workload_cost
@@ -157,5 +157,5 @@ def test_a_sample_of_a_smaller_model_costs_what_its_operations_are_of_the_large_
     """As the width squared: right for wide networks, and for narrow ones within a factor that is told here."""
     spec = study(workload, data, sizes, full)
     for point in points(spec):
-        exact = count(point) / count(full_point(spec))
+        exact = count(point) / count(full_scale_sizes(spec))
         assert sample_cost_share(spec, point) == pytest.approx(exact, rel=0.5)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hpo.errors import PlanError
-from hpo.planning.launchers import script_of
+from hpo.planning.launchers import launch_script_of_plan
 from hpo.planning.launchers.job_setup import JobSetup
 from hpo.planning.launchers.launch import write_plan
 from hpo.planning.machines import load_machine
@@ -106,7 +106,7 @@ def test_bash_takes_every_script_and_every_rank_is_inside(tmp_path, launcher, ba
     plan = JobSetup.of(["a/1"], IMAGE, "x 'y z'").put_into(
         small_plan(small_job(tmp_path), machine="superpod", launcher=launcher)
     )
-    _, text = script_of(plan, load_machine("superpod"), backend=backend)
+    _, text = launch_script_of_plan(plan, load_machine("superpod"), backend=backend)
     checked = subprocess.run(
         ["bash", "-n"], input=text, capture_output=True, text=True, check=False
     )
@@ -136,7 +136,7 @@ def test_ray_starts_ranks_where_its_nodes_are(tmp_path):
         small_plan(small_job(tmp_path), machine="superpod", launcher="ray")
     )
     with pytest.raises(PlanError, match="start Ray inside the container"):
-        script_of(plan, load_machine("superpod"), backend="torch")
+        launch_script_of_plan(plan, load_machine("superpod"), backend="torch")
 
 
 def test_a_plan_of_an_earlier_release_keeps_its_setup(tmp_path):

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from hpo.cli.main import main
 from hpo.errors import LaunchError, PlanError
-from hpo.planning.launchers.launch import run_plan, throughput, write_plan
+from hpo.planning.launchers.launch import run_plan_locally, throughput, write_plan
 from hpo.planning.launchers.local import has_horovod
 from hpo.runs.launches import launch_here
 from storage.records import NewPlan, NewStudy, PlanKind
@@ -111,7 +111,7 @@ def test_a_run_whose_worker_is_killed_goes_on_and_reaches_its_target(tmp_path, s
 def test_the_restarts_are_bounded(tmp_path):
     heard, points = [], []
     with pytest.raises(LaunchError, match="no outcome after 1 restart; its log is"):
-        run_plan(
+        run_plan_locally(
             # dies seven batches after the evaluation, by when its checkpoint is saved
             dataclasses.replace(local_plan(tmp_path, deaths=9, dies_at=15, delay=0.1), workers=2),
             tmp_path,
@@ -136,7 +136,7 @@ def test_what_fails_before_it_begins_is_not_restarted(tmp_path):
         plan, job=dataclasses.replace(plan.job, workload="mortal_workload:Missing")
     )
     with pytest.raises(LaunchError, match="mortal_workload has no Missing"):
-        run_plan(
+        run_plan_locally(
             plan, tmp_path, backend="torch", seed=1, on_point=heard.append, on_restart=heard.append
         )
     assert heard == []
@@ -156,7 +156,7 @@ def test_what_is_killed_before_it_begins_is_restarted(tmp_path, monkeypatch, sta
 
     monkeypatch.setattr("hpo.planning.launchers.launch._attempt", attempt)
     with pytest.raises(LaunchError, match=f"exit code {status} and no outcome"):
-        run_plan(
+        run_plan_locally(
             local_plan(tmp_path),
             tmp_path,
             backend="torch",

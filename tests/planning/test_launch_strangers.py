@@ -18,7 +18,7 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import RendezvousStateError
 
 from hpo.errors import LaunchError
-from hpo.planning.launchers.launch import run_plan
+from hpo.planning.launchers.launch import run_plan_locally
 from hpo.planning.launchers.local import has_horovod
 from tests.planning.launch_samples import ROOT, small_job, small_plan
 from tests.planning.run_processes import (
@@ -29,7 +29,7 @@ from tests.planning.run_processes import (
     wait_for,
 )
 from trainers import agents
-from trainers.distributed.listening import address_of, outward_address, serve_store
+from trainers.distributed.listening import network_address_of, outward_address, serve_tcp_store
 
 BACKENDS = [
     pytest.param(
@@ -65,13 +65,13 @@ def test_a_run_here_listens_on_the_loopback_interface_alone(tmp_path, backend):
 
     heard = []
     with pytest.raises(InterruptedError):
-        run_plan(plan, tmp_path, backend=backend, seed=1, on_point=heard.append, check=look)
+        run_plan_locally(plan, tmp_path, backend=backend, seed=1, on_point=heard.append, check=look)
     assert seen, "the workers have connections among them"
     assert [address for address in seen if not is_loopback(address)] == []
 
 
 def test_a_store_of_a_run_listens_at_the_address_of_its_host_alone():
-    store = serve_store("localhost", 0, 5.0)
+    store = serve_tcp_store("localhost", 0, 5.0)
     found = [
         each
         for each in listening_addresses([os.getpid()])
@@ -88,10 +88,13 @@ def test_a_store_of_a_run_listens_at_the_address_of_its_host_alone():
 
 
 def test_a_name_for_the_loopback_interface_is_taken_at_its_word_and_a_host_s_is_not(monkeypatch):
-    assert address_of("localhost") == "127.0.0.1" and address_of("127.0.0.9") == "127.0.0.9"
+    assert (
+        network_address_of("localhost") == "127.0.0.1"
+        and network_address_of("127.0.0.9") == "127.0.0.9"
+    )
     debian = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: debian)
-    assert address_of("node7") == (outward_address() or "127.0.1.1")
+    assert network_address_of("node7") == (outward_address() or "127.0.1.1")
 
 
 # the agents of a job on several nodes
@@ -211,7 +214,7 @@ def long_run(folder, backend):
     plan = small_plan(
         small_job(folder, delay=0.3), machine="local", launcher="local", nodes=1, ranks=2
     )
-    run_plan(plan, folder, backend=backend, seed=1, on_point=lambda _: None)
+    run_plan_locally(plan, folder, backend=backend, seed=1, on_point=lambda _: None)
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ import pytest
 
 from hpo.errors import PlanError
 from hpo.extrapolation.inference.intervals import Interval
-from hpo.planning.launchers import script_of
-from hpo.planning.launchers.launch import choose_backend, write_plan
-from hpo.planning.launchers.run import clock, format_duration, possible_nodes, run_of
+from hpo.planning.launchers import launch_script_of_plan
+from hpo.planning.launchers.launch import choose_launch_backend, write_plan
+from hpo.planning.launchers.run import clock, format_duration, possible_nodes, run_of_plan
 from hpo.planning.machines import load_machine, machine_names, machine_text
 from hpo.planning.schedulers import SCHEDULERS, SchedulerDescription
 from hpo.testing import SchedulerContract
@@ -55,7 +55,7 @@ def test_bash_takes_the_script_of_every_machine(tmp_path):
     for number, (plan, backend) in enumerate(
         [*scripts(machine_names(), [None]), *scripts(["superpod"], SCHEDULERS)]
     ):
-        name, text = script_of(plan, load_machine(plan.machine), backend=backend)
+        name, text = launch_script_of_plan(plan, load_machine(plan.machine), backend=backend)
         file = tmp_path / f"{number}-{name}"
         file.write_text(text)
         if name.endswith(".py"):
@@ -80,7 +80,7 @@ def test_bash_takes_the_script_of_every_machine(tmp_path):
 
 def test_the_head_tells_a_person_what_the_run_is():
     plan = plan_for("summit", chance_in_slot=0.87, slot_seconds=7200.0)
-    _, text = script_of(plan, load_machine("summit"), backend="horovod")
+    _, text = launch_script_of_plan(plan, load_machine("summit"), backend="horovod")
     head = " ".join(
         line[2:]
         for line in itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
@@ -102,7 +102,7 @@ def test_a_name_of_a_study_cannot_break_out_of_the_comment_or_the_directives():
     plan = dataclasses.replace(
         plan_for("superpod"), study="a\nrm -rf /\n#SBATCH --uid=0 $(reboot)", reason="x\ny"
     )
-    _, text = script_of(plan, load_machine("superpod"), backend="torch")
+    _, text = launch_script_of_plan(plan, load_machine("superpod"), backend="torch")
     assert "\nrm -rf" not in text and "\ny" not in text and "\n#SBATCH --uid" not in text
     assert re.search(r"^#SBATCH --job-name=[A-Za-z][\w.-]*$", text, re.MULTILINE)
 
@@ -131,7 +131,7 @@ def test_the_time_limit_is_the_slot_or_the_upper_end(seconds, slot, limit, notic
     plan = dataclasses.replace(
         plan, job=small_job("/tmp", batch=plan.global_batch_size)
     )  # nothing to be staged
-    run = run_of(plan, load_machine("superpod"), "torch")
+    run = run_of_plan(plan, load_machine("superpod"), "torch")
     assert (run.slot_seconds, run.notice_seconds) == (limit, notice)
 
 
@@ -156,15 +156,15 @@ def test_environment_variables_follow_the_options_of_the_plan():
     hierarchical = plan_for(
         "summit", details={"options": {"all_reduce": "hierarchical", "fusion_bytes": 32 * 2**20}}
     )
-    _, text = script_of(hierarchical, load_machine("summit"), backend="horovod")
+    _, text = launch_script_of_plan(hierarchical, load_machine("summit"), backend="horovod")
     assert "export HOROVOD_FUSION_THRESHOLD=33554432  #" in text
     assert "export HOROVOD_HIERARCHICAL_ALLREDUCE=1  #" in text
     assert (
         "--all-reduce hierarchical"
-        in script_of(hierarchical, load_machine("summit"), backend="torch")[1]
+        in launch_script_of_plan(hierarchical, load_machine("summit"), backend="torch")[1]
     )
     ring = plan_for("superpod", details={"options": {"all_reduce": "ring", "fusion_bytes": 2**26}})
-    _, text = script_of(ring, load_machine("superpod"), backend="torch")
+    _, text = launch_script_of_plan(ring, load_machine("superpod"), backend="torch")
     assert (
         "export NCCL_ALGO=allreduce:ring  #" in text
         and "HOROVOD" not in text
@@ -181,7 +181,9 @@ def test_a_users_own_machine_is_known_to_the_script(tmp_path):
 
 
 def test_ranks_on_processor_cores_have_no_variables_of_nccl():
-    _, text = script_of(plan_for("local", "local", nodes=1), load_machine("local"), backend="torch")
+    _, text = launch_script_of_plan(
+        plan_for("local", "local", nodes=1), load_machine("local"), backend="torch"
+    )
     assert "NCCL" not in text and "gpus" not in text
 
 
@@ -189,15 +191,16 @@ def test_what_cannot_be_launched_is_told():
     with pytest.raises(
         PlanError, match="there is no launcher 'slurms'; the choices are slurm, lsf"
     ):
-        script_of(plan_for("superpod", "slurms"), None, backend="torch")
+        launch_script_of_plan(plan_for("superpod", "slurms"), None, backend="torch")
     with pytest.raises(PlanError, match="use --backend torch, not horovod"):
-        script_of(plan_for("superpod", "ray"), None, backend="horovod")
+        launch_script_of_plan(plan_for("superpod", "ray"), None, backend="horovod")
 
 
 @pytest.mark.parametrize("launcher", SCHEDULERS)
 def test_every_launcher_has_a_usual_backend(launcher):
     assert (
-        choose_backend(None, launcher) in BACKENDS and choose_backend("torch", launcher) == "torch"
+        choose_launch_backend(None, launcher) in BACKENDS
+        and choose_launch_backend("torch", launcher) == "torch"
     )
 
 
@@ -250,9 +253,9 @@ def test_a_scheduler_of_another_package_that_breaks_is_one_line(monkeypatch):
     with pytest.raises(
         PlanError, match="'missing' cannot be used: no_such_module:scheduler cannot"
     ):
-        script_of(plan_for("superpod", "missing"), None, backend="torch")
+        launch_script_of_plan(plan_for("superpod", "missing"), None, backend="torch")
     with pytest.raises(PlanError, match=r"'broken' cannot be used: os\.path:basename refuses: "):
-        script_of(plan_for("superpod", "broken"), None, backend="torch")
+        launch_script_of_plan(plan_for("superpod", "broken"), None, backend="torch")
     with pytest.raises(
         ValueError, match=r"rule must be 'package\.module:attribute', but got 'here'"
     ):

@@ -13,7 +13,7 @@ from hpo.cli.main import main
 from hpo.errors import EvidenceError
 from hpo.past_runs.mlperf.folders import SubmittedRun, results_in
 from hpo.past_runs.mlperf.log import read_log
-from hpo.past_runs.mlperf.settings import settings_of
+from hpo.past_runs.mlperf.settings import settings_of_mlperf_run
 from hpo.runs import api
 from storage.records import PlanKind, TrialState
 from storage.store import Store
@@ -194,7 +194,7 @@ def test_lars_of_nvidias_code_has_the_corrected_momentum(
 ) -> None:
     log = tmp_path / "result_0.txt"
     log.write_text(resnet_log(*LARS_POINTS[0]) + line("s_optimizer", name, 1))
-    assert settings_of(read_log(log), workers=8).momentum_form == form
+    assert settings_of_mlperf_run(read_log(log), workers=8).momentum_form == form
 
 
 def test_decay_steps_that_end_before_the_run_count_from_the_end_of_the_warmup(

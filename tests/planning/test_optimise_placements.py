@@ -12,7 +12,7 @@ import pytest
 from hpo.planning.placement.candidates import PlacementCandidate, PlanningContext
 from hpo.planning.placement.optimise import (
     PlanConstraints,
-    best_of,
+    best_placement_candidate,
     choose_placement,
     placement_space,
 )
@@ -21,7 +21,7 @@ from hpo.planning.placement.placements import (
     Placement,
     PlacementSpace,
     memory_needs,
-    placements,
+    placements_to_compare,
     steps_between,
 )
 from search_spaces.settings import TrainingSettings
@@ -166,7 +166,7 @@ def test_placements_keep_the_rules(seed: int) -> None:
     rng = np.random.default_rng(400 + seed)
     context = random_context(rng)
     limits = placement_space(context, PlanConstraints(nodes=2))
-    found = placements(limits)
+    found = placements_to_compare(limits)
     assert found
     for each in found:
         assert each.nodes == 2 and each.ranks_per_node <= context.machine.accelerators_per_node
@@ -180,7 +180,10 @@ def test_placements_keep_the_rules(seed: int) -> None:
         )
         assert each.accumulation_steps == fewest
     assert (
-        best_of([context.candidate(each) for each in found], PlanConstraints()).placement in found
+        best_placement_candidate(
+            [context.candidate(each) for each in found], PlanConstraints()
+        ).placement
+        in found
     )
 
 

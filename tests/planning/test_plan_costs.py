@@ -11,7 +11,7 @@ import pytest
 from hpo.extrapolation.inference.intervals import Interval
 from hpo.planning.placement.bottlenecks import limited_by, plan_sensitivity, time_shares
 from hpo.planning.placement.candidates import PlacementCandidate
-from hpo.planning.placement.epochs import IntervalLaw, PosteriorLaw, epoch_quantiles
+from hpo.planning.placement.epochs import IntervalEpochsLaw, PosteriorEpochsLaw, epoch_quantiles
 from hpo.planning.placement.optimise import PlanConstraints, choose_placement
 from hpo.planning.placement.placements import Placement
 from hpo.planning.placement.rates import (
@@ -184,7 +184,7 @@ def test_sensitivity_compares_with_the_best_of_other_node_counts() -> None:
 
 
 def test_the_law_of_one_forecast_keeps_its_interval() -> None:
-    law = IntervalLaw(64, Interval(20.0, 15.0, 30.0), 0.05)
+    law = IntervalEpochsLaw(64, Interval(20.0, 15.0, 30.0), 0.05)
     ends = law.at(64).interval
     assert (ends.median, ends.low, ends.high) == pytest.approx((20.0, 15.0, 30.0), rel=0.01)
     assert law.supported == (64, 64) and law.at(64).divergence == 0.05
@@ -198,7 +198,7 @@ def test_the_law_of_a_posterior_is_the_forecast_of_one_training() -> None:
     posterior = fit(
         sweep(Truth(), np.random.default_rng(0), settings=6, seeds=1), rng=np.random.default_rng(0)
     )
-    law = PosteriorLaw(posterior, particles=10**6)
+    law = PosteriorEpochsLaw(posterior, particles=10**6)
     made = forecast(posterior, 512)
     epochs = law.at(512)
     assert law.supported == (16, 16 * 128) and law.swept == 128
@@ -212,7 +212,7 @@ def test_the_law_of_a_posterior_is_the_forecast_of_one_training() -> None:
         assert within == pytest.approx(chance.probability, abs=0.02)
     assert law.near(256).values == pytest.approx(law.at(256).values)
     assert law.near(360).interval.median == pytest.approx(law.at(360).interval.median, rel=0.03)
-    few = PosteriorLaw(posterior, particles=300)
+    few = PosteriorEpochsLaw(posterior, particles=300)
     assert few.at(512).interval.median == pytest.approx(epochs.interval.median, rel=0.05)
     whole = float(np.std(np.log(epochs.values)))
     assert (

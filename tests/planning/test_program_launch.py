@@ -9,8 +9,13 @@ import textwrap
 import pytest
 
 from hpo.errors import LaunchError, PlanError
-from hpo.planning.launchers import script_of
-from hpo.planning.launchers.launch import backend_of, choose_backend, read_launched, write_plan
+from hpo.planning.launchers import launch_script_of_plan
+from hpo.planning.launchers.launch import (
+    choose_launch_backend,
+    launch_backend_of_plan,
+    read_launched,
+    write_plan,
+)
 from tests.planning.launch_samples import SUBMISSIONS, fake_path, small_job, small_plan
 from trainers.report import read_points
 
@@ -93,10 +98,10 @@ def test_other_schedulers_run_it(tmp_path, launcher):
 
 def test_a_program_that_does_not_read_its_node_is_started_once(tmp_path):
     once = plan_of(tmp_path, "0", "{nodes}", "{workers}", "{local_batch_size}")
-    _, text = script_of(once, None, backend=backend_of(once, None))
+    _, text = launch_script_of_plan(once, None, backend=launch_backend_of_plan(once, None))
     assert '\n  "${inside[@]}" python -m trainers job.json' in text
     every = plan_of(tmp_path, *EVERY)
-    _, text = script_of(every, None, backend=backend_of(every, None))
+    _, text = launch_script_of_plan(every, None, backend=launch_backend_of_plan(every, None))
     assert '\n  start 1 "${inside[@]}" python -m trainers job.json' in text
     assert "torchrun" not in text and "horovodrun" not in text
     checked = subprocess.run(["bash", "-n"], input=text, text=True, check=False)
@@ -108,6 +113,6 @@ def test_a_program_starts_its_own_workers(tmp_path):
     with pytest.raises(
         LaunchError, match="a program starts its own workers, so a backend cannot be chosen"
     ):
-        choose_backend("torch", workload="program")
+        choose_launch_backend("torch", workload="program")
     with pytest.raises(PlanError, match="for a program, use another launcher"):
-        script_of(dataclasses.replace(plan, launcher="ray"), None, backend="program")
+        launch_script_of_plan(dataclasses.replace(plan, launcher="ray"), None, backend="program")

@@ -14,7 +14,7 @@ from hpo.planning.timing.assumptions import (
     normal_draws,
 )
 from hpo.planning.timing.collectives import CollectiveLinks, RankLayout, all_reduce_seconds
-from hpo.planning.timing.costs import cost_names, cost_sources, home_cost
+from hpo.planning.timing.costs import cost_sources, home_cost, workload_cost_names
 from hpo.planning.timing.step_time import (
     StepOptions,
     evaluation_time,
@@ -436,8 +436,8 @@ def test_placements_that_cannot_be(placement, words):
 
 
 def test_published_costs_are_known_by_name_each_figure_with_its_source():
-    assert cost_names() == ["deeplabv3plus", "resnet50", "tiramisu"]
-    for name in cost_names():
+    assert workload_cost_names() == ["deeplabv3plus", "resnet50", "tiramisu"]
+    for name in workload_cost_names():
         assert all(cost_sources(name).values())
         assert set(cost_sources(name)) == {field.name for field in dataclasses.fields(WorkloadCost)}
     assert home_cost("tiramisu").flops_per_sample == 4.188e12

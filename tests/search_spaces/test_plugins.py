@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from search_spaces.plugins import TAKEN, PluginError, Registry, installed
+from search_spaces.plugins import TAKEN, PluginError, PluginRegistry, installed
 from tests.fake_package import install_package
 
 GROUP = "largebatch.optimizers"
@@ -22,8 +22,8 @@ def _number(name: str, thing: object) -> int:
 
 
 @pytest.fixture
-def registry() -> Registry[int]:
-    return Registry("optimizers", {"known": 1}, _number)
+def registry() -> PluginRegistry[int]:
+    return PluginRegistry("optimizers", {"known": 1}, _number)
 
 
 def _install(
@@ -41,7 +41,7 @@ def _install(
 
 
 def test_a_plug_in_stands_beside_the_known_names_and_is_imported_when_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, registry: Registry[int]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, registry: PluginRegistry[int]
 ) -> None:
     module = _install(monkeypatch, tmp_path, {"tiger": "@:TIGER"}, "TIGER = 7")
     assert list(registry) == ["known", "tiger"]
@@ -56,7 +56,7 @@ def test_a_plug_in_stands_beside_the_known_names_and_is_imported_when_used(
 
 def test_another_kind_does_not_see_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _install(monkeypatch, tmp_path, {"tiger": "@:TIGER"}, "TIGER = 7")
-    assert list(Registry("samplers", {"known": 1}, _number)) == ["known"]
+    assert list(PluginRegistry("samplers", {"known": 1}, _number)) == ["known"]
     assert [plugin.name for plugin in installed() if plugin.package == "some-package"] == ["tiger"]
 
 
@@ -73,7 +73,7 @@ def test_another_kind_does_not_see_it(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_one_that_cannot_be_used_is_one_line_where_it_is_used(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    registry: Registry[int],
+    registry: PluginRegistry[int],
     entries: dict[str, str],
     text: str,
     reason: str,
@@ -87,7 +87,7 @@ def test_one_that_cannot_be_used_is_one_line_where_it_is_used(
 
 
 def test_a_known_name_stays_the_project_s(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, registry: Registry[int]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, registry: PluginRegistry[int]
 ) -> None:
     module = _install(monkeypatch, tmp_path, {"known": "@:TIGER"}, "TIGER = 7")
     assert registry["known"] == 1 and list(registry) == ["known"]
@@ -97,7 +97,7 @@ def test_a_known_name_stays_the_project_s(
 
 
 def test_a_name_that_two_packages_claim_is_neither_s(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, registry: Registry[int]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, registry: PluginRegistry[int]
 ) -> None:
     for package in ("one", "two"):
         _install(monkeypatch, tmp_path, {"tiger": "@:TIGER"}, "TIGER = 7", package)
@@ -110,7 +110,7 @@ def test_a_name_that_two_packages_claim_is_neither_s(
 
 @pytest.mark.parametrize("name", ["Tiger", "big tiger", "1st", "a-b"])
 def test_a_name_must_be_a_word(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, registry: Registry[int], name: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, registry: PluginRegistry[int], name: str
 ) -> None:
     _install(monkeypatch, tmp_path, {name: "@:TIGER"}, "TIGER = 7")
     assert list(registry) == ["known"]
@@ -119,7 +119,7 @@ def test_a_name_must_be_a_word(
 
 
 def test_only_packages_that_are_named_are_taken(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, registry: Registry[int]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, registry: PluginRegistry[int]
 ) -> None:
     module = _install(monkeypatch, tmp_path, {"tiger": "@:TIGER"}, "TIGER = 7", "Some.Package")
     monkeypatch.setenv(TAKEN, "")
@@ -133,7 +133,7 @@ def test_only_packages_that_are_named_are_taken(
 
 
 def test_a_mistyped_name_is_explained_by_the_nearest(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, registry: Registry[int]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, registry: PluginRegistry[int]
 ) -> None:
     _install(monkeypatch, tmp_path, {"tiger": "@:TIGER"}, "TIGER = 7")
     assert registry.explain("tigre") == "; did you mean 'tiger'?"

@@ -6,27 +6,27 @@ from scipy.special import sph_harm_y
 
 from trainers.workloads.segmentation import fields as fields_module
 from trainers.workloads.segmentation.channels import CHANNELS
-from trainers.workloads.segmentation.fields import make_sample
+from trainers.workloads.segmentation.fields import make_planted_sample
 from trainers.workloads.segmentation.grid import (
     EARTH_RADIUS_KM,
-    Grid,
-    distance_km,
-    grid_of,
-    on_sphere,
+    LatLonGrid,
+    great_circle_km,
+    lat_lon_grid,
+    unit_vectors_on_sphere,
 )
 from trainers.workloads.segmentation.harmonics import harmonic_synthesis, random_coefficients
-from trainers.workloads.segmentation.planet import saturation_humidity, surface_of
+from trainers.workloads.segmentation.planet import planet_surface, saturation_humidity
 from trainers.workloads.segmentation.weather import (
-    Cyclone,
-    River,
+    AtmosphericRiver,
+    TropicalCyclone,
     WeatherState,
+    plant_atmospheric_river,
     plant_cyclone,
-    plant_river,
 )
 
 pytestmark = pytest.mark.medium
 
-GRID = grid_of(96, 144)
+GRID = lat_lon_grid(96, 144)
 
 
 def channel(sample, name):
@@ -55,7 +55,7 @@ def calm(grid):
 def spectral_variances(field, degrees):
     """Variance at each total wave number of a field on a regular grid, by projection on scipy's harmonics."""
     height, width = field.shape
-    grid = Grid(height, width)
+    grid = LatLonGrid(height, width)
     waves = np.fft.rfft(field * grid.cell_areas_km2[:, None] / EARTH_RADIUS_KM**2, axis=1)
     colatitude = np.radians(90 - grid.latitudes)
 
@@ -80,20 +80,23 @@ def test_distances_on_the_sphere_are_those_of_the_spherical_law_of_cosines():
     )
     phi, difference = np.radians(latitudes), np.radians(longitudes[1] - longitudes[0])
     cosine = np.sin(phi[0]) * np.sin(phi[1]) + np.cos(phi[0]) * np.cos(phi[1]) * np.cos(difference)
-    found = distance_km(
-        on_sphere(latitudes[0], longitudes[0]), on_sphere(latitudes[1], longitudes[1])
+    found = great_circle_km(
+        unit_vectors_on_sphere(latitudes[0], longitudes[0]),
+        unit_vectors_on_sphere(latitudes[1], longitudes[1]),
     )
     np.testing.assert_allclose(found, EARTH_RADIUS_KM * np.arccos(cosine), rtol=1e-6)
-    degree = distance_km(on_sphere(0, 359.5), on_sphere(0, 0.5))
+    degree = great_circle_km(unit_vectors_on_sphere(0, 359.5), unit_vectors_on_sphere(0, 0.5))
     assert degree == pytest.approx(111.2, abs=0.05)
-    assert distance_km(on_sphere(60, 0), on_sphere(60, 1)) == pytest.approx(degree / 2, rel=1e-4)
-    assert distance_km(on_sphere(90, 0), on_sphere(-90, 123)) == pytest.approx(
-        np.pi * EARTH_RADIUS_KM
-    )
+    assert great_circle_km(
+        unit_vectors_on_sphere(60, 0), unit_vectors_on_sphere(60, 1)
+    ) == pytest.approx(degree / 2, rel=1e-4)
+    assert great_circle_km(
+        unit_vectors_on_sphere(90, 0), unit_vectors_on_sphere(-90, 123)
+    ) == pytest.approx(np.pi * EARTH_RADIUS_KM)
 
 
 def test_the_grid_is_that_of_cam5_and_its_cells_make_up_the_sphere():
-    grid = Grid(768, 1152)
+    grid = LatLonGrid(768, 1152)
     assert (grid.latitudes[0], grid.latitudes[-1], grid.longitudes[0]) == (-90, 90, 0)
     assert grid.latitudes[1] - grid.latitudes[0] == pytest.approx(0.2347, abs=1e-4)
     assert grid.longitudes[1] == 0.3125
@@ -101,7 +104,7 @@ def test_the_grid_is_that_of_cam5_and_its_cells_make_up_the_sphere():
 
 
 def test_vorticity_of_solid_rotation_is_twice_its_rate_times_the_sine_of_the_latitude():
-    grid = grid_of(180, 120)
+    grid = lat_lon_grid(180, 120)
     rate = 1e-5
     wind = (
         rate
@@ -155,8 +158,10 @@ def test_a_finer_grid_shows_the_same_large_waves():
 
 
 def test_kinetic_energy_falls_as_the_cube_of_the_wave_number_and_rain_is_flatter():
-    degrees, grid = np.arange(10, 36), grid_of(192, 288)
-    samples = [make_sample(grid, 47, index, mean_cyclones=0, mean_rivers=0) for index in range(6)]
+    degrees, grid = np.arange(10, 36), lat_lon_grid(192, 288)
+    samples = [
+        make_planted_sample(grid, 47, index, mean_cyclones=0, mean_rivers=0) for index in range(6)
+    ]
     slopes = {}
     for name in ("V850", "T500", "Z200", "TMQ", "PRECT"):
         fields = [channel(sample, name) for sample in samples]
@@ -198,7 +203,7 @@ def test_the_channels_lie_in_the_range_of_the_atmosphere():
         "ZBOT": (40, 75),
     }
     for index in range(10):
-        sample = make_sample(GRID, 5, index)
+        sample = make_planted_sample(GRID, 5, index)
         assert sample.fields.dtype == np.float32 and sample.fields.shape == (96, 144, 16)
         for name, (low, high) in ranges.items():
             values = channel(sample, name)
@@ -212,7 +217,7 @@ def test_the_wind_is_geostrophic_in_the_middle_latitudes():
     metres, rows = EARTH_RADIUS_KM * 1e3, np.abs(np.abs(GRID.latitudes) - 50) < 15
     turning = 2 * 7.292e-5 * np.sin(np.radians(GRID.latitudes))[:, None]
     for index in range(3):
-        sample = make_sample(GRID, 6, index, mean_cyclones=0, mean_rivers=0)
+        sample = make_planted_sample(GRID, 6, index, mean_cyclones=0, mean_rivers=0)
         pressure = channel(sample, "PSL")
         east = np.gradient(pressure, np.radians(2.5), axis=1)[:, 1:-1] / (metres * GRID.cosines)
         northward = (east / (1.2 * turning))[rows]
@@ -226,13 +231,13 @@ def test_the_wind_is_geostrophic_in_the_middle_latitudes():
 
 def test_thickness_follows_the_layer_temperature():
     """The hypsometric equation: Z200 - Z1000 = R T / g ln 5, T a mean over the layer."""
-    sample = make_sample(GRID, 7, 0)
+    sample = make_planted_sample(GRID, 7, 0)
     thickness = channel(sample, "Z200") - channel(sample, "Z1000")
     layer = thickness * 9.80616 / (287.04 * np.log(5))
     assert ((layer > channel(sample, "T200")) & (layer < channel(sample, "T500") + 25)).all()
     assert np.corrcoef(layer.ravel(), channel(sample, "T500").ravel())[0, 1] > 0.99
     heights = 287.04 / 9.80616 * channel(sample, "TREFHT") * np.log(channel(sample, "PSL") / 1e5)
-    sea = surface_of(GRID).land < 0.01
+    sea = planet_surface(GRID).land < 0.01
     np.testing.assert_allclose(channel(sample, "Z1000")[sea], heights[sea], rtol=0.02, atol=1)
 
 
@@ -246,7 +251,7 @@ def test_saturation_humidity_is_that_of_the_tables():
 
 def test_fields_are_continuous_across_the_date_line():
     for name in ("U850", "PSL", "T500", "TMQ"):
-        values = channel(make_sample(GRID, 8, 0), name)
+        values = channel(make_planted_sample(GRID, 8, 0), name)
         seam = np.abs(values[:, 0] - values[:, -1]).mean()
         inside = np.abs(np.diff(values, axis=1)).mean(0)
         assert inside.min() / 2 < seam < 2 * inside.max(), name
@@ -256,12 +261,17 @@ def test_fields_are_continuous_across_the_date_line():
 @pytest.mark.parametrize("shape", [(96, 144), (384, 576)])
 def test_a_cyclone_turns_cyclonically_around_a_warm_low_with_a_ring_of_wind(latitude, shape):
     grid, cyclone = (
-        grid_of(*shape),
-        Cyclone(latitude, 359.0, 5000.0, max(100.0, grid_of(*shape).spacing_km), 1.6, 6.0),
+        lat_lon_grid(*shape),
+        TropicalCyclone(
+            latitude, 359.0, 5000.0, max(100.0, lat_lon_grid(*shape).spacing_km), 1.6, 6.0
+        ),
     )
     state = calm(grid)
     plant_cyclone(state, cyclone, grid)
-    radius = distance_km(grid.points, on_sphere(latitude, 359.0)) / cyclone.radius_of_maximum_wind
+    radius = (
+        great_circle_km(grid.points, unit_vectors_on_sphere(latitude, 359.0))
+        / cyclone.radius_of_maximum_wind
+    )
     speed = np.hypot(state.eastward, state.northward)
     assert 0.6 < radius.ravel()[speed.argmax()] < 1.6
     # Holland, eqs. 5 and 6: the gradient wind at the radius of maximum wind
@@ -283,10 +293,10 @@ def test_a_river_blows_along_its_axis_towards_the_pole_with_low_pressure_on_the_
 ):
     latitudes = hemisphere * np.linspace(25, 48, 40)
     axis = np.stack([latitudes, np.linspace(340, 380, 40) % 360], 1)
-    river, state = River(axis, 25.0, 300.0), calm(GRID)
+    river, state = AtmosphericRiver(axis, 25.0, 300.0), calm(GRID)
     assert 3500 < river.length_km < 5000
-    plant_river(state, river, GRID)
-    middle = np.unravel_index((GRID.points @ on_sphere(*axis[20])).argmax(), (96, 144))
+    plant_atmospheric_river(state, river, GRID)
+    middle = np.unravel_index((GRID.points @ unit_vectors_on_sphere(*axis[20])).argmax(), (96, 144))
     assert state.eastward[middle] > 10 and hemisphere * state.northward[middle] > 8
     assert (
         state.humidity[middle] > 0.9
@@ -303,18 +313,18 @@ def test_a_river_blows_along_its_axis_towards_the_pole_with_low_pressure_on_the_
 
 
 def test_a_sample_follows_from_seed_and_index_alone():
-    first = make_sample(GRID, 9, 3)
-    make_sample(GRID, 9, 4)
-    again = make_sample(GRID, 9, 3)
+    first = make_planted_sample(GRID, 9, 3)
+    make_planted_sample(GRID, 9, 4)
+    again = make_planted_sample(GRID, 9, 3)
     np.testing.assert_array_equal(first.fields, again.fields)
     assert first.cyclones == again.cyclones
-    assert not np.array_equal(first.fields, make_sample(GRID, 9, 4).fields)
-    assert not np.array_equal(first.fields, make_sample(GRID, 10, 3).fields)
+    assert not np.array_equal(first.fields, make_planted_sample(GRID, 9, 4).fields)
+    assert not np.array_equal(first.fields, make_planted_sample(GRID, 10, 3).fields)
 
 
 def test_the_published_grid_shows_the_weather_of_the_small_one():
     coarse, fine = (
-        make_sample(grid_of(height, height * 3 // 2), 11, 0, mean_cyclones=0)
+        make_planted_sample(lat_lon_grid(height, height * 3 // 2), 11, 0, mean_cyclones=0)
         for height in (96, 192)
     )
     # every second row of the fine grid lies near a row of the coarse one
@@ -329,7 +339,9 @@ def test_planted_numbers_follow_the_means():
     counts = np.array(
         [
             (len(sample.cyclones), len(sample.rivers))
-            for sample in (make_sample(grid_of(24, 36), 12, index) for index in range(150))
+            for sample in (
+                make_planted_sample(lat_lon_grid(24, 36), 12, index) for index in range(150)
+            )
         ]
     )
     expected = fields_module.MEAN_CYCLONES, fields_module.MEAN_RIVERS

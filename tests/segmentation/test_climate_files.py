@@ -7,11 +7,11 @@ from trainers import DataError
 from trainers.workloads.segmentation.channels import CHANNELS
 from trainers.workloads.segmentation.data import LARGEST_IN_MEMORY, open_samples
 from trainers.workloads.segmentation.hdf5 import (
+    channel_summary_of,
     read_channel_range,
-    read_sample,
-    summary_of,
-    write_sample,
-    write_stats,
+    read_hdf5_sample,
+    write_channel_stats,
+    write_hdf5_sample,
 )
 
 HEIGHT, WIDTH = 6, 10
@@ -35,12 +35,12 @@ def write_folder(folder, train=5, validation=2, stats="stats.h5"):
             (some_fields([count, index]), some_labels([count, index])) for index in range(count)
         ]
         for index, sample in enumerate(samples):
-            write_sample(folder / part / f"data-{index:03d}.h5", *sample)
+            write_hdf5_sample(folder / part / f"data-{index:03d}.h5", *sample)
         written += [np.stack(arrays) for arrays in zip(*samples, strict=True)]
-    summary = summary_of(written[0][0])
+    summary = channel_summary_of(written[0][0])
     for fields in written[0][1:]:
-        summary = summary.merged(summary_of(fields))
-    write_stats(folder / stats, summary)
+        summary = summary.merged(channel_summary_of(fields))
+    write_channel_stats(folder / stats, summary)
     return written
 
 
@@ -125,7 +125,7 @@ def test_labels_may_be_stored_as_floats(tmp_path):
             some_fields(0),
             some_labels(0).astype(np.float32),
         )
-    fields, labels = read_sample(tmp_path / "sample.h5")
+    fields, labels = read_hdf5_sample(tmp_path / "sample.h5")
     assert fields.dtype == np.float32 and labels.dtype == np.uint8
     np.testing.assert_array_equal(labels, some_labels(0))
 
@@ -146,7 +146,7 @@ def test_fields_travel_in_their_stored_type_and_are_scaled_in_single_precision(t
     found = samples.prepare(batch)[0]
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found.permute(0, 2, 3, 1), expected, rtol=2e-6, atol=1e-6)
-    write_sample(tmp_path / "train" / "data-003.h5", fields[3], some_labels(0))
+    write_hdf5_sample(tmp_path / "train" / "data-003.h5", fields[3], some_labels(0))
     with pytest.raises(DataError, match=r"same data type, here float16 .*data-003\.h5 has float32"):
         opened(tmp_path, cache=cache).training_batch(torch.arange(5), torch.zeros(5), 0)
 
@@ -158,7 +158,7 @@ def test_class_frequencies_are_counted_once_and_again_when_files_change(folder, 
     with monkeypatch.context() as patch:
         patch.setattr("trainers.workloads.segmentation.data.read_labels", None)
         assert opened(folder).class_frequencies == pytest.approx(tuple(expected))
-    write_sample(folder / "train" / "data-004.h5", some_fields(0), np.zeros((HEIGHT, WIDTH)))
+    write_hdf5_sample(folder / "train" / "data-004.h5", some_fields(0), np.zeros((HEIGHT, WIDTH)))
     labels[4] = 0
     assert opened(folder).class_frequencies == pytest.approx(
         tuple(np.bincount(labels.ravel()) / labels.size)
@@ -199,7 +199,7 @@ def test_the_micro_batch_shrinks_with_the_grid(tmp_path):
             ) as file:  # shapes alone, no data
                 file.create_dataset("climate/data", (*shape, 16), np.float32)
                 file.create_dataset("climate/labels_0", shape, np.uint8)
-        write_stats(tmp_path / name / "stats.h5", summary_of(some_fields(0)))
+        write_channel_stats(tmp_path / name / "stats.h5", channel_summary_of(some_fields(0)))
     sizes = [opened(tmp_path / name).largest_micro_batch for name in ("published", "half", "small")]
     assert sizes == [2, 8, 64]
 
@@ -280,18 +280,20 @@ def test_huge_but_finite_values_are_no_error(folder):
     edit(
         folder / "train" / "data-003.h5", "climate/data", lambda values: np.full_like(values, 3e38)
     )
-    fields, _ = read_sample(folder / "train" / "data-003.h5")
+    fields, _ = read_hdf5_sample(folder / "train" / "data-003.h5")
     assert np.isfinite(fields).all()
 
 
 def test_samples_of_another_shape_are_named(folder):
     file = folder / "train" / "data-002.h5"
-    write_sample(file, some_fields(0, 7, 10), some_labels(0, 7, 10))
+    write_hdf5_sample(file, some_fields(0, 7, 10), some_labels(0, 7, 10))
     with pytest.raises(
         DataError, match=r"same height and width, here \(6, 10\), but .*data-002.h5 has \(7, 10\)"
     ):
         read_training(folder)
-    write_sample(folder / "validation" / "data-000.h5", some_fields(0, 6, 9), some_labels(0, 6, 9))
+    write_hdf5_sample(
+        folder / "validation" / "data-000.h5", some_fields(0, 6, 9), some_labels(0, 6, 9)
+    )
     with pytest.raises(DataError, match=r"validation/data-000.h5 has \(6, 9\)"):
         opened(folder).evaluation_batch(torch.arange(2))
 
@@ -348,7 +350,7 @@ def test_broken_statistics_are_named(folder, name, change, message):
 
 
 def test_a_channel_without_extent_is_refused(tmp_path):
-    write_stats(tmp_path / "stats.h5", summary_of(np.zeros((2, 2, 16))))
+    write_channel_stats(tmp_path / "stats.h5", channel_summary_of(np.zeros((2, 2, 16))))
     with pytest.raises(DataError, match=f"{CHANNELS[0]} has 0.0 and 0.0 in"):
         read_channel_range(tmp_path / "stats.h5")
 
@@ -359,11 +361,11 @@ def test_missing_parts_of_the_folder_are_named(tmp_path):
     (tmp_path / "train").mkdir()
     with pytest.raises(DataError, match=r"train holds no \*.h5 file"):
         opened(tmp_path)
-    write_sample(tmp_path / "train" / "a.h5", some_fields(0), some_labels(0))
+    write_hdf5_sample(tmp_path / "train" / "a.h5", some_fields(0), some_labels(0))
     with pytest.raises(DataError, match="validation does not exist"):
         opened(tmp_path)
     (tmp_path / "validation").mkdir()
-    write_sample(tmp_path / "validation" / "a.h5", some_fields(0), some_labels(0))
+    write_hdf5_sample(tmp_path / "validation" / "a.h5", some_fields(0), some_labels(0))
     with pytest.raises(DataError, match=r"stats.h5 does not exist"):
         opened(tmp_path)
 

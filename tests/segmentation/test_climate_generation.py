@@ -15,15 +15,19 @@ from trainers import DataError
 from trainers.workloads.segmentation import generate
 from trainers.workloads.segmentation.__main__ import main
 from trainers.workloads.segmentation.data import open_samples
-from trainers.workloads.segmentation.fields import make_sample
+from trainers.workloads.segmentation.fields import make_planted_sample
 from trainers.workloads.segmentation.generate import (
     GeneratedOptions,
     generated_folder,
     write_data_set,
 )
-from trainers.workloads.segmentation.grid import grid_of
-from trainers.workloads.segmentation.hdf5 import read_channel_range, read_sample, sample_files
-from trainers.workloads.segmentation.heuristics import make_labels
+from trainers.workloads.segmentation.grid import lat_lon_grid
+from trainers.workloads.segmentation.hdf5 import (
+    hdf5_sample_files,
+    read_channel_range,
+    read_hdf5_sample,
+)
+from trainers.workloads.segmentation.heuristics import make_heuristic_labels
 
 pytestmark = pytest.mark.medium
 
@@ -43,10 +47,12 @@ def test_generated_files_are_the_made_samples_with_labels_from_the_heuristics(tm
         36,
     )
     everything = []
-    for index, file in enumerate(sample_files(tmp_path / "set" / "train")):
-        fields, labels = read_sample(file)
-        np.testing.assert_array_equal(fields, make_sample(grid_of(24, 36), 3, index).fields)
-        np.testing.assert_array_equal(labels, make_labels(fields))
+    for index, file in enumerate(hdf5_sample_files(tmp_path / "set" / "train")):
+        fields, labels = read_hdf5_sample(file)
+        np.testing.assert_array_equal(
+            fields, make_planted_sample(lat_lon_grid(24, 36), 3, index).fields
+        )
+        np.testing.assert_array_equal(labels, make_heuristic_labels(fields))
         everything.append(fields)
     ranges = read_channel_range(tmp_path / "set" / "stats.h5")
     np.testing.assert_array_equal(ranges.low, np.stack(everything).min((0, 1, 2)))
@@ -72,12 +78,12 @@ def test_training_and_evaluation_samples_differ_and_neither_depends_on_the_numbe
     open_samples(options(few))
     open_samples(options(more, samples=6, evaluation_samples=3))
     for part in ("train", "validation"):
-        for file in sample_files(few / part):
+        for file in hdf5_sample_files(few / part):
             np.testing.assert_array_equal(
-                read_sample(file)[0], read_sample(more / part / file.name)[0]
+                read_hdf5_sample(file)[0], read_hdf5_sample(more / part / file.name)[0]
             )
     first, second = (
-        read_sample(sample_files(few / part)[0])[0] for part in ("train", "validation")
+        read_hdf5_sample(hdf5_sample_files(few / part)[0])[0] for part in ("train", "validation")
     )
     assert not np.array_equal(first, second)
 
@@ -146,9 +152,9 @@ def test_several_workers_write_the_same_files(tmp_path):
     ]
     np.testing.assert_array_equal(*counts)
     for part in ("train", "validation"):
-        for file in sample_files(tmp_path / "one" / part):
+        for file in hdf5_sample_files(tmp_path / "one" / part):
             np.testing.assert_array_equal(
-                read_sample(file)[0], read_sample(tmp_path / "two" / part / file.name)[0]
+                read_hdf5_sample(file)[0], read_hdf5_sample(tmp_path / "two" / part / file.name)[0]
             )
     ranges = [read_channel_range(tmp_path / name / "stats.h5") for name in ("one", "two")]
     np.testing.assert_array_equal(ranges[0].low, ranges[1].low)

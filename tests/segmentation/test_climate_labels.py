@@ -10,9 +10,14 @@ import pytest
 
 from trainers.workloads.segmentation.channels import CHANNELS, CYCLONE, RIVER
 from trainers.workloads.segmentation.cyclones import CycloneRules, cyclone_centres, cyclone_mask
-from trainers.workloads.segmentation.fields import make_sample
-from trainers.workloads.segmentation.grid import EARTH_RADIUS_KM, distance_km, grid_of, on_sphere
-from trainers.workloads.segmentation.heuristics import make_labels
+from trainers.workloads.segmentation.fields import make_planted_sample
+from trainers.workloads.segmentation.grid import (
+    EARTH_RADIUS_KM,
+    great_circle_km,
+    lat_lon_grid,
+    unit_vectors_on_sphere,
+)
+from trainers.workloads.segmentation.heuristics import make_heuristic_labels
 from trainers.workloads.segmentation.rivers import (
     RiverRules,
     diagonal_km,
@@ -23,7 +28,7 @@ from trainers.workloads.segmentation.rivers import (
 
 pytestmark = pytest.mark.medium
 
-GRID = grid_of(96, 144)
+GRID = lat_lon_grid(96, 144)
 
 
 def calm_fields(grid=GRID):
@@ -75,7 +80,9 @@ def test_the_diagonal_is_measured_on_the_sphere_also_over_the_date_line():
     for first in (10, 140):
         region = np.zeros((16, 144), dtype=bool)
         region[np.arange(16), (first + np.arange(16)) % 144] = True
-        expected = distance_km(on_sphere(20, 0), on_sphere(50, 15 * 2.5))
+        expected = great_circle_km(
+            unit_vectors_on_sphere(20, 0), unit_vectors_on_sphere(50, 15 * 2.5)
+        )
         assert diagonal_km(region, latitudes, GRID) == pytest.approx(expected)
     around = np.ones((1, 144), dtype=bool)
     expected = 2 * np.pi * EARTH_RADIUS_KM * 143 / 144
@@ -118,7 +125,7 @@ def test_long_and_narrow_bands_of_transport_are_rivers(rows, columns, found):
     blow(fields, ..., 5.0)
     blow(fields, where, 30.0)
     np.testing.assert_array_equal(river_mask(fields, GRID), where & found)
-    assert (make_labels(fields) == np.where(where & found, RIVER, 0)).all()
+    assert (make_heuristic_labels(fields) == np.where(where & found, RIVER, 0)).all()
 
 
 def test_the_rules_of_length_and_width_are_settings():
@@ -137,7 +144,7 @@ def test_the_rules_of_length_and_width_are_settings():
 def vortex(latitude, longitude=0.0, deficit=4000.0, warmth=5.0, spin=1.0, grid=GRID):
     """Even air with one vortex: Gaussian pressure and temperature, solid rotation within 300 km."""
     fields = calm_fields(grid)
-    distance = distance_km(grid.points, on_sphere(latitude, longitude))
+    distance = great_circle_km(grid.points, unit_vectors_on_sphere(latitude, longitude))
     shape = np.exp(-((distance / 400) ** 2))
     add = {
         "PSL": -deficit * shape,
@@ -167,12 +174,17 @@ def test_a_warm_cyclonic_low_is_a_tropical_cyclone(latitude, longitude):
     fields = vortex(latitude, longitude)
     [centre] = cyclone_centres(fields, GRID)
     assert (
-        distance_km(on_sphere(centre.latitude, centre.longitude), on_sphere(latitude, longitude))
+        great_circle_km(
+            unit_vectors_on_sphere(centre.latitude, centre.longitude),
+            unit_vectors_on_sphere(latitude, longitude),
+        )
         < GRID.spacing_km
     )
     mask = cyclone_mask(fields, GRID)
     assert 5 <= mask.sum() <= 60
-    assert distance_km(GRID.points[mask], on_sphere(latitude, longitude)).max() < 1600
+    assert (
+        great_circle_km(GRID.points[mask], unit_vectors_on_sphere(latitude, longitude)).max() < 1600
+    )
     assert periodic_regions(mask)[1] <= 3  # connected, if only over corners
 
 
@@ -202,7 +214,7 @@ def test_the_relaxed_rules_of_the_published_labels_find_weaker_storms():
 
 
 def test_the_storm_radius_is_where_the_wind_falls_to_seventeen_metres_a_second():
-    grid = grid_of(384, 576)
+    grid = lat_lon_grid(384, 576)
     distance = np.linspace(0.1, 20, 2000)
     wind = 12 * distance * np.exp(-((distance * 111.2 / 450) ** 2))
     peak = wind.argmax()
@@ -216,7 +228,7 @@ def test_a_cyclone_overwrites_a_river():
     blow(fields, band(range(66, 69), range(30, 55)), 40.0)
     rivers = river_mask(fields, GRID, RiverRules(max_width=5000))
     cyclones = cyclone_mask(fields, GRID)
-    labels = make_labels(fields, rivers=RiverRules(max_width=5000))
+    labels = make_heuristic_labels(fields, rivers=RiverRules(max_width=5000))
     assert (rivers & cyclones).any() and (rivers & ~cyclones).any()
     assert ((labels == CYCLONE) == cyclones).all() and (
         (labels == RIVER) == (rivers & ~cyclones)
@@ -228,20 +240,22 @@ def test_a_cyclone_overwrites_a_river():
 
 @pytest.fixture(scope="module")
 def planted():
-    samples = [make_sample(GRID, 21, index) for index in range(40)]
-    return samples, [make_labels(sample.fields) for sample in samples]
+    samples = [make_planted_sample(GRID, 21, index) for index in range(40)]
+    return samples, [make_heuristic_labels(sample.fields) for sample in samples]
 
 
 def test_planted_cyclones_are_found_and_few_others(planted):
     wanted = found = false = 0
     for sample, labels in zip(*planted, strict=True):
         centres = [
-            on_sphere(centre.latitude, centre.longitude)
+            unit_vectors_on_sphere(centre.latitude, centre.longitude)
             for centre in cyclone_centres(sample.fields, GRID)
         ]
-        storms = [on_sphere(storm.latitude, storm.longitude) for storm in sample.cyclones]
+        storms = [
+            unit_vectors_on_sphere(storm.latitude, storm.longitude) for storm in sample.cyclones
+        ]
         near = np.array(
-            [[distance_km(storm, centre) < 450 for centre in centres] for storm in storms]
+            [[great_circle_km(storm, centre) < 450 for centre in centres] for storm in storms]
         )
         near = near.reshape(len(storms), len(centres))
         wanted, found, false = (
@@ -259,7 +273,7 @@ def test_planted_rivers_are_found_and_few_others(planted):
     for sample, labels in zip(*planted, strict=True):
         near = np.zeros(labels.shape, dtype=bool)
         for river in sample.rivers:
-            axis = on_sphere(river.axis[:, 0], river.axis[:, 1])
+            axis = unit_vectors_on_sphere(river.axis[:, 0], river.axis[:, 1])
             cosines = GRID.points @ axis.T
             near |= cosines.max(2) > np.cos(600 / EARTH_RADIUS_KM)
             on_axis = labels.reshape(-1)[cosines.reshape(-1, len(axis)).argmax(0)]
@@ -284,7 +298,9 @@ def test_class_shares_are_near_the_published_ones(planted):
 def test_fields_without_planted_weather_have_almost_no_labels():
     labels = np.stack(
         [
-            make_labels(make_sample(GRID, 22, index, mean_cyclones=0, mean_rivers=0).fields)
+            make_heuristic_labels(
+                make_planted_sample(GRID, 22, index, mean_cyclones=0, mean_rivers=0).fields
+            )
             for index in range(25)
         ]
     )

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainers.numerics.normalization import GhostBatchNorm
-from trainers.workloads.segmentation.blocks import memory_format
+from trainers.workloads.segmentation.blocks import network_memory_format
 from trainers.workloads.segmentation.deeplab import DeepLab, DeepLabEncoder
 from trainers.workloads.segmentation.tiramisu import Tiramisu
 
@@ -168,4 +168,4 @@ def test_the_layout_that_is_damaged_on_avx2_is_not_used_there(
     monkeypatch, device, capability, layout
 ):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert memory_format(device) == layout
+    assert network_memory_format(device) == layout

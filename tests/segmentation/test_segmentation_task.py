@@ -4,7 +4,7 @@ from fake_samples import FakeSamples
 
 from search_spaces.settings import TrainingSettings
 from trainers import DataError, JobError
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.job import Target, TrainingJob
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.workloads import metrics_of
@@ -94,7 +94,7 @@ def job(**changes):
 def test_training_a_few_samples_lowers_the_loss_and_raises_the_iou(workload, name):
     work = workload(FakeSamples(train_samples=16), model=name)
     training = SynchronousTraining(
-        job(epochs=20, evaluations_per_epoch=0.5), SingleProcess(), workload=work
+        job(epochs=20, evaluations_per_epoch=0.5), SingleProcessCommunicator(), workload=work
     )
     points = []
     while not training.finished:
@@ -106,7 +106,9 @@ def test_training_a_few_samples_lowers_the_loss_and_raises_the_iou(workload, nam
 def test_weights_do_not_depend_on_the_micro_batch(workload):
     def trained(micro_batch):
         training = SynchronousTraining(
-            job(epochs=1, micro_batch_size=micro_batch), SingleProcess(), workload=workload()
+            job(epochs=1, micro_batch_size=micro_batch),
+            SingleProcessCommunicator(),
+            workload=workload(),
         )
         training.advance()
         return training.model.state_dict()

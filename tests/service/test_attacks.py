@@ -31,8 +31,8 @@ from hpo.service.config import ServerConfig
 from hpo.service.connections import PIPELINED
 from hpo.service.context import allowed_hosts
 from hpo.service.refusal import RefusedError
-from hpo.service.serving import _uvicorn, listening_socket, worker_command
-from hpo.service.submission import faults_of_data
+from hpo.service.serving import _uvicorn, server_socket, worker_command
+from hpo.service.submission import faults_of_submitted_data
 from search_spaces.settings import TrainingSettings
 from storage.records import NewTrial
 from trainers.workloads.described import WORKLOADS
@@ -365,12 +365,16 @@ def test_data_outside_of_the_server_s_folders(place, data, path):
 
 def test_data_inside_is_taken(place):
     assert not list(
-        faults_of_data({"source": "image_folder", "path": f"{place.inside}/cells"}, [place.inside])
+        faults_of_submitted_data(
+            {"source": "image_folder", "path": f"{place.inside}/cells"}, [place.inside]
+        )
     )
     assert not list(
-        faults_of_data({"path": str(place.inside / "not" / "there" / "yet")}, [place.inside])
+        faults_of_submitted_data(
+            {"path": str(place.inside / "not" / "there" / "yet")}, [place.inside]
+        )
     )
-    assert list(faults_of_data({"path": f"{place.inside}/cells"}, []))
+    assert list(faults_of_submitted_data({"path": f"{place.inside}/cells"}, []))
 
 
 # requests that are too large, too many, too odd
@@ -578,7 +582,7 @@ def as_hpo_serve(folder, **limits):
     config = ServerConfig.model_validate(values)
     app = create_app(config)
     server = uvicorn.Server(_uvicorn(config.model_copy(update={"port": 0}), app))
-    sock = listening_socket(config.model_copy(update={"port": 0}))
+    sock = server_socket(config.model_copy(update={"port": 0}))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
     while not server.started:

@@ -14,8 +14,8 @@ from hpo.client.address import server_address
 from hpo.client.calls import WaitPolicy
 from hpo.client.errors import error_of_response
 from hpo.client.event_stream import EventStream
-from hpo.client.protocol import ClientRequest, NoResponse, Pause, ServerResponse, get_request
-from hpo.client.retries import LONGEST_RETRY_AFTER, RetryPolicy, ask, retry_after
+from hpo.client.protocol import ClientPause, ClientRequest, NoResponse, ServerResponse, get_request
+from hpo.client.retries import LONGEST_RETRY_AFTER, RetryPolicy, ask, retry_after_seconds
 
 READ, WRITE = get_request("studies"), ClientRequest("POST", "/studies/a/resume")
 BROKEN, UNSENT = NoResponse("the connection broke"), NoResponse("refused", never_sent=True)
@@ -62,7 +62,7 @@ def carry(steps, *came):
         except errors.HpoError as error:
             return sent, pauses, error
         reply = None
-        if isinstance(step, Pause):
+        if isinstance(step, ClientPause):
             pauses.append(step.seconds)
         else:
             sent.append(step)
@@ -117,7 +117,9 @@ def test_the_server_says_when_to_come_back():
     assert pauses == [7]
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert (
-        retry_after({"retry-after": format_datetime(now + timedelta(seconds=90), usegmt=True)}, now)
+        retry_after_seconds(
+            {"retry-after": format_datetime(now + timedelta(seconds=90), usegmt=True)}, now
+        )
         == 90
     )
     for text, seconds in {
@@ -129,7 +131,7 @@ def test_the_server_says_when_to_come_back():
         "1e9": LONGEST_RETRY_AFTER,
         "2.5": 2.5,
     }.items():
-        assert retry_after({"retry-after": text}) == seconds
+        assert retry_after_seconds({"retry-after": text}) == seconds
 
 
 def test_no_answer_says_so_and_whether_it_may_have_arrived():

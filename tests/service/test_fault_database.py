@@ -10,7 +10,7 @@ from benchmarks import faults
 from benchmarks.fleet import Paced
 from hpo.errors import LaunchError
 from hpo.runs.lease import HeldLease
-from hpo.runs.run import RunOptions, run_held
+from hpo.runs.run import RunOptions, run_held_study
 from hpo.study.spec import parse_study
 from hpo.tuning.retry import StorageRetry
 from hpo.tuning.tuner import RayOptions
@@ -176,7 +176,7 @@ def test_a_sweep_over_an_unreliable_connection_stores_what_a_reliable_one_does(
             with HeldLease(store, lease, on_warning=lambda text: None, lease_seconds=60) as held:
                 if kind == "unreliable":
                     held.store = Unreliable(held.store, seed)
-                run_held(
+                run_held_study(
                     parse_study(study.spec),
                     held,
                     store.url,

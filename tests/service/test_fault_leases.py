@@ -9,7 +9,7 @@ import pytest
 from benchmarks.fleet import Paced, Witness, all_ended, wait_for
 from hpo.runs import lease as leases
 from hpo.runs.lease import HeldLease
-from hpo.runs.run import RunOptions, run_held
+from hpo.runs.run import RunOptions, run_held_study
 from hpo.service.worker import StudyWorker, WorkerOptions
 from hpo.study.spec import parse_study
 from hpo.tuning.tuner import RayOptions
@@ -131,7 +131,7 @@ def test_a_run_that_lost_its_lease_writes_nothing_even_before_it_knows(store, ur
         HeldLease(store, stale, on_warning=told.append, lease_seconds=60) as held,
         pytest.raises(LeaseLost, match="'fresh'"),
     ):
-        run_held(
+        run_held_study(
             parse_study(study.spec),
             held,
             url,

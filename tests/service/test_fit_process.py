@@ -14,7 +14,7 @@ from hpo.errors import EvidenceError
 from hpo.extrapolation.inference.posterior import Posterior
 from hpo.runs import fits
 from hpo.runs.results import StudyResult
-from hpo.runs.study_forecast import evidence_of, fit_posterior, forecast
+from hpo.runs.study_forecast import evidence_of_study, fit_posterior, forecast
 from hpo.service import fit_process
 from tests.dashboard.dashboard_samples import full_view
 
@@ -42,7 +42,7 @@ def test_the_laws_are_the_same(result: StudyResult, fitted: Posterior) -> None:
 def test_a_stored_fit_and_a_forecast_of_the_processes_are_the_same(
     result: StudyResult, fitted: Posterior
 ) -> None:
-    again = fits.unpack_fit(fits.pack_fit(fitted), evidence_of(result, [256]))
+    again = fits.unpack_fit(fits.pack_fit(fitted), evidence_of_study(result, [256]))
     assert again is not None and again.note == fitted.note
     assert type(again.model.descent) is type(fitted.model.descent)
     assert again.values.keys() == fitted.values.keys()
@@ -54,7 +54,9 @@ def test_a_stored_fit_and_a_forecast_of_the_processes_are_the_same(
 
 def test_other_evidence_has_another_fingerprint(result: StudyResult) -> None:
     less = dataclasses.replace(result, trials=result.trials[: len(result.trials) // 2])
-    prints = [fits.fit_fingerprint(evidence_of(each, [256])) for each in (result, result, less)]
+    prints = [
+        fits.fit_fingerprint(evidence_of_study(each, [256])) for each in (result, result, less)
+    ]
     assert prints[0] == prints[1] != prints[2]
 
 
@@ -73,7 +75,7 @@ def test_what_is_no_fit_is_none_and_a_pickle_is_not_run(
 ) -> None:
     file = io.BytesIO()
     np.savez(file, allow_pickle=True, **{"=model": np.array([Marks(tmp_path / "mark")], object)})
-    evidence = evidence_of(result, [256])
+    evidence = evidence_of_study(result, [256])
     for content in ("", "no base64 !", "AAAA", base64.b64encode(file.getvalue()).decode()):
         assert fits.unpack_fit(content, evidence) is None
     assert not (tmp_path / "mark").exists()

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from hpo.cli.commands.server import serve
 from hpo.errors import SpecError
 from hpo.service.checking import CheckerPool
-from hpo.service.config import ServerConfig, load_config
+from hpo.service.config import ServerConfig, load_server_config
 from tests.fake_package import install_package
 
 MODULE = """
@@ -138,4 +138,4 @@ def test_packages_are_named_by_options_and_variables_too(monkeypatch: pytest.Mon
         done = CliRunner().invoke(serve, words, env={"HPO_PLUGINS": None, **variables})
         assert done.exit_code == 0, done.output
         assert said.pop().plugins == taken
-    assert load_config(None, {"HPO_PLUGINS": ""}).plugins == ()
+    assert load_server_config(None, {"HPO_PLUGINS": ""}).plugins == ()

@@ -23,7 +23,7 @@ from click.testing import CliRunner
 from hpo.cli.main import main
 from hpo.errors import SpecError
 from hpo.service import serving as serving_module
-from hpo.service.config import ServerConfig, ServiceLimits, load_config
+from hpo.service.config import ServerConfig, ServiceLimits, load_server_config
 from hpo.service.supervisor import WorkerProcess
 
 pytestmark = pytest.mark.processes
@@ -172,7 +172,7 @@ def test_where_a_value_comes_from(tmp_path):
         "HPO_PORT": "tcp://10.0.0.1:80",
         "HPO_SERVE_SHARED_READING": "false",
     }
-    config = load_config(file, environment, storage="c.db", host=None)
+    config = load_server_config(file, environment, storage="c.db", host=None)
     assert (config.port, config.host, config.storage, config.limits.burst) == (
         2,
         "0.0.0.0",
@@ -183,7 +183,7 @@ def test_where_a_value_comes_from(tmp_path):
     assert config.data_folders == (tmp_path,)
     assert not config.shared_reading
     assert not config.is_local
-    assert load_config().is_local
+    assert load_server_config().is_local
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_configuration_that_cannot_be(tmp_path, text, line, told):
     file = tmp_path / "server.yaml"
     file.write_text(text)
     with pytest.raises(SpecError) as refused:
-        load_config(file)
+        load_server_config(file)
     assert told in str(refused.value)
     assert refused.value.line == line
     assert str(file) in str(refused.value)

@@ -14,7 +14,7 @@ import hpo
 from benchmarks.fleet import Paced, all_ended, begun, wait_for
 from hpo.cli.main import main
 from hpo.errors import TuningError
-from hpo.runs.lease import process_name
+from hpo.runs.lease import lease_holder_name
 from hpo.service.worker import StudyWorker, WorkerOptions
 from storage.records import NewStudy, StudyState, TrialState
 from storage.store import Store
@@ -261,7 +261,7 @@ def test_a_run_and_a_worker_do_not_share_a_study(store, url, tmp_path):
 
 def test_a_run_takes_over_at_once_from_a_process_of_this_machine_that_is_gone(store, url, tmp_path):
     study = Paced("gone", trials=2, epochs=2, seconds=0).submit(store, tmp_path)
-    host = process_name().rpartition(":")[0]
+    host = lease_holder_name().rpartition(":")[0]
     dead = os.spawnlp(os.P_WAIT, "true", "true")
     child = os.spawnlp(os.P_NOWAIT, "true", "true")
     os.waitpid(child, 0)

@@ -188,9 +188,9 @@ def test_a_wrong_path_does_not_become_a_file(tmp_path):
 
 
 def test_a_database_of_ours_is_told_from_others(url, tmp_path, empty_postgres_url):
-    assert maintenance.is_ours(url)
-    assert not maintenance.is_ours(f"sqlite:///{tmp_path}/new.db")
-    assert not maintenance.is_ours(empty_postgres_url)
+    assert maintenance.holds_our_tables(url)
+    assert not maintenance.holds_our_tables(f"sqlite:///{tmp_path}/new.db")
+    assert not maintenance.holds_our_tables(empty_postgres_url)
     assert not (tmp_path / "new.db").exists()
 
 

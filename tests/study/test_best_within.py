@@ -9,7 +9,7 @@ import pytest
 
 from hpo.errors import SpecError
 from hpo.study.jobs import training_job
-from hpo.study.spec import StudySpec, check_target, parse_study
+from hpo.study.spec import StudySpec, check_study_target, parse_study
 from search_spaces.settings import TrainingSettings
 
 PLAIN: dict[str, Any] = {
@@ -97,8 +97,8 @@ def test_a_direction_says_it_where_the_name_does_not() -> None:
 
 def test_a_direction_against_that_of_the_workload_is_an_error() -> None:
     with pytest.raises(SpecError, match=r"direction must be minimize with distance.*write"):
-        check_target(study(target={"metric": "distance"}), {"distance": False})
-    check_target(study(), {"loss": False})
+        check_study_target(study(target={"metric": "distance"}), {"distance": False})
+    check_study_target(study(), {"loss": False})
 
 
 @pytest.mark.parametrize(

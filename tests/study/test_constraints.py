@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpo.errors import SpecError
-from hpo.study.spec import StudySpec, check_constraints, parse_study
+from hpo.study.spec import StudySpec, check_study_constraints, parse_study
 from storage.records import Trial, TrialState
 from trainers.job import HOW_SOON, Constraint, Question, Target
 
@@ -73,12 +73,12 @@ def test_what_is_no_constraint_names_the_rule_and_its_line(constraints: str, mes
 
 def test_a_workload_must_tell_what_it_is_held_to() -> None:
     with pytest.raises(SpecError, match=r"but got 'tpo5'; did you mean 'top5'"):
-        check_constraints(study("{tpo5: {at_least: 0.9}}"), METRICS, memory=True)
+        check_study_constraints(study("{tpo5: {at_least: 0.9}}"), METRICS, memory=True)
     with pytest.raises(SpecError, match=r"top5\.at_least must be used with top5, which is better"):
-        check_constraints(study("{top5: {at_most: 0.9}}"), METRICS, memory=True)
+        check_study_constraints(study("{top5: {at_most: 0.9}}"), METRICS, memory=True)
     with pytest.raises(SpecError, match=r"memory_gb must be measured, but workload 'resnet'"):
-        check_constraints(study("{memory_gb: {at_most: 9}}"), METRICS, memory=False)
-    check_constraints(
+        check_study_constraints(study("{memory_gb: {at_most: 9}}"), METRICS, memory=False)
+    check_study_constraints(
         study("{top5: {at_least: 0.9}, loss: {at_most: 2}, memory_gb: {at_most: 9}}"),
         METRICS,
         memory=True,

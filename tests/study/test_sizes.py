@@ -15,12 +15,12 @@ from hpo.runs.checks import check_workload
 from hpo.runs.results import worker_throughput
 from hpo.study.jobs import training_job, workload_data
 from hpo.study.sizes import (
-    cost_share,
-    full_point,
-    point_budgets,
+    budgets_by_sizes,
+    cost_share_of_sizes,
+    full_scale_sizes,
     points,
     relative_cost,
-    rung_name,
+    rung_in_words,
     sample_cost_share,
 )
 from hpo.study.spec import StudySpec, parse_study
@@ -78,12 +78,12 @@ def test_every_combination_is_trained_the_cheapest_first():
     found = points(spec)
     assert found[0] == (("width", 32), ("training_samples", 2048))
     assert [relative_cost(each) / relative_cost(found[0]) for each in found] == [1, 4, 4, 16]
-    assert rung_name(16, found[-1]) == "16, width 64, samples 8192"
-    assert rung_name(16, ()) == "16"
+    assert rung_in_words(16, found[-1]) == "16, width 64, samples 8192"
+    assert rung_in_words(16, ()) == "16"
 
 
 def test_cheap_sizes_get_more_of_the_trainings_by_one_over_the_root_of_their_cost():
-    budgets = point_budgets(study())
+    budgets = budgets_by_sizes(study())
     shares = [sum(rung.trainings for rung in rungs.values()) for rungs in budgets.values()]
     assert sum(shares) == 40
     free = 40 - 2 * 4  # one for each rung
@@ -94,7 +94,7 @@ def test_cheap_sizes_get_more_of_the_trainings_by_one_over_the_root_of_their_cos
         full_scale={"global_batch_size": 128},
         data={"source": "python", "train_samples": 2048, "sequence_length": 32},
     )
-    assert list(point_budgets(plain)) == [()]
+    assert list(budgets_by_sizes(plain)) == [()]
 
 
 def test_a_trial_trains_its_own_sizes_and_a_plan_those_of_the_full_scale():
@@ -235,20 +235,21 @@ def test_a_training_of_a_program_costs_by_its_formula():
     point = points(one)[0]
     assert dict(point) == {"width": 8, "depth": 2, "training_samples": 64}
     expected = 2 * (12 * 64 + 800) / (4 * (12 * 1024 + 3200))
-    assert cost_share(one, point) == pytest.approx(expected * 64 / 1000)
+    assert cost_share_of_sizes(one, point) == pytest.approx(expected * 64 / 1000)
     assert sample_cost_share(one, point) == pytest.approx(expected)
     whole = study(
         **IN_ALL, program=program(command=READS_ALL, cost=f"({of_sample}) * {{samples}} + 5e4")
     )
     told = (2 * 1568 * 64 + 5e4) / (4 * 15488 * 1000 + 5e4)
-    assert cost_share(whole, point) == pytest.approx(told)
+    assert cost_share_of_sizes(whole, point) == pytest.approx(told)
 
 
 def test_the_formula_decides_which_sizes_are_cheap_and_get_more_trials():
     turned = study(**OF_PROGRAM, program=program(cost="1 / {width}"))
     assert [dict(point)["width"] for point in points(turned)] == [64, 32]
     shares = [
-        sum(rung.trainings for rung in rungs.values()) for rungs in point_budgets(turned).values()
+        sum(rung.trainings for rung in rungs.values())
+        for rungs in budgets_by_sizes(turned).values()
     ]
     free, weights = 40 - 2 * 2, [64**0.5, 32**0.5]
     assert shares[1] == 2 + int(free * weights[1] / sum(weights))
@@ -271,7 +272,7 @@ def test_a_plan_has_the_figures_of_the_full_scale():
         "flops_per_sample": 72 * 128**2,
         "activation_bytes_per_sample": 51200,
     }
-    assert cost_share(spec, points(spec)[0]) == pytest.approx(1 / 16)
+    assert cost_share_of_sizes(spec, points(spec)[0]) == pytest.approx(1 / 16)
     cost = workload_cost(load_workload("program", workload_data(spec)))
     assert (cost.parameters, cost.flops_per_sample) == (12 * 128**2, 72 * 128**2)
     assert parse_study(spec.to_yaml()) == spec
@@ -352,7 +353,7 @@ def test_a_program_that_only_trains_longer_needs_no_cost():
     }
     command = PROGRAM["command"][:-1]
     spec = study(workload="program", data={}, **within, program=program(command=command, cost=None))
-    assert cost_share(spec, points(spec)[0]) == pytest.approx(0.064)
+    assert cost_share_of_sizes(spec, points(spec)[0]) == pytest.approx(0.064)
 
 
 def test_a_width_that_the_network_cannot_have_is_told_before_anything_is_trained():
@@ -364,7 +365,7 @@ def test_a_width_that_the_network_cannot_have_is_told_before_anything_is_trained
 
 def test_lengths_are_shares_of_the_epochs_of_the_full_scale():
     spec = study()
-    (full,) = {dict(full_point(spec))["training_samples"]}
+    (full,) = {dict(full_scale_sizes(spec))["training_samples"]}
     epochs = [
         training_job(spec, TrainingSettings(own=dict(point), warmup_epochs=0), 16, seed=0).epochs
         for point in points(spec)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hpo import errors
 from hpo.errors import SpecError
 from hpo.study.samplers import SAMPLERS
-from hpo.study.spec import StudySpec, check_target, load_study, parse_study
+from hpo.study.spec import StudySpec, check_study_target, load_study, parse_study
 from hpo.study.yaml_text import MAX_BYTES, read, write
 from search_spaces import Float, Role
 
@@ -355,7 +355,7 @@ def test_a_file_is_loaded_with_its_text_and_folder(tmp_path: Path) -> None:
 )
 def test_a_target_that_the_workload_cannot_reach(metrics: dict[str, bool], expected: str) -> None:
     with pytest.raises(SpecError) as caught:
-        check_target(parse_study(EXAMPLE, "study.yaml"), metrics)
+        check_study_target(parse_study(EXAMPLE, "study.yaml"), metrics)
     assert expected in str(caught.value)
     assert str(caught.value).startswith("study.yaml, line 4: ")
 
@@ -364,11 +364,11 @@ def test_a_rising_metric_needs_at_least() -> None:
     with pytest.raises(
         SpecError, match=r"target\.at_least must be used with top1, which is better when higher"
     ):
-        check_target(parse_study(EXAMPLE.replace("at_least", "at_most")), {"top1": True})
+        check_study_target(parse_study(EXAMPLE.replace("at_least", "at_most")), {"top1": True})
 
 
 def test_a_target_that_the_workload_can_reach() -> None:
-    check_target(parse_study(EXAMPLE), {"top1": True, "loss": False})
+    check_study_target(parse_study(EXAMPLE), {"top1": True, "loss": False})
 
 
 def test_plain_python_values_are_checked_like_a_file() -> None:

@@ -8,7 +8,7 @@ from search_spaces import SCALING_RULES
 from search_spaces.settings import TrainingSettings
 from trainers import JobError, Target, TrainingJob
 from trainers.distributed.sampling import SampleStream
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.schedules.adascale import AdaScale
 from trainers.schedules.arithmetic import NUMBERS
@@ -43,7 +43,7 @@ def job(settings=None, **changes):
 
 
 def finish(task):
-    training = SynchronousTraining(task, SingleProcess(torch.device("cpu")))
+    training = SynchronousTraining(task, SingleProcessCommunicator(torch.device("cpu")))
     points = []
     while not training.finished:
         points.append(training.advance())
@@ -145,7 +145,7 @@ def test_at_its_base_batch_it_is_the_plain_training():
 )
 def test_what_does_not_go_together_is_an_error(settings, changes, message):
     with pytest.raises(JobError, match=message):
-        SynchronousTraining(job(settings, **changes), SingleProcess())
+        SynchronousTraining(job(settings, **changes), SingleProcessCommunicator())
 
 
 def test_the_scaling_rule_keeps_the_first_base_batch():

@@ -8,7 +8,7 @@ from trainers import CommunicationError
 from trainers.__main__ import main
 from trainers.distributed import connect
 from trainers.distributed.adasum import adasum_
-from trainers.distributed.all_reduce import row_size, sum_of_parts
+from trainers.distributed.all_reduce import all_reduce_row_size, sum_all_reduce_parts
 
 pytestmark = pytest.mark.processes
 
@@ -17,23 +17,26 @@ pytestmark = pytest.mark.processes
     ("workers", "row"), [(1, 1), (2, 1), (4, 2), (6, 2), (12, 3), (1024, 32), (2176, 34), (7, 1)]
 )
 def test_a_torus_is_as_near_to_a_square_as_the_workers_allow(workers, row):
-    assert row_size("torus", workers, None) == row
+    assert all_reduce_row_size("torus", workers, None) == row
 
 
 def test_nodes_are_as_torchrun_started_them_or_as_given(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "6")
-    assert row_size("hierarchical", 24, None) == 6
-    assert row_size("masters", 24, 4) == 4
+    assert all_reduce_row_size("hierarchical", 24, None) == 6
+    assert all_reduce_row_size("masters", 24, 4) == 4
     monkeypatch.delenv("LOCAL_WORLD_SIZE")
     with pytest.raises(
         CommunicationError, match=r"needs the number of workers on a node.*give the group size"
     ):
-        row_size("hierarchical", 24, None)
+        all_reduce_row_size("hierarchical", 24, None)
 
 
 def test_parts_of_sixteen_bits_are_added_in_fp32():
     parts = torch.tensor([[2048.0], [1.0], [1.0]], dtype=torch.float16)  # fp16 has no 2049
-    assert sum_of_parts(parts).tolist() == [2050.0] and sum_of_parts(parts).dtype == torch.float16
+    assert (
+        sum_all_reduce_parts(parts).tolist() == [2050.0]
+        and sum_all_reduce_parts(parts).dtype == torch.float16
+    )
 
 
 @pytest.mark.parametrize(

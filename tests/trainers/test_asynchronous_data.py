@@ -10,9 +10,9 @@ from search_spaces.settings import TrainingSettings
 from trainers import Target, TrainingJob
 from trainers.asynchronous import training as asynchronous
 from trainers.asynchronous.messages import ActorSetup
-from trainers.asynchronous.setup import build_parts
+from trainers.asynchronous.setup import build_actor_parts
 from trainers.begin import begin_training
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.workloads import load_workload
 
 
@@ -41,9 +41,9 @@ def test_replicas_open_the_staged_folder(tmp_path, monkeypatch: pytest.MonkeyPat
         settings=TrainingSettings(update_mode="asynchronous", asynchronous_workers=2),
     )
     workload = load_workload(job.workload, {**job.data, "folder": str(staged)})
-    training = begin_training(job, SingleProcess(), workload=workload)
+    training = begin_training(job, SingleProcessCommunicator(), workload=workload)
     with pytest.raises(StoppedError):
         training.advance()
     (setup,) = setups
     assert setup.job == {**job.to_dict(), "data": {"folder": str(staged)}}
-    assert build_parts(setup, number=0).workload.folder == staged
+    assert build_actor_parts(setup, number=0).workload.folder == staged

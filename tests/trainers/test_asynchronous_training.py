@@ -13,7 +13,7 @@ from search_spaces.settings import TrainingSettings
 from trainers import CommunicationError, JobError, Target, TrainingJob
 from trainers.asynchronous.training import AsynchronousTraining
 from trainers.begin import begin_training, train
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.loop import checkpoint as checkpoints
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.usefixtures("one_ray")]
@@ -48,7 +48,7 @@ def samples(folder):
 
 
 def trained(job):
-    training = begin_training(job, SingleProcess(torch.device("cpu")))
+    training = begin_training(job, SingleProcessCommunicator(torch.device("cpu")))
     points = []
     while not training.finished:
         points.append(training.advance())
@@ -109,7 +109,7 @@ def test_replicas_race_learn_use_no_sample_twice_and_resume(tmp_path):
         tmp_path / "race", update_mode="asynchronous", asynchronous_workers=2, epoch_quorum=1.0
     )
     path = tmp_path / "checkpoint.pt"
-    training = begin_training(job, SingleProcess(torch.device("cpu")))
+    training = begin_training(job, SingleProcessCommunicator(torch.device("cpu")))
     assert isinstance(training, AsynchronousTraining)
     first = training.advance()
     checkpoints.save(path, training.state_dict())
@@ -117,7 +117,9 @@ def test_replicas_race_learn_use_no_sample_twice_and_resume(tmp_path):
     assert training.staleness[0].updates == 24 and 0 < training.staleness[0].mean < 24
 
     points = []
-    outcome = train(job, SingleProcess(torch.device("cpu")), points.append, checkpoint=path)
+    outcome = train(
+        job, SingleProcessCommunicator(torch.device("cpu")), points.append, checkpoint=path
+    )
     assert [point.step for point in points] == [48, 72]
     assert (outcome.state, outcome.steps, outcome.epochs) == ("censored", 72, 3.0)
     assert points[-1].loss < points[0].loss < first.loss < 10
@@ -168,7 +170,7 @@ def test_a_replica_that_dies_ends_the_training_with_its_name(tmp_path):
         staleness_bound=2,
         changes={"epochs": 200},
     )
-    training = begin_training(job, SingleProcess(torch.device("cpu")))
+    training = begin_training(job, SingleProcessCommunicator(torch.device("cpu")))
     training.advance()
     kept = training.state_dict()
     victim = training._actors.process_ids()[1]
@@ -193,7 +195,7 @@ def _wait_for_end(process):
 
 def test_a_silent_replica_ends_the_training_with_its_name(tmp_path):
     job = racing(tmp_path / "race", delay=600.0, update_mode="asynchronous", asynchronous_workers=1)
-    training = begin_training(job, SingleProcess(torch.device("cpu")))
+    training = begin_training(job, SingleProcessCommunicator(torch.device("cpu")))
     training._started()  # building takes longer than the silence that is allowed here
     training._actors._timeout = 2.0
     with pytest.raises(
@@ -204,7 +206,7 @@ def test_a_silent_replica_ends_the_training_with_its_name(tmp_path):
 
 def test_an_error_in_a_replica_is_that_error(tmp_path):
     job = racing(tmp_path / "race", update_mode="asynchronous", asynchronous_workers=1)
-    training = begin_training(job, SingleProcess(torch.device("cpu")))
+    training = begin_training(job, SingleProcessCommunicator(torch.device("cpu")))
     training._started()
     (tmp_path / "race").rename(tmp_path / "moved")
     with pytest.raises(FileNotFoundError, match=r"race/0\.log"):

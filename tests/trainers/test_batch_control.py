@@ -8,11 +8,15 @@ import pytest
 from search_spaces.settings import TrainingSettings
 from trainers import JobError, Target, TrainingJob
 from trainers.begin import begin_training
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.schedules.batch_size import batch_factor, batch_schedule
 from trainers.schedules.learning_rate import learning_rate
-from trainers.workloads.noisy_quadratic.dynamics import initial_moments, make_update, next_moments
+from trainers.workloads.noisy_quadratic.dynamics import (
+    initial_quadratic_moments,
+    make_quadratic_update,
+    next_quadratic_moments,
+)
 from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 
 IMAGENET = 1_281_167
@@ -178,7 +182,7 @@ def digits(**settings):
 @pytest.mark.medium
 def test_a_training_goes_through_its_phases_with_every_sample_once_an_epoch():
     task = digits(batch_control="piecewise", batch_milestones=(0.5, 1.0), batch_factors=(4.0, 2.0))
-    training = SynchronousTraining(task, SingleProcess())
+    training = SynchronousTraining(task, SingleProcessCommunicator())
     seen, load = [], training.workload.training_batch
 
     def spy(indices, epochs, seed):
@@ -229,7 +233,7 @@ def test_a_training_goes_through_its_phases_with_every_sample_once_an_epoch():
 )
 def test_a_phase_that_is_no_whole_groups_names_the_setting(settings, message):
     with pytest.raises(JobError, match=message):
-        SynchronousTraining(digits(**settings), SingleProcess())
+        SynchronousTraining(digits(**settings), SingleProcessCommunicator())
 
 
 def quadratic(**settings):
@@ -275,12 +279,12 @@ def test_the_noisy_quadratic_follows_the_recursion_through_every_phase(settings)
     while not training.finished:
         points.append(training.advance())
     problem, given, samples = QuadraticProblem.from_data(task.data), task.settings, 0
-    moments, losses = initial_moments(problem.initial_squares), {}
+    moments, losses = initial_quadratic_moments(problem.initial_squares), {}
     while samples < 4 * 512:
         batch = round(16 * batch_factor(given, samples / 512))
-        moments = next_moments(
+        moments = next_quadratic_moments(
             moments,
-            make_update(
+            make_quadratic_update(
                 problem.curvature,
                 problem.noise,
                 global_batch_size=batch,
@@ -365,7 +369,7 @@ def test_a_model_whose_batch_follows_its_noise_goes_on_from_a_checkpoint():
         digits(batch_control="noise_scale", noise_scale_ratio=0.25, batch_limit_factor=4.0),
         epochs=4,
     )
-    training = SynchronousTraining(task, SingleProcess())
+    training = SynchronousTraining(task, SingleProcessCommunicator())
     points, states = [], []
     while not training.finished:
         states.append(copy.deepcopy(training.state_dict()))
@@ -378,7 +382,7 @@ def test_a_model_whose_batch_follows_its_noise_goes_on_from_a_checkpoint():
         doubled = min(128, before.global_batch_size * (2 if grows else 1))
         assert after.global_batch_size == doubled
     halt = sizes.index(64) + 1
-    resumed = SynchronousTraining(task, SingleProcess())
+    resumed = SynchronousTraining(task, SingleProcessCommunicator())
     resumed.load_state_dict(states[halt])
     rest = finished(resumed)
     for one, other in zip(rest, points[halt:], strict=True):

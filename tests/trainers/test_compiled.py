@@ -6,7 +6,7 @@ import torch
 from search_spaces.settings import TrainingSettings
 from tests.trainers.small_network import Small
 from trainers import JobError, Target, TrainingJob
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.fused import FusedTrainings
 from trainers.loop.compiled import compiled_model, wanted_compiler
 from trainers.loop.synchronous import SynchronousTraining
@@ -28,7 +28,9 @@ def training(workload=Small, **settings):
         epochs=2.0,
         evaluations_per_epoch=1437 / 64 / 6,
     )
-    return SynchronousTraining(job, SingleProcess(torch.device("cpu")), workload=workload(job.data))
+    return SynchronousTraining(
+        job, SingleProcessCommunicator(torch.device("cpu")), workload=workload(job.data)
+    )
 
 
 @pytest.fixture

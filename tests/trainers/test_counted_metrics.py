@@ -15,7 +15,7 @@ from search_spaces.settings import TrainingSettings
 from trainers import Target, TrainingJob, WorkloadError
 from trainers.begin import begin_training
 from trainers.cost import workload_cost
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.loop.replica import Replica, evaluate_replica
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.workloads import Workload, workload_class
@@ -90,7 +90,7 @@ class Counted(Workload):
         }
 
 
-class Shares(SingleProcess):
+class Shares(SingleProcessCommunicator):
     """Several workers, one after the other in one process; the last one gets the sums."""
 
     def __init__(self, rank, size, sums):
@@ -166,7 +166,7 @@ def test_a_metric_that_is_not_made_is_told():
     workload.metrics_from = lambda counts, samples: {"loss": 0.0}
     replica = Replica(workload, TrainingSettings(), 0, torch.device("cpu"))
     with pytest.raises(WorkloadError, match="must return every metric, but lacks iou, f1, auc"):
-        evaluate_replica(replica, SingleProcess(), None)
+        evaluate_replica(replica, SingleProcessCommunicator(), None)
 
 
 def test_a_workload_must_say_how_it_is_evaluated(tmp_path):

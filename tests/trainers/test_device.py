@@ -19,13 +19,13 @@ from trainers.distributed.device import (
     claim_gpu,
     configure_gpu,
     cores_near,
-    stay_near,
+    pin_near_gpu,
     wanted_device,
 )
 from trainers.distributed.horovod import check_carries
 from trainers.errors import CommunicationError, DeviceError
 from trainers.numerics.precision import precision_context
-from trainers.numerics.threads import place_on_node
+from trainers.numerics.threads import local_rank_and_size
 
 CUDA = torch.device("cuda", 0)
 
@@ -205,20 +205,20 @@ def test_a_worker_stays_near_its_gpu(sysfs, with_gpus, monkeypatch):
     monkeypatch.setattr(
         os, "sched_setaffinity", lambda pid, cores: bound.append((pid, cores)), raising=False
     )
-    assert stay_near(torch.device("cuda", 1), 1, 4) == 4
+    assert pin_near_gpu(torch.device("cuda", 1), 1, 4) == 4
     assert bound == [(0, {5, 7, 13, 15})]
-    assert stay_near(torch.device("cuda", 3), 3, 4) is None
-    assert stay_near(torch.device("cpu"), 0, 4) is None
+    assert pin_near_gpu(torch.device("cuda", 3), 3, 4) is None
+    assert pin_near_gpu(torch.device("cpu"), 0, 4) is None
     assert len(bound) == 1
 
 
 def test_a_workers_place_on_its_node_as_launchers_tell_it():
-    assert place_on_node({}) == (0, 1)
-    assert place_on_node({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}) == (2, 4)
-    assert place_on_node(
+    assert local_rank_and_size({}) == (0, 1)
+    assert local_rank_and_size({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}) == (2, 4)
+    assert local_rank_and_size(
         {"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
     ) == (
         1,
         2,
     )
-    assert place_on_node({"SLURM_LOCALID": "3"}) == (3, 4)  # at least so many
+    assert local_rank_and_size({"SLURM_LOCALID": "3"}) == (3, 4)  # at least so many

@@ -9,7 +9,7 @@ import torch
 
 from search_spaces.settings import TrainingSettings
 from trainers import Target, TrainingJob
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.feed.device_copies import DeviceCopies
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.workloads.resnet.task import ResNetWorkload
@@ -61,7 +61,7 @@ def train(stream=None):
         epochs=1,
         evaluations_per_epoch=1,
     )
-    training = SynchronousTraining(job, SingleProcess(CPU), workload=Slow({}))
+    training = SynchronousTraining(job, SingleProcessCommunicator(CPU), workload=Slow({}))
     if stream is not None:
         training.replica.copies = DeviceCopies(CPU, training.workload.prepare, stream)
         training.loader._copies = training.replica.copies

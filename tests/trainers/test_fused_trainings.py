@@ -10,7 +10,7 @@ from search_spaces.techniques import OPTIMIZERS
 from tests.trainers import optimizer_rules
 from tests.trainers.small_network import Small
 from trainers import Target, TrainingJob
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.errors import JobError
 from trainers.fused import FusedTrainings, fusion_key
 from trainers.loop import checkpoint as checkpoints
@@ -73,7 +73,9 @@ def job(optimizer, number, *, epochs=2.0, rate=None, **changes):
 
 
 def training(task, workload):
-    return SynchronousTraining(task, SingleProcess(torch.device("cpu")), workload=workload)
+    return SynchronousTraining(
+        task, SingleProcessCommunicator(torch.device("cpu")), workload=workload
+    )
 
 
 def alone(task, workload, evaluations):

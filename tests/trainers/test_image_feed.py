@@ -15,7 +15,7 @@ from PIL import Image
 from search_spaces.settings import TrainingSettings
 from tests.trainers.image_samples import jpeg, scene, write_scenes
 from trainers import DataError, Target, TrainingJob
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.feed.crops import (
     UNIFORMS,
     ImageCrop,
@@ -24,7 +24,7 @@ from trainers.feed.crops import (
     largest_reduction,
     random_crop,
 )
-from trainers.feed.decoders import DECODERS, REDUCTIONS, open_decoder
+from trainers.feed.decoders import DECODERS, REDUCTIONS, open_image_decoder
 from trainers.feed.pool import DecodingPool
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.numerics import threads as shares
@@ -130,7 +130,7 @@ def test_a_reduced_decoding_never_leaves_fewer_pixels_than_the_output():
     content = jpeg(scene(generator, 1001, 753))
     for reduction in REDUCTIONS:
         for name in installed():
-            height, width, _ = open_decoder(name).pixels(content, reduction).shape
+            height, width, _ = open_image_decoder(name).pixels(content, reduction).shape
             assert width == -(-1001 // reduction) and height == -(-753 // reduction)
     reductions = set()
     for number, uniforms in enumerate(generator.random((500, UNIFORMS)).tolist()):
@@ -149,7 +149,7 @@ def installed():
     names = []
     for name in DECODERS:
         try:
-            open_decoder(name)
+            open_image_decoder(name)
         except DataError:
             continue
         names.append(name)
@@ -160,7 +160,7 @@ def installed():
 def test_decoders_give_the_pixels_of_pillow(name):
     if name not in installed():
         pytest.skip(f"{name} is not installed")
-    decoder = open_decoder(name)
+    decoder = open_image_decoder(name)
     generator = np.random.default_rng(2)
     pixels = scene(generator, 123, 77)
     for content in (jpeg(pixels), _stored(pixels, "PNG"), _stored(pixels[..., 0], "JPEG")):
@@ -194,7 +194,7 @@ JPEGS = {
 def test_rows_above_a_crop_come_out_the_same_where_decoding_stops_below_it(kind):
     if "simplejpeg" not in installed():
         pytest.skip("simplejpeg is not installed")
-    decoder, whole = open_decoder("simplejpeg"), open_decoder("simplejpeg")
+    decoder, whole = open_image_decoder("simplejpeg"), open_image_decoder("simplejpeg")
     generator = np.random.default_rng(3)
     pixels = scene(generator, 331, 247)
     content = _stored(pixels[..., 0] if kind == "grey" else pixels, "JPEG", **JPEGS.get(kind, {}))
@@ -223,14 +223,14 @@ def test_a_file_that_lost_its_end_is_found_though_the_crop_lies_above():
     content = _stored(pixels, "JPEG", quality=95)
     for name in installed():
         with pytest.raises((OSError, ValueError)):
-            open_decoder(name).pixels(content[: len(content) * 3 // 4], 1, 10)
+            open_image_decoder(name).pixels(content[: len(content) * 3 // 4], 1, 10)
 
 
 @pytest.mark.parametrize(
     "crop", [ImageCrop(31, 7, 150, 130), ImageCrop(0, 0, 72, 72), ImageCrop(3, 2, 40, 50)]
 )
 def test_a_crop_is_scaled_as_by_pillow(crop):
-    decoder = open_decoder("pillow")
+    decoder = open_image_decoder("pillow")
     pixels = scene(np.random.default_rng(4), 200, 150)
     found = decode_crop(decoder, _stored(pixels, "PNG"), crop, (200, 150), 72)
     cut = pixels[crop.top : crop.top + crop.height, crop.left : crop.left + crop.width]
@@ -295,10 +295,12 @@ def test_the_weights_do_not_depend_on_the_number_of_decoding_threads(tmp_path, s
             "model": "resnet8",
             "decoding_threads": threads,
         }
-        training = SynchronousTraining(job(options), SingleProcess(CPU))
+        training = SynchronousTraining(job(options), SingleProcessCommunicator(CPU))
         training.advance()
         checkpoint = training.state_dict()
-        resumed = SynchronousTraining(job({**options, "decoding_threads": 4}), SingleProcess(CPU))
+        resumed = SynchronousTraining(
+            job({**options, "decoding_threads": 4}), SingleProcessCommunicator(CPU)
+        )
         resumed.load_state_dict(checkpoint)  # the threads may be others when a training goes on
         while not resumed.finished:
             resumed.advance()

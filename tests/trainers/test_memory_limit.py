@@ -6,7 +6,7 @@ import torch
 from search_spaces.settings import TrainingSettings
 from tests.trainers.small_network import Small
 from trainers import JobError, Target, TrainingJob
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.loop import memory_limit, synchronous
 from trainers.loop.synchronous import SynchronousTraining
 
@@ -43,7 +43,7 @@ def training(monkeypatch=None, micro_batch_size=None, holds=64, group=8, **setti
         evaluations_per_epoch=2,
         micro_batch_size=micro_batch_size,
     )
-    return SynchronousTraining(job, SingleProcess(CPU), workload=workload)
+    return SynchronousTraining(job, SingleProcessCommunicator(CPU), workload=workload)
 
 
 @pytest.mark.parametrize(("holds", "found"), [(1000, None), (127, 64), (50, 32), (8, 8)])

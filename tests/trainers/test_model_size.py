@@ -70,7 +70,7 @@ def test_the_tables_tell_what_the_small_models_rate_costs(over: Direction) -> No
     assert f"{over.name} {largest}" in rate_picture(over, by_size, following).text()
     of_adamw = {name: checks["adamw", name] for name in over.parametrizations}
     assert f"scores, {following}" in check_picture(over, of_adamw).text()
-    assert f"`{following}` has its\nbase at {over.name} {over.base}" in page(over, "\n".join(rows))
+    assert f"`{following}` is {over.name} {over.base}." in page(over, "\n".join(rows))
 
 
 def test_the_seeds_are_averaged() -> None:

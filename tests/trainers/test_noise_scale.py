@@ -13,7 +13,7 @@ from tests.trainers.worker_processes import start_torch_workers, wait
 from trainers import Target, TrainingJob
 from trainers.begin import train
 from trainers.distributed.sampling import SampleStream
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.loop import checkpoint as checkpoints
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.schedules.noise_scale import (
@@ -47,7 +47,7 @@ def job(settings=None, **changes):
 
 
 def advance(task):
-    training = SynchronousTraining(task, SingleProcess(torch.device("cpu")))
+    training = SynchronousTraining(task, SingleProcessCommunicator(torch.device("cpu")))
     return training, training.advance()
 
 
@@ -175,7 +175,7 @@ def test_two_workers_measure_their_own_chunks_and_share_gain_and_weights(tmp_pat
         task.save(tmp_path / f"{name}.json")
         train(
             task,
-            SingleProcess(torch.device("cpu")),
+            SingleProcessCommunicator(torch.device("cpu")),
             lambda point: None,
             checkpoint=tmp_path / f"{name}.alone.pt",
         )

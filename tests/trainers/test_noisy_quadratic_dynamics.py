@@ -6,14 +6,14 @@ import pytest
 from benchmarks.random_problem import random_problem
 from trainers import JobError
 from trainers.workloads.noisy_quadratic.dynamics import (
-    apply_map,
-    initial_moments,
-    make_update,
+    apply_affine_map,
+    initial_quadratic_moments,
+    make_quadratic_update,
     many_steps,
-    next_moments,
+    next_quadratic_moments,
     squares_without_momentum,
     stability_limit,
-    stationary_moments,
+    stationary_quadratic_moments,
 )
 from trainers.workloads.noisy_quadratic.optimum import (
     critical_batch_size,
@@ -34,7 +34,7 @@ MOMENTA = [0.0, 0.5, 0.9]
 
 
 def update(problem=PROBLEM, **settings):
-    return make_update(
+    return make_quadratic_update(
         problem.curvature,
         problem.noise,
         **{"learning_rate": 0.2, "global_batch_size": 8, **settings},
@@ -44,7 +44,7 @@ def update(problem=PROBLEM, **settings):
 def stepped(change, steps, problem=PROBLEM):
     """The moments before each of ``steps`` updates, and after the last, by the recursion."""
     moments = [
-        initial_moments(
+        initial_quadratic_moments(
             np.broadcast_to(
                 problem.initial_squares,
                 np.broadcast_shapes(change.learning_rate.shape, problem.initial_squares.shape),
@@ -52,7 +52,7 @@ def stepped(change, steps, problem=PROBLEM):
         )
     ]
     for _ in range(steps):
-        moments.append(next_moments(moments[-1], change))
+        moments.append(next_quadratic_moments(moments[-1], change))
     return moments
 
 
@@ -63,7 +63,7 @@ def first_passage(problem, target, steps, **settings):
     found = np.full(moments.shape[1], np.inf)
     with np.errstate(over="ignore", invalid="ignore"):
         for number in range(1, steps + 1):
-            moments = next_moments(moments, change)
+            moments = next_quadratic_moments(moments, change)
             found[np.isinf(found) & (problem.loss(moments[0]) <= target)] = number
     return found
 
@@ -76,7 +76,7 @@ def test_the_recursion_is_the_mean_over_many_sampled_trainings(momentum, nestero
         problem, momentum=momentum, nesterov=nesterov, learning_rate=0.3, global_batch_size=4
     )
     copies, steps = 40_000, 12
-    many = make_update(
+    many = make_quadratic_update(
         np.tile(problem.curvature, copies),
         np.tile(problem.noise, copies),
         learning_rate=0.3,
@@ -133,7 +133,7 @@ def test_the_closed_form_without_momentum_is_the_recursion(preconditioning):
 def test_many_steps_are_that_many_steps(momentum):
     change = update(momentum=momentum)
     moments = stepped(change, 37)
-    after, total = apply_map(many_steps(change, 37), moments[0])
+    after, total = apply_affine_map(many_steps(change, 37), moments[0])
     assert after == pytest.approx(moments[-1])
     assert total == pytest.approx(sum(each[0] for each in moments[:-1]))
 
@@ -141,11 +141,13 @@ def test_many_steps_are_that_many_steps(momentum):
 @pytest.mark.parametrize("momentum", MOMENTA)
 def test_the_stationary_moments_stay_and_draw_the_others_to_them(momentum):
     change = update(momentum=momentum, learning_rate=1.0)
-    assert next_moments(stationary_moments(change), change) == pytest.approx(
-        stationary_moments(change)
+    assert next_quadratic_moments(stationary_quadratic_moments(change), change) == pytest.approx(
+        stationary_quadratic_moments(change)
     )
-    after, _ = apply_map(many_steps(change, 20_000), initial_moments(PROBLEM.initial_squares))
-    assert after == pytest.approx(stationary_moments(change))
+    after, _ = apply_affine_map(
+        many_steps(change, 20_000), initial_quadratic_moments(PROBLEM.initial_squares)
+    )
+    assert after == pytest.approx(stationary_quadratic_moments(change))
 
 
 @pytest.mark.parametrize("preconditioning", [0.0, 0.5, 1.0])
@@ -167,8 +169,8 @@ def test_the_moments_blow_up_beyond_the_stability_limit_and_not_before(
             preconditioning=preconditioning,
         )
         with np.errstate(over="ignore", invalid="ignore"):
-            after, _ = apply_map(
-                many_steps(change, 100_000), initial_moments(PROBLEM.initial_squares)
+            after, _ = apply_affine_map(
+                many_steps(change, 100_000), initial_quadratic_moments(PROBLEM.initial_squares)
             )
         assert bool(after[0].max() < 1e6) == stable
 
@@ -336,7 +338,9 @@ def test_random_problems_have_the_critical_batches_and_epochs_that_were_drawn():
 
 
 def test_every_move_draws_fresh_noise_and_the_same_move_the_same():
-    still = make_update(np.ones(1000), np.full(1000, 4.0), learning_rate=0.0, global_batch_size=4)
+    still = make_quadratic_update(
+        np.ones(1000), np.full(1000, 4.0), learning_rate=0.0, global_batch_size=4
+    )
     noise = []
     for first_step in (0, 5, 5):
         sampled = SampledWeights(np.zeros(1000), seed=1)

@@ -10,13 +10,17 @@ from search_spaces.settings import TrainingSettings
 from trainers import CheckpointError, DataError, JobError, Target, TrainingJob, WorkloadError
 from trainers.__main__ import main
 from trainers.begin import begin_training, train
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.loop import checkpoint as checkpoints
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.report import read_outcome, read_points
 from trainers.schedules.learning_rate import learning_rate
 from trainers.workloads import load_workload, metrics_of
-from trainers.workloads.noisy_quadratic.dynamics import initial_moments, make_update, next_moments
+from trainers.workloads.noisy_quadratic.dynamics import (
+    initial_quadratic_moments,
+    make_quadratic_update,
+    next_quadratic_moments,
+)
 from trainers.workloads.noisy_quadratic.optimum import quadratic_optimum
 from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 from trainers.workloads.noisy_quadratic.task import SimulatedTraining
@@ -63,12 +67,16 @@ def test_a_training_follows_the_recursion_at_the_scheduled_rates(settings):
     task = job(settings=settings, epochs=4, target=Target("loss", 1e-9, higher_is_better=False))
     points = finish(begin_training(task))
     problem, given = QuadraticProblem.from_data(DATA), task.settings
-    moments, losses, rates = initial_moments(problem.initial_squares), [problem.initial_loss], []
+    moments, losses, rates = (
+        initial_quadratic_moments(problem.initial_squares),
+        [problem.initial_loss],
+        [],
+    )
     for number in range(128):
         rates.append(learning_rate(given, number * 16 / 512, 4))
-        moments = next_moments(
+        moments = next_quadratic_moments(
             moments,
-            make_update(
+            make_quadratic_update(
                 problem.curvature,
                 problem.noise,
                 learning_rate=rates[-1],
@@ -97,7 +105,7 @@ def test_a_training_at_the_best_settings_takes_the_epochs_of_the_truth():
         global_batch_size=128,
         evaluations_per_epoch=4,
     )
-    outcome = train(task, SingleProcess(), lambda point: None)
+    outcome = train(task, SingleProcessCommunicator(), lambda point: None)
     assert (outcome.state, outcome.steps, outcome.epochs_to_target) == (
         "reached",
         best.steps,
@@ -241,7 +249,7 @@ def test_options_make_a_round_trip():
 
 def test_the_loop_of_pytorch_says_that_it_is_not_for_this():
     with pytest.raises(WorkloadError, match=r"its own training loop.*begin_training"):
-        SynchronousTraining(job(), SingleProcess())
+        SynchronousTraining(job(), SingleProcessCommunicator())
 
 
 def test_a_training_loads_no_torch(tmp_path):

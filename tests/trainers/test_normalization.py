@@ -7,10 +7,10 @@ from trainers.numerics import normalization
 from trainers.numerics.normalization import (
     GhostBatchNorm,
     common_group_size,
-    end_update,
     ghost_batch_norms,
     norm_relu,
     persistent_statistics,
+    update_running_statistics,
 )
 from trainers.workloads.resnet.model import build_resnet
 from trainers.workloads.segmentation.deeplab import DeepLab
@@ -40,7 +40,7 @@ def test_each_group_is_batch_norm_of_its_own_samples_forward_and_backward():
 def update(norm, samples, micro_batch, groups):
     for chunk in samples.split(micro_batch):
         norm(chunk)
-    end_update([norm], groups)
+    update_running_statistics([norm], groups)
 
 
 @pytest.mark.parametrize("micro_batch", [8, 16, 32])
@@ -173,7 +173,7 @@ def test_the_fused_operation_is_the_composition(monkeypatch, adds, relu, shape, 
             (y * drawn(*y.shape)).sum().backward()
             results += [y, x.grad, *([shortcut.grad] if adds else [])]
         results += [norm.weight.grad, norm.bias.grad]
-        end_update([norm], 7)
+        update_running_statistics([norm], 7)
         results += [norm.running_mean, norm.running_var, norm.eval()(drawn(*shape))]
         return results
 
@@ -204,7 +204,7 @@ def test_models_with_the_fused_operation_are_those_without(monkeypatch, name):
         output = model(images)
         count = fused_operations(output)
         output.square().mean().backward()
-        end_update(ghost_batch_norms(model), 2)
+        update_running_statistics(ghost_batch_norms(model), 2)
         gradients = [parameter.grad for parameter in model.parameters()]
         return count, [output.detach(), *gradients, *persistent_statistics(model)]
 
@@ -227,7 +227,7 @@ def test_the_compiler_takes_the_normalization_whole():
         x, add = images(24, seed), images(24, seed + 5)
         torch.testing.assert_close(function(x, add), norm_relu(plain, x, add))
         for norm in (plain, compiled):
-            end_update([norm], 3)
+            update_running_statistics([norm], 3)
     torch.testing.assert_close(compiled.running_mean, plain.running_mean)
     torch.testing.assert_close(compiled.running_var, plain.running_var)
 

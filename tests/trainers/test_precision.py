@@ -11,7 +11,7 @@ from torch import nn
 from search_spaces.settings import TrainingSettings
 from trainers import JobError, Target, TrainingJob
 from trainers.distributed.sampling import SampleStream
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.numerics.normalization import GhostBatchNorm, GhostBatchNormReLU
 from trainers.numerics.precision import LossScale
@@ -54,7 +54,7 @@ def digits_job(**settings):
 
 
 def advance(task):
-    training = SynchronousTraining(task, SingleProcess(torch.device("cpu")))
+    training = SynchronousTraining(task, SingleProcessCommunicator(torch.device("cpu")))
     return training, training.advance()
 
 
@@ -100,7 +100,7 @@ def test_updates_are_those_written_out(settings, change):
 
 def test_the_first_lagged_update_moves_nothing():
     training = SynchronousTraining(
-        points_job({"gradient_lag": 1}), SingleProcess(torch.device("cpu"))
+        points_job({"gradient_lag": 1}), SingleProcessCommunicator(torch.device("cpu"))
     )
     training._updates(0, 1)
     assert not training.model.weight.any()
@@ -130,7 +130,7 @@ def test_a_dynamic_scale_doubles_after_so_many_updates_and_halves_at_an_overflow
 @pytest.mark.parametrize("lag", [0, 1])
 def test_an_update_that_overflows_is_left_out(lag):
     task = points_job({"loss_scaling": "dynamic", "loss_scale": 4.0, "gradient_lag": lag})
-    training = SynchronousTraining(task, SingleProcess(torch.device("cpu")))
+    training = SynchronousTraining(task, SingleProcessCommunicator(torch.device("cpu")))
     take = training.workload.training_batch
 
     def overflow(indices, epochs, seed):  # in the third update
@@ -180,7 +180,9 @@ def test_reduced_precision_trains_almost_as_fp32_does(precision, scaling, reduce
 
 
 def test_the_products_are_computed_in_the_reduced_type():
-    training = SynchronousTraining(digits_job(precision="bf16"), SingleProcess(torch.device("cpu")))
+    training = SynchronousTraining(
+        digits_job(precision="bf16"), SingleProcessCommunicator(torch.device("cpu"))
+    )
     seen = []
     training.model.classifier.register_forward_hook(
         lambda module, inputs, output: seen.append(output.dtype)
@@ -213,7 +215,7 @@ def test_gradients_of_reduced_weights_do_not_vanish_when_they_are_unscaled():
 def test_zero_gamma_and_normalization_momentum_reach_the_model():
     for zero_gamma, first in ((None, 1.0), (True, 0.0), (False, 1.0)):
         task = digits_job(zero_gamma=zero_gamma, normalization_momentum=0.7)
-        training = SynchronousTraining(task, SingleProcess(torch.device("cpu")))
+        training = SynchronousTraining(task, SingleProcessCommunicator(torch.device("cpu")))
         assert {
             float(block.last_norm.weight.detach()[0])
             for block in training.model.convolutions
@@ -224,12 +226,13 @@ def test_zero_gamma_and_normalization_momentum_reach_the_model():
 
 def test_class_weights_are_refused_where_classes_are_balanced():
     with pytest.raises(JobError, match="class_weighting is a setting of segmentation"):
-        SynchronousTraining(digits_job(class_weighting="inverse_sqrt"), SingleProcess())
+        SynchronousTraining(digits_job(class_weighting="inverse_sqrt"), SingleProcessCommunicator())
 
 
 def test_sample_images_are_computed_in_the_precision_of_the_training():
     training = SynchronousTraining(
-        digits_job(precision="bf16", reduced_weights=True), SingleProcess(torch.device("cpu"))
+        digits_job(precision="bf16", reduced_weights=True),
+        SingleProcessCommunicator(torch.device("cpu")),
     )
     assert training.sample_images() is None
     batch = training.workload.evaluation_batch(torch.arange(4))

@@ -14,7 +14,7 @@ from tests.trainers import reducer_program as program
 from tests.trainers.worker_processes import environment, run_horovod
 from trainers import CommunicationError, JobError
 from trainers.distributed.reducer import GradientReducer
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 
 pytestmark = pytest.mark.processes
 
@@ -185,7 +185,9 @@ def parameters_with_gradients():
 
 def test_one_process_keeps_its_gradients_and_counts_a_missing_one_as_zeros():
     parameters = parameters_with_gradients()
-    reducer = GradientReducer(parameters, SingleProcess(), compression="fp16", reduction="adasum")
+    reducer = GradientReducer(
+        parameters, SingleProcessCommunicator(), compression="fp16", reduction="adasum"
+    )
     reducer.arm()
     same = parameters[0].grad
     reducer.finish()
@@ -195,12 +197,12 @@ def test_one_process_keeps_its_gradients_and_counts_a_missing_one_as_zeros():
 
 def test_one_process_hands_out_copies_that_later_gradients_leave_alone():
     parameters = parameters_with_gradients()
-    pending = GradientReducer(parameters, SingleProcess()).start()
+    pending = GradientReducer(parameters, SingleProcessCommunicator()).start()
     parameters[0].grad.zero_()
     assert [gradient.tolist() for gradient in pending.wait()] == [[0.0, 1.0, 2.0], [0.0, 0.0]]
 
 
-class Two(SingleProcess):
+class Two(SingleProcessCommunicator):
     """Looks like two workers whose sums are already there."""
 
     size = 2
@@ -276,7 +278,7 @@ def test_a_parameter_out_of_use_holds_back_what_comes_after_it_until_the_end():
 )
 def test_unknown_options_offer_what_there_is(options, message):
     with pytest.raises(JobError, match=message):
-        GradientReducer([Parameter(torch.ones(1))], SingleProcess(), **options)
+        GradientReducer([Parameter(torch.ones(1))], SingleProcessCommunicator(), **options)
 
 
 def test_adasum_asks_for_a_power_of_two():

@@ -6,7 +6,7 @@ import torch
 from search_spaces.settings import TrainingSettings
 from trainers import Target, TrainingJob
 from trainers.begin import begin_training
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.loop import checkpoint as checkpoints
 from trainers.loop.synchronous import SynchronousTraining
 
@@ -75,7 +75,7 @@ def told(points):
 def test_everything_at_once_resumes_bit_for_bit_from_any_checkpoint(tmp_path, recipe):
     torch.set_num_threads(1)
     task = job(recipe)
-    straight = SynchronousTraining(task, SingleProcess(torch.device("cpu")))
+    straight = SynchronousTraining(task, SingleProcessCommunicator(torch.device("cpu")))
     expected = []
     while not straight.finished:
         checkpoints.save(tmp_path / f"{len(expected)}.pt", straight.state_dict())
@@ -88,7 +88,7 @@ def test_everything_at_once_resumes_bit_for_bit_from_any_checkpoint(tmp_path, re
             > 1
         )
     for halt in (1, len(expected) // 2, len(expected) - 1):
-        resumed = SynchronousTraining(task, SingleProcess(torch.device("cpu")))
+        resumed = SynchronousTraining(task, SingleProcessCommunicator(torch.device("cpu")))
         resumed.load_state_dict(checkpoints.load(tmp_path / f"{halt}.pt"))
         assert told(finish(resumed)) == told(expected[halt:])
         check_equal(resumed.state_dict(), straight.state_dict())

@@ -7,7 +7,7 @@ from torch import nn
 from search_spaces.settings import SettingError, TrainingSettings
 from tests.trainers.small_network import Small
 from trainers import Target, TrainingJob
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.loop.replica import evaluate_replica
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.optimizers import make_optimizer
@@ -29,7 +29,7 @@ def training(name: str, **changes: object) -> SynchronousTraining:
         epochs=2.0,
         evaluations_per_epoch=6,
     )
-    return SynchronousTraining(job, SingleProcess(), workload=Small(DATA))
+    return SynchronousTraining(job, SingleProcessCommunicator(), workload=Small(DATA))
 
 
 @pytest.mark.parametrize("name", ["schedule_free_sgd", "schedule_free_adamw"])
@@ -40,10 +40,10 @@ def test_it_is_evaluated_at_its_average_and_trained_on_from_between(name):
     point = task.advance()
     weights = [parameter.detach().clone() for parameter in task.model.parameters()]
     assert any(not torch.equal(one, other) for one, other in zip(between, weights, strict=True))
-    there = evaluate_replica(task.replica, SingleProcess(), None)
+    there = evaluate_replica(task.replica, SingleProcessCommunicator(), None)
     with task.optimizer.evaluation():
         averaged = [parameter.detach().clone() for parameter in task.model.parameters()]
-        here = evaluate_replica(task.replica, SingleProcess(), None)
+        here = evaluate_replica(task.replica, SingleProcessCommunicator(), None)
     assert point.loss == pytest.approx(here["loss"], rel=1e-6) and here["loss"] != there["loss"]
     assert any(not torch.equal(one, other) for one, other in zip(averaged, weights, strict=True))
     for parameter, weight in zip(task.model.parameters(), weights, strict=True):

@@ -14,7 +14,7 @@ from tests.trainers.sharing_program import tensors
 from tests.trainers.worker_processes import run_horovod, start_torch_workers, wait
 from trainers import Target, TrainingJob
 from trainers.begin import begin_training, train
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.loop import checkpoint as checkpoints
 from trainers.optimizers import make_optimizer
 from trainers.optimizers import soap as soap_rule
@@ -65,7 +65,7 @@ def run_workers(backend, size, command):
 @pytest.mark.parametrize("size", [2, 3])
 def test_workers_that_share_give_the_weights_of_one_and_go_on_from_its_checkpoint(tmp_path, size):
     muon = job(optimizer="muon")
-    train(muon, SingleProcess(), lambda point: None, checkpoint=tmp_path / "alone.pt")
+    train(muon, SingleProcessCommunicator(), lambda point: None, checkpoint=tmp_path / "alone.pt")
     alone = checkpoints.load(tmp_path / "alone.pt")
     for name in ("whole", "resumed"):
         muon.save(tmp_path / f"{name}.json")

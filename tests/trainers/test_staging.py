@@ -11,8 +11,8 @@ from tests.trainers.staging_nodes import CountingOpener, stage_on
 from trainers.errors import DataError
 from trainers.staging import checksum, exchange, local_folder, stage
 from trainers.staging.faults import StagingFaults
-from trainers.staging.plan import SharedFile, balanced_readers, list_files
-from trainers.staging.reading import FileReader, ReadingTask
+from trainers.staging.plan import SharedFile, balanced_readers, list_shared_files
+from trainers.staging.reading import ReadingTask, SharedFileReader
 
 pytestmark = pytest.mark.processes
 
@@ -340,9 +340,9 @@ def test_readers_are_balanced_by_bytes():
 
 def test_no_more_is_read_ahead_than_can_soon_be_sent(shared, tmp_path):
     opener, faults = CountingOpener(), StagingFaults()
-    files = [file for file in list_files(shared, "*") if file.bytes]
+    files = [file for file in list_shared_files(shared, "*") if file.bytes]
     with local_folder.local_folder(tmp_path / "local", {}) as folder:
-        reader = FileReader(shared, folder, faults, 2, opener)
+        reader = SharedFileReader(shared, folder, faults, 2, opener)
         reader.start([ReadingTask(file, from_shared=True, keep=False, send=True) for file in files])
         for number, file in enumerate(files):
             content, digits = reader.take(file.bytes), reader.take(checksum.CHECKSUM_BYTES)

@@ -10,7 +10,7 @@ from search_spaces.settings import TrainingSettings
 from search_spaces.techniques import OPTIMIZERS
 from tests.trainers.small_network import Small
 from trainers import Target, TrainingJob
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.fused import FusedTrainings
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.schedules.device_arithmetic import ON_DEVICE
@@ -76,7 +76,9 @@ def training(number=0, **changes):
         epochs=4.0,
         evaluations_per_epoch=1437 / 32 / 30,
     )
-    return SynchronousTraining(job, SingleProcess(torch.device("cpu")), workload=Small(job.data))
+    return SynchronousTraining(
+        job, SingleProcessCommunicator(torch.device("cpu")), workload=Small(job.data)
+    )
 
 
 def take_the_way_of_an_accelerator(training):

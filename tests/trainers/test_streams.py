@@ -17,7 +17,7 @@ import torch
 from search_spaces.settings import TrainingSettings
 from tests.trainers.image_samples import jpeg, scene
 from trainers import DataError, Target, TrainingJob, WorkloadError
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.feed.streams import SampleQueue
 from trainers.feed.tar_shards import TarShards
 from trainers.loop.replica import Replica, evaluate_replica
@@ -48,7 +48,7 @@ def job(workload, data, **changes):
 
 
 def begun(chosen):
-    return SynchronousTraining(chosen, SingleProcess(torch.device("cpu")))
+    return SynchronousTraining(chosen, SingleProcessCommunicator(torch.device("cpu")))
 
 
 def same(first, second):
@@ -129,7 +129,7 @@ def test_a_stream_that_ends_before_its_declared_length_is_named(given, size):
         queue.take(20)
 
 
-class Counting(SingleProcess):
+class Counting(SingleProcessCommunicator):
     """Worker ``rank`` of ``size``, whose sums are kept."""
 
     def __init__(self, rank, size, sums):
@@ -155,7 +155,7 @@ def test_an_evaluation_counts_every_sample_of_all_workers_once(size):
 def test_an_evaluation_of_other_than_the_declared_samples_is_named():
     replica = Replica(Numbers(samples=6, given=5), TrainingSettings(), 0, torch.device("cpu"))
     with pytest.raises(DataError, match=r"gave 5 samples .* declares 6"):
-        evaluate_replica(replica, SingleProcess(torch.device("cpu")), None)
+        evaluate_replica(replica, SingleProcessCommunicator(torch.device("cpu")), None)
 
 
 @pytest.mark.medium

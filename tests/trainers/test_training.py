@@ -10,7 +10,7 @@ from torch import nn
 from search_spaces.settings import TrainingSettings
 from trainers import CheckpointError, JobError, Target, TrainingJob, WorkloadError
 from trainers.begin import begin_training, train
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.loop import checkpoint as checkpoints
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.workloads import Workload
@@ -78,13 +78,15 @@ def quadratic(**changes):
         "evaluations_per_epoch": 1,
     }
     changed = TrainingJob(**{**values, **changes})
-    return SynchronousTraining(changed, SingleProcess(torch.device("cpu")), workload=Quadratic({}))
+    return SynchronousTraining(
+        changed, SingleProcessCommunicator(torch.device("cpu")), workload=Quadratic({})
+    )
 
 
 def run(job, tmp_path=None):
     points = []
     path = None if tmp_path is None else tmp_path / "checkpoint.pt"
-    return train(job, SingleProcess(), points.append, checkpoint=path), points
+    return train(job, SingleProcessCommunicator(), points.append, checkpoint=path), points
 
 
 def finish(training):
@@ -187,14 +189,14 @@ def test_a_finished_training_goes_no_further_and_a_running_one_has_no_outcome():
 )
 def test_a_target_that_the_workload_lacks_is_an_error(target, error, message):
     with pytest.raises(error, match=message):
-        SynchronousTraining(job(target=target), SingleProcess())
+        SynchronousTraining(job(target=target), SingleProcessCommunicator())
 
 
 def test_groups_that_do_not_fit_the_batch_are_an_error():
     with pytest.raises(
         JobError, match=r"normalization_batch_size 8 .*choose global_batch_size 40 or 48"
     ):
-        SynchronousTraining(job(global_batch_size=44), SingleProcess())
+        SynchronousTraining(job(global_batch_size=44), SingleProcessCommunicator())
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "lars"])
@@ -221,26 +223,27 @@ def test_accumulation_does_not_change_the_weights(optimizer):
 
 def test_seeds_differ_and_one_seed_repeats():
     losses = [
-        SynchronousTraining(job(seed=seed), SingleProcess()).advance().loss for seed in (1, 1, 2)
+        SynchronousTraining(job(seed=seed), SingleProcessCommunicator()).advance().loss
+        for seed in (1, 1, 2)
     ]
     assert losses[0] == losses[1] != losses[2]
 
 
 def test_a_training_leaves_the_global_generator_alone():
     before = torch.get_rng_state()
-    SynchronousTraining(job(), SingleProcess()).advance()
+    SynchronousTraining(job(), SingleProcessCommunicator()).advance()
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "lars"])
 def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(tmp_path, optimizer):
     task = job(settings={"optimizer": optimizer})
-    straight = SynchronousTraining(task, SingleProcess())
+    straight = SynchronousTraining(task, SingleProcessCommunicator())
     expected = finish(straight)
-    broken = SynchronousTraining(task, SingleProcess())
+    broken = SynchronousTraining(task, SingleProcessCommunicator())
     points = [broken.advance(), broken.advance()]
     checkpoints.save(tmp_path / "half.pt", broken.state_dict())
-    resumed = SynchronousTraining(task, SingleProcess())
+    resumed = SynchronousTraining(task, SingleProcessCommunicator())
     resumed.load_state_dict(checkpoints.load(tmp_path / "half.pt"))
     points += finish(resumed)
 

@@ -7,10 +7,10 @@ import pytest
 from search_spaces.settings import TrainingSettings
 from tests.trainers.small_network import Small
 from trainers import Target, TrainingJob
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.fused import FusedTrainings
 from trainers.loop.synchronous import SynchronousTraining
-from trainers.schedules.weight_decay import with_decay
+from trainers.schedules.weight_decay import with_weight_decay
 
 DATA = {"source": "digits"}
 
@@ -19,7 +19,7 @@ DATA = {"source": "digits"}
 @pytest.mark.parametrize("rate", [0.001, 0.03])
 def test_weights_without_gradients_fall_to_1_over_e_in_the_time_scale(batch, rate):
     samples, epochs = 65536, 4.0
-    settings = with_decay(
+    settings = with_weight_decay(
         TrainingSettings.from_record(
             {"optimizer": "adamw", "learning_rate": rate, "weight_decay_epochs": epochs}
         ),
@@ -34,7 +34,7 @@ def test_weights_without_gradients_fall_to_1_over_e_in_the_time_scale(batch, rat
 def test_without_it_the_coefficient_stays():
     for name in ("adamw", "sgd"):
         settings = TrainingSettings(optimizer=name, weight_decay=0.3)
-        assert with_decay(settings, 64, 1000) is settings
+        assert with_weight_decay(settings, 64, 1000) is settings
 
 
 def training(**changes: object) -> SynchronousTraining:
@@ -51,7 +51,7 @@ def training(**changes: object) -> SynchronousTraining:
         epochs=0.5,
         evaluations_per_epoch=6,
     )
-    return SynchronousTraining(job, SingleProcess(), workload=Small(DATA))
+    return SynchronousTraining(job, SingleProcessCommunicator(), workload=Small(DATA))
 
 
 def test_a_training_and_a_fused_one_decay_by_it():

@@ -13,8 +13,8 @@ from tests.trainers.worker_processes import run_horovod, start_torch_workers, wa
 from trainers import CommunicationError, Target, TrainingJob
 from trainers.begin import train
 from trainers.distributed import connect
-from trainers.distributed.buckets import buckets, in_buckets
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.buckets import in_buckets, tensor_buckets
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.loop import checkpoint as checkpoints
 
 pytestmark = pytest.mark.processes
@@ -59,7 +59,12 @@ def folder(tmp_path_factory):
     for recipe in RECIPES:
         task = job(recipe, micro_batch_size=16)
         task.save(path / f"{recipe}.json")
-        train(task, SingleProcess(), lambda point: None, checkpoint=path / f"{recipe}.alone.pt")
+        train(
+            task,
+            SingleProcessCommunicator(),
+            lambda point: None,
+            checkpoint=path / f"{recipe}.alone.pt",
+        )
     return path
 
 
@@ -105,7 +110,7 @@ def test_any_number_of_workers_gives_the_same_weights(folder, backend, size, all
 def test_the_comparison_can_fail(folder):
     other = job("sgd", settings=job("sgd").settings.replace(normalization_batch_size=16))
     path = folder / "coarser.pt"
-    train(other, SingleProcess(), lambda point: None, checkpoint=path)
+    train(other, SingleProcessCommunicator(), lambda point: None, checkpoint=path)
     weights = [
         checkpoints.load(at)["model"]["classifier.weight"] for at in (path, folder / "sgd.alone.pt")
     ]
@@ -131,7 +136,7 @@ def test_buckets_hold_one_type_in_order_and_at_most_their_size():
         torch.zeros(4, dtype=torch.float64),
         torch.zeros(1),
     ]
-    grouped = buckets(tensors, bucket_bytes=80)
+    grouped = tensor_buckets(tensors, bucket_bytes=80)
     assert [[tensor.numel() for tensor in group] for group in grouped] == [[10, 10], [30], [4], [1]]
 
 

@@ -9,7 +9,7 @@ import trainers
 from search_spaces.settings import TrainingSettings
 from trainers import DataError, Target, TrainingJob, WorkloadError
 from trainers.begin import train
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.workloads import load_workload, metrics_of, workload_class
 
 README = Path(trainers.__file__).parent / "workloads" / "README.md"
@@ -36,7 +36,7 @@ def test_the_documented_example_learns(spirals):
         epochs=30,
         search_path=spirals,
     )
-    outcome = train(job, SingleProcess(), lambda point: None)
+    outcome = train(job, SingleProcessCommunicator(), lambda point: None)
     assert outcome.state == "reached"
 
 

@@ -14,7 +14,7 @@ from test_strategy import a_trial
 import hpo
 from hpo.planning.plan import BUDGET_FACTOR
 from hpo.runs.results import PlannedRun, best_settings, rung_candidates
-from hpo.runs.verdict import mean_of, rule_verdicts
+from hpo.runs.verdict import mean_epochs_of_runs, rule_verdicts
 from hpo.study.budgets import rung_budgets
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.samplers import LadderSampler
@@ -152,7 +152,7 @@ def test_a_study_from_its_file_to_its_outcomes(tmp_path: Path) -> None:
     assert run.observed_best == pytest.approx(told.median * 1.01) and run.inside
     assert PlannedRun(plan, (outcome(0, told.high * 1.1),)).inside is False
     assert worse.inside is None
-    mean = mean_of(run)
+    mean = mean_epochs_of_runs(run)
     assert mean is not None and mean.epochs == pytest.approx(told.median * 1.01)
     assert rule_verdicts(run, [worse]) == [
         "against no scaling: the forecast leaves 33 % less loss (without scatter)"

@@ -12,10 +12,10 @@ import pytest
 from test_strategy import a_trial
 
 import hpo
-from hpo.extrapolation.evidence.stored import as_counted
+from hpo.extrapolation.evidence.stored import trial_as_counted
 from hpo.runs.results import best_settings
 from hpo.study.budgets import rung_budgets
-from hpo.tuning.generation.race import RaceCourse, next_entry
+from hpo.tuning.generation.race import RaceCourse, next_race_entry
 from hpo.tuning.generation.samplers import LadderSampler
 from hpo.tuning.generation.strategy import RepeatTraining, next_task
 from search_spaces.space import SearchSpace
@@ -45,7 +45,8 @@ def asked(sampler: str, question: Question, count: int = 40) -> list[float]:
         rate = settings.learning_rate
         trial = reached(number, rate, 3.0 / math.sqrt(rate), 0.95 - 0.1 * math.log(rate / 0.2))
         made.tell(
-            as_counted(dataclasses.replace(trial, settings=settings.to_dict()), question), ticket
+            trial_as_counted(dataclasses.replace(trial, settings=settings.to_dict()), question),
+            ticket,
         )
         rates.append(rate)
     return rates
@@ -65,7 +66,7 @@ def test_a_resumed_sampler_knows_what_broke_the_constraint() -> None:
     """What is told without a ticket reaches Optuna's own records of constraints."""
     sampler = LadderSampler(SPACE, (16,), sampler="tpe", name="held", epochs=40, question=HELD)
     for number, (rate, top5) in enumerate(((0.5, 0.9), (0.1, 0.96), (0.2, None))):
-        sampler.tell(as_counted(reached(number, rate, 4.0, top5), HELD))
+        sampler.tell(trial_as_counted(reached(number, rate, 4.0, top5), HELD))
     told = [trial.constraints["top5"] for trial in sampler._rungs[16].trials]
     assert told[0] > 0 >= told[1]
     assert told[2] > 0
@@ -89,12 +90,12 @@ def test_a_race_repeats_no_settings_that_break_it() -> None:
         16, tuple(entry(r) for r in rates), epochs=9.0, limit_epochs=20, most_epochs=500
     )
     trials = [
-        as_counted(dataclasses.replace(reached(n, rate, epochs, top5), purpose="race"), HELD)
+        trial_as_counted(dataclasses.replace(reached(n, rate, epochs, top5), purpose="race"), HELD)
         for n, (rate, epochs, top5) in enumerate(
             ((0.2, 6.0, 0.96), (0.1, 8.0, 0.97), (0.4, 4.0, 0.9))
         )
     ]
-    following = next_entry(course, trials)
+    following = next_race_entry(course, trials)
     assert isinstance(following, dict)
     assert following["learning_rate"] == 0.2
 

@@ -13,14 +13,14 @@ import pytest
 import hpo
 from hpo.dashboard import figures
 from hpo.dashboard.page import rungs_table
-from hpo.dashboard.points import metric_of
+from hpo.dashboard.points import metric_of_trial
 from hpo.errors import SpecError
 from hpo.extrapolation.inference.information import TrainingInformation
 from hpo.runs.designs import design_name
 from hpo.runs.exports.optuna_study import optuna_study
-from hpo.runs.exports.tracking import rung_name, tracked_parameters
+from hpo.runs.exports.tracking import tracked_parameters, tracked_rung_name
 from hpo.runs.notebook import study_html
-from hpo.study.sizes import cost_share, point_of, points
+from hpo.study.sizes import cost_share_of_sizes, points, sizes_of_settings
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.growing import FIRST, MOST_COST, GrowingStrategy
 from hpo.tuning.generation.strategy import ExploreSettings, SweepDone, WaitForTrainings
@@ -103,7 +103,7 @@ def test_it_begins_with_the_cheapest_size_and_its_neighbour():
     agenda = GrowingStrategy(spec)
     telling(agenda, 9, np.zeros(9), 0.0)
     counted = Counter(
-        (point_of(spec, each.settings), each.global_batch_size) for each in run(agenda)
+        (sizes_of_settings(spec, each.settings), each.global_batch_size) for each in run(agenda)
     )
     cheapest, neighbour, dearest = points(spec)
     assert counted == {
@@ -127,11 +127,11 @@ def test_it_goes_on_where_a_training_saves_more_than_it_costs_and_says_so():
     """All that matters is told by the dearest size: it is trained until one more costs more than it saves."""
     spec, said = study(), list[str]()
     agenda = GrowingStrategy(spec, said.append)
-    cost = cost_share(spec, points(spec)[-1])
+    cost = cost_share_of_sizes(spec, points(spec)[-1])
     telling(agenda, 9, np.array([0, 0, 0, 0, 0, 0, 0, 0, 2.0]), 1.0)
     trials = run(agenda)
     dear = sum(
-        point_of(spec, each.settings) == points(spec)[-1] and each.global_batch_size == 64
+        sizes_of_settings(spec, each.settings) == points(spec)[-1] and each.global_batch_size == 64
         for each in trials
     )
 
@@ -160,8 +160,8 @@ def test_it_never_costs_more_than_its_bound():
     nothing = Endless(np.ones((1, 1, 1)), np.zeros((1, 9, 1, 1)), np.ones((1, 1)), [], np.zeros(1))
     agenda._told = lambda trials, answered, counts: nothing  # type: ignore[method-assign, assignment]
     trials = run(agenda)
-    cost = sum(cost_share(spec, point_of(spec, each.settings)) for each in trials)
-    assert MOST_COST - cost_share(spec, points(spec)[0]) < cost <= MOST_COST
+    cost = sum(cost_share_of_sizes(spec, sizes_of_settings(spec, each.settings)) for each in trials)
+    assert MOST_COST - cost_share_of_sizes(spec, points(spec)[0]) < cost <= MOST_COST
     assert f"and may cost {MOST_COST:g}" in agenda.why_ended
 
 
@@ -175,7 +175,7 @@ def test_where_nothing_has_arrived_the_next_size_is_tried():
             break
         assert isinstance(task, ExploreSettings)
         trials.append(ended(len(trials), task, TrialState.DIVERGED))
-    assert {point_of(spec, each.settings) for each in trials} == set(points(spec))
+    assert {sizes_of_settings(spec, each.settings) for each in trials} == set(points(spec))
     assert "no training has given a result at smaller sizes yet" in said[0]
     assert (
         agenda.why_ended == "the sweep has ended: no training gave a result at any size of the "
@@ -227,7 +227,7 @@ def test_a_study_ends_by_itself_and_tells_what_its_trainings_are_worth(tmp_path:
     assert list(forecast.y) == [ends.median]
     shown = [number for trace in ladder.data for number in trace.customdata or ()]
     assert sorted(shown) == [
-        trial.number for trial in result.trials if metric_of(trial) is not None
+        trial.number for trial in result.trials if metric_of_trial(trial) is not None
     ]
     rates = figures.setting_against_batch(result, "learning_rate", made.posterior)
     assert any(trace.name == "law with 90 % band" for trace in rates.data)
@@ -242,7 +242,7 @@ def test_a_study_ends_by_itself_and_tells_what_its_trainings_are_worth(tmp_path:
     assert sum(rung["trials"] for rung in document["rungs"]) == len(result.trials)
     assert ">samples</th>" in study_html(document, ["learning_rate"])
     trial = result.trials[0]
-    assert rung_name(result.spec, trial) == "batch-16-samples-4096"
+    assert tracked_rung_name(result.spec, trial) == "batch-16-samples-4096"
     assert tracked_parameters(result.study, result.spec, trial)["training_samples"] == 4096
     exported = optuna_study(result.study, result.spec, result.trials)
     assert exported.trials[0].params["training_samples"] == 4096

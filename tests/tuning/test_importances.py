@@ -16,7 +16,7 @@ import hpo
 from hpo.cli.main import main
 from hpo.dashboard import figures
 from hpo.dashboard.page import pictures
-from hpo.dashboard.view import make_view
+from hpo.dashboard.view import make_study_view
 from hpo.errors import EvidenceError, ExportError
 from hpo.study.spec import parse_study
 from search_spaces.settings import TrainingSettings
@@ -98,7 +98,7 @@ def known(count, seed=0):
 
 def view_of(result):
     with Store.open(result.storage) as store:
-        return make_view(store, result, None, result.storage)
+        return make_study_view(store, result, None, result.storage)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from sqlalchemy import create_engine, text
 
 import hpo
 from hpo.errors import TuningError
-from hpo.runs.losses import is_lost, told_losses
+from hpo.runs.losses import is_lost_study, losses_in_words
 from hpo.runs.progress import Progress
 from hpo.runs.study_changes import starts_otherwise
 from storage.records import StudyState, TrialState
@@ -158,7 +158,7 @@ def test_failures_are_why_where_they_ended_at_least_half(states, lost):
         )
         for state in states.split()
     ]
-    assert is_lost(trials) is lost
+    assert is_lost_study(trials) is lost
 
 
 def test_reasons_that_differ_in_numbers_alone_are_one():
@@ -168,7 +168,7 @@ def test_reasons_that_differ_in_numbers_alone_are_one():
         "the program failed: exit code 2; the end of /x/2/log.txt:\nstart\nno file a2.h5",
     ]
     trials = [SimpleNamespace(state=TrialState.FAILED, reason=reason) for reason in reasons]
-    assert told_losses(trials) == (
+    assert losses_in_words(trials) == (
         "all 3 trials failed, most often: the program failed: exit code 2: no file a1.h5"
     )
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import hpo
 from hpo.errors import EvidenceError
-from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Evidence, ScaledSetting, TrainingObservation
 from hpo.extrapolation.inference.posterior import fit
 from hpo.runs.race import plan_race
 from hpo.runs.study_forecast import direct_search
@@ -23,9 +23,9 @@ from hpo.tuning.generation.race import (
     STEPS,
     RaceCourse,
     choose_candidates,
-    first_seed,
-    next_entry,
-    next_seed,
+    first_race_seed,
+    next_race_entry,
+    next_race_seed,
 )
 from hpo.tuning.generation.strategy import SweepDone, WaitForTrainings
 from hpo.tuning.stopping import CurveStopping
@@ -96,9 +96,9 @@ def a_trial(number, rate, state=TrialState.REACHED, epochs=10.0, warmup=1.0):
 def test_the_candidates_first_then_the_best_two_once_more():
     course, trials = a_course(0.1, 0.2, 0.3), []
     for rate, epochs in ((0.1, 12.0), (0.2, 9.0), (0.3, 10.0), (0.2, 9.5), (0.3, 10.5)):
-        assert next_entry(course, trials) == entry(rate)
+        assert next_race_entry(course, trials) == entry(rate)
         trials.append(a_trial(len(trials), rate, epochs=epochs))
-    assert next_entry(course, trials) == SweepDone()
+    assert next_race_entry(course, trials) == SweepDone()
 
 
 @pytest.mark.parametrize("sign", (1, -1))
@@ -108,9 +108,9 @@ def test_where_the_quickest_is_the_highest_or_lowest_rate_the_race_goes_further_
     rates = [0.1 * 2 ** (sign * n) for n in range(3)]
     course, trials = a_course(*rates), []
     for rate, epochs in (*zip(rates, (12.0, 10.0, 8.0), strict=True), (rates[-1] * 1.6**sign, 7.0)):
-        assert next_entry(course, trials)["learning_rate"] == pytest.approx(rate)
+        assert next_race_entry(course, trials)["learning_rate"] == pytest.approx(rate)
         trials.append(a_trial(len(trials), rate, epochs=epochs))
-    beyond = next_entry(course, trials)["learning_rate"]
+    beyond = next_race_entry(course, trials)["learning_rate"]
     assert beyond == pytest.approx(rates[-1] * 1.6 ** (2 * sign))
     # as quick as before: no further, and the best two are trained once more
     trials.append(a_trial(len(trials), beyond, epochs=7.0))
@@ -124,29 +124,29 @@ def test_a_race_goes_further_from_the_only_one_that_was_not_dropped():
     course = a_course(0.2, 0.1, 0.05)
     dropped = [a_trial(n, rate, TrialState.PRUNED) for n, rate in ((1, 0.1), (2, 0.05))]
     trials = [a_trial(0, 0.2, epochs=10.0), *dropped]
-    assert next_entry(course, trials)["learning_rate"] == pytest.approx(0.2 * 1.6)
+    assert next_race_entry(course, trials)["learning_rate"] == pytest.approx(0.2 * 1.6)
     between = [a_trial(0, 0.1, epochs=10.0), a_trial(1, 0.2, TrialState.PRUNED), dropped[1]]
-    assert next_entry(course, between) == entry(0.1)
+    assert next_race_entry(course, between) == entry(0.1)
 
 
 def test_a_race_goes_no_further_than_a_rate_that_was_lost_nor_by_more_than_its_steps():
     course = a_course(0.1, 0.2)
     trials = [a_trial(0, 0.1, epochs=12.0), a_trial(1, 0.2, epochs=10.0)]
     lost = [*trials, a_trial(2, 0.32, TrialState.DIVERGED)]
-    assert next_entry(course, lost) == entry(0.2)
+    assert next_race_entry(course, lost) == entry(0.2)
     for step in range(STEPS):
-        further = next_entry(course, trials)
+        further = next_race_entry(course, trials)
         assert further["learning_rate"] == pytest.approx(0.2 * 1.6 ** (step + 1))
         trials.append(a_trial(2 + step, further["learning_rate"], epochs=9.0 - step))
-    assert next_entry(course, trials) == trials[-1].settings
+    assert next_race_entry(course, trials) == trials[-1].settings
 
 
 def _next_two(course, trials):
     """The entries after these trials, each as quick as its first training."""
-    first = next_entry(course, trials)
+    first = next_race_entry(course, trials)
     again = next(each for each in trials if each.settings == first).epochs
     done = [*trials, a_trial(len(trials), first["learning_rate"], epochs=again)]
-    return first, next_entry(course, done)
+    return first, next_race_entry(course, done)
 
 
 def test_one_that_is_lost_with_its_second_seed_makes_room_for_the_third():
@@ -157,23 +157,23 @@ def test_one_that_is_lost_with_its_second_seed_makes_room_for_the_third():
         a_trial(3, 0.2, TrialState.DIVERGED, 2.0),
         a_trial(4, 0.3, epochs=10.0),
     ]
-    assert next_entry(a_course(0.1, 0.2, 0.3), trials) == entry(0.1)
+    assert next_race_entry(a_course(0.1, 0.2, 0.3), trials) == entry(0.1)
 
 
 def test_repetitions_wait_for_the_candidates():
     trials = [a_trial(0, 0.1), a_trial(1, 0.2, TrialState.RUNNING)]
-    assert next_entry(a_course(0.1, 0.2), trials) == WaitForTrainings()
+    assert next_race_entry(a_course(0.1, 0.2), trials) == WaitForTrainings()
 
 
 def test_where_all_are_lost_lower_rates_with_longer_warmups_are_tried():
     trials = [a_trial(0, 0.1, TrialState.DIVERGED), a_trial(1, 0.2, TrialState.DIVERGED)]
-    first = next_entry(a_course(0.1, 0.2), trials)
+    first = next_race_entry(a_course(0.1, 0.2), trials)
     assert (first["learning_rate"], first["warmup_epochs"]) == (0.05, 2.0)
     trials.append(a_trial(2, 0.05, TrialState.DIVERGED, warmup=2.0))
-    second = next_entry(a_course(0.1, 0.2), trials)
+    second = next_race_entry(a_course(0.1, 0.2), trials)
     assert (second["learning_rate"], second["warmup_epochs"]) == (0.025, 4.0)
     trials.append(a_trial(3, 0.025, TrialState.DIVERGED, warmup=4.0))
-    assert next_entry(a_course(0.1, 0.2), trials) == SweepDone()
+    assert next_race_entry(a_course(0.1, 0.2), trials) == SweepDone()
 
 
 @settings(deadline=None)
@@ -181,7 +181,7 @@ def test_where_all_are_lost_lower_rates_with_longer_warmups_are_tried():
 def test_any_race_ends_and_trains_no_settings_more_often_than_it_may(count, concurrency, data):
     course, trials, running = a_course(*(0.1 * (n + 1) for n in range(count))), [], []
     for _ in range(100):
-        found = next_entry(course, trials)
+        found = next_race_entry(course, trials)
         if isinstance(found, SweepDone):
             break
         if isinstance(found, WaitForTrainings) or len(running) == concurrency:
@@ -300,16 +300,16 @@ def seen(trials):
 
 def test_every_race_draws_its_own_seeds_and_one_that_has_begun_goes_on_with_them():
     names = [f"study {number}" for number in range(20)]
-    assert len({first_seed(name, BATCH) for name in names}) == 20
-    assert first_seed("study 1", BATCH) == first_seed("study 1", BATCH) >= FIRST_SEED
-    assert first_seed("study 1", BATCH) != first_seed("study 1", 2 * BATCH)
+    assert len({first_race_seed(name, BATCH) for name in names}) == 20
+    assert first_race_seed("study 1", BATCH) == first_race_seed("study 1", BATCH) >= FIRST_SEED
+    assert first_race_seed("study 1", BATCH) != first_race_seed("study 1", 2 * BATCH)
     begun = [
         replace(a_trial(number, rate), seed=FIRST_SEED) for number, rate in enumerate((0.1, 0.2))
     ]
     settings = begun[0].settings
-    assert next_seed(settings, (), 7) == 7
-    assert next_seed(settings, begun, 7) == FIRST_SEED + 1
-    assert next_seed({**settings, "learning_rate": 0.7}, begun, 7) == FIRST_SEED
+    assert next_race_seed(settings, (), 7) == 7
+    assert next_race_seed(settings, begun, 7) == FIRST_SEED + 1
+    assert next_race_seed({**settings, "learning_rate": 0.7}, begun, 7) == FIRST_SEED
 
 
 def test_a_race_is_recorded_and_counts(swept, raced):
@@ -319,7 +319,7 @@ def test_a_race_is_recorded_and_counts(swept, raced):
         each["learning_rate"] for each in course.candidates
     ]
     first = [trial.seed for trial in after.raced[: len(course.candidates)]]
-    begun = first_seed(after.spec.name, BATCH)
+    begun = first_race_seed(after.spec.name, BATCH)
     assert set(first) == {begun}  # the same start weights and order of samples for all
     assert {trial.seed for trial in after.raced} == {begun, begun + 1}
     assert f"raced at {BATCH}: " in after.forecast.reason
@@ -448,11 +448,11 @@ def test_trainings_of_one_race_that_repeat_each_other_are_one():
     course = a_course(0.1, 0.2)
     twice = [replace(a_trial(number, 0.1), seed=FIRST_SEED) for number in range(3)]
     other = replace(a_trial(3, 0.2, epochs=12.0), seed=FIRST_SEED)
-    assert next_entry(course, twice) == entry(0.2)
+    assert next_race_entry(course, twice) == entry(0.2)
     # what repeats a training is no second seed of it
-    assert next_seed(entry(0.1), twice, 7) == FIRST_SEED + 1
+    assert next_race_seed(entry(0.1), twice, 7) == FIRST_SEED + 1
     further = replace(a_trial(4, 0.1 / 1.6, epochs=13.0), seed=FIRST_SEED)
-    assert next_entry(course, [*twice, other, further]) == twice[0].settings
+    assert next_race_entry(course, [*twice, other, further]) == twice[0].settings
 
 
 def test_too_small_a_budget_is_no_race_and_says_what_to_raise(swept):
@@ -479,7 +479,7 @@ def test_candidates_hold_no_settings_twice_where_many_warmups_are_the_shortest_t
         ScaledSetting("warmup_epochs", "linear", 0.0, 5.0),
     )
     observations = [
-        Observation(
+        TrainingObservation(
             batch,
             "reached",
             5 * (1 + batch / 64) * math.exp(0.5 * math.log(rate / (0.05 * batch**0.5)) ** 2),

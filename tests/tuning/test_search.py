@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_strategy import a_trial
 
-from hpo.extrapolation.evidence.evidence import Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import ScaledSetting, TrainingObservation
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation import search as generation_search
 from hpo.tuning.generation.curves import (
@@ -51,10 +51,10 @@ LADDER = (16, 32, 64)
 def outcome(batch, rate):
     """10 (1 + B / 64) epochs at the best rate 0.05 sqrt(B), more by the square of the miss; diverges above 2."""
     if rate > 2:
-        return Observation(batch, "diverged", 0.25, {"learning_rate": rate})
+        return TrainingObservation(batch, "diverged", 0.25, {"learning_rate": rate})
     epochs = 10 * (1 + batch / 64) * math.exp(0.3 * math.log(rate / (0.05 * math.sqrt(batch))) ** 2)
     state = "reached" if epochs < 60 else "censored"
-    return Observation(batch, state, min(epochs, 60), {"learning_rate": rate})
+    return TrainingObservation(batch, state, min(epochs, 60), {"learning_rate": rate})
 
 
 def curve(needed, until, target=0.9):

@@ -10,7 +10,7 @@ import pytest
 
 import hpo
 from hpo.runs.price import study_price
-from hpo.study.sizes import costly_samples, points, rung_name
+from hpo.study.sizes import costly_samples, points, rung_in_words
 from hpo.study.spec import StudySpec
 from tests.tuning.wide_quadratic import Wide
 
@@ -82,10 +82,10 @@ def test_the_large_model_is_raced_within_its_samples(tmp_path: Path):
         assert (trial.global_batch_size, trial.settings["width"]) == (128, 8)
     assert math.fsum(trial.samples or 0 for trial in result.raced) <= 1.05 * 400_000
     swept = {
-        rung_name(trial.global_batch_size, (("width", trial.settings["width"]),))
+        rung_in_words(trial.global_batch_size, (("width", trial.settings["width"]),))
         for trial in result.swept
     }
-    assert swept == {rung_name(batch, point) for point in points(spec) for batch in spec.ladder}
+    assert swept == {rung_in_words(batch, point) for point in points(spec) for batch in spec.ladder}
     made = result.forecast
     assert made is not None and made.numbers.raced is not None
     assert made.settings.own == {"width": 8}

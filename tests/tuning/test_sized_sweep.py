@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import hpo
-from hpo.runs.study_forecast import evidence_of
-from hpo.study.sizes import point_budgets, point_of
+from hpo.runs.study_forecast import evidence_of_study
+from hpo.study.sizes import budgets_by_sizes, sizes_of_settings
 from hpo.study.spec import StudySpec
 from storage.records import TrialState
 
@@ -41,11 +41,12 @@ def test_every_length_is_swept_and_the_longest_forecast(tmp_path: Path):
     spec = result.spec
     assert result.complete and len(result.trials) == 40
     counted = Counter(
-        (point_of(spec, trial.settings), trial.global_batch_size) for trial in result.trials
+        (sizes_of_settings(spec, trial.settings), trial.global_batch_size)
+        for trial in result.trials
     )
     assert counted == {
         (point, batch): rung.trainings
-        for point, rungs in point_budgets(spec).items()
+        for point, rungs in budgets_by_sizes(spec).items()
         for batch, rung in rungs.items()
     }
     for trial in result.trials:
@@ -54,7 +55,7 @@ def test_every_length_is_swept_and_the_longest_forecast(tmp_path: Path):
         if trial.state is TrialState.CENSORED:
             assert trial.epochs == pytest.approx(length / 2048)
             assert spec.question.need(trial) == pytest.approx(trial.best_metric)
-    evidence = evidence_of(result)
+    evidence = evidence_of_study(result)
     assert evidence.full_scale == {"training_samples": 32768}
     assert [setting.name for setting in evidence.tuned] == ["learning_rate"]
     made = result.forecast
@@ -88,5 +89,5 @@ def test_a_sweep_over_lengths_goes_on_where_it_was(tmp_path: Path):
     lengths = Counter(trial.settings["training_samples"] for trial in again.trials)
     assert lengths == {
         dict(point)["training_samples"]: sum(rung.trainings for rung in rungs.values())
-        for point, rungs in point_budgets(again.spec).items()
+        for point, rungs in budgets_by_sizes(again.spec).items()
     }

@@ -14,8 +14,8 @@ from hpo.tuning.generation.strategy import (
     SweepDone,
     WaitForTrainings,
     explorations,
-    next_seed,
     next_task,
+    unused_trial_seed,
 )
 from search_spaces.settings import TrainingSettings
 from storage.records import Trial, TrialState
@@ -134,7 +134,7 @@ def test_any_sweep_ends_after_exactly_its_budget_and_repeats_no_training(
                 number,
                 task.global_batch_size,
                 TrialState.RUNNING,
-                seed=next_seed(trials),
+                seed=unused_trial_seed(trials),
                 learning_rate=rate,
             )
         )
@@ -154,7 +154,7 @@ def test_a_sweep_of_old_in_which_all_explorations_have_seed_0_goes_on():
         a_trial(2, 16, TrialState.REACHED, learning_rate=0.3, epochs=6.0),
     ]
     assert next_task(budgets, trials) == ExploreSettings(16)
-    assert next_seed(trials) == 1
+    assert unused_trial_seed(trials) == 1
     trials += [a_trial(3, 16, TrialState.REACHED, learning_rate=0.4, epochs=7.0)]
     repeat = next_task(budgets, trials)
     assert isinstance(repeat, RepeatTraining) and repeat.settings["learning_rate"] == 0.2

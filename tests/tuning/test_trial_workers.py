@@ -12,7 +12,7 @@ import hpo
 from hpo.errors import TuningError
 from hpo.runs.repository import open_store
 from hpo.tuning import trainings
-from hpo.tuning.resources import TrialResources, check_shares
+from hpo.tuning.resources import TrialResources, check_gpu_shares
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
@@ -164,9 +164,11 @@ def test_a_trial_for_which_there_is_no_room_is_refused_and_does_not_wait(text, m
 def test_gpus_that_cannot_be_shared_are_refused():
     gpu = [{"CPU": 8, "GPU": 2}]
     with pytest.raises(TuningError, match="need one GPU each"):
-        check_shares(resources_of("resources: {workers_per_node: 2, gpus_per_worker: 0.5}\n", gpu))
+        check_gpu_shares(
+            resources_of("resources: {workers_per_node: 2, gpus_per_worker: 0.5}\n", gpu)
+        )
     with pytest.raises(TuningError, match="a fraction of one GPU, or whole GPUs"):
-        check_shares(resources_of("resources: {gpus_per_worker: 1.5}\n", gpu))
+        check_gpu_shares(resources_of("resources: {gpus_per_worker: 1.5}\n", gpu))
 
 
 def test_fractions_of_a_gpu_are_given_out_by_ray(tmp_path, monkeypatch):

@@ -20,23 +20,23 @@ from trainers.asynchronous.messages import (
     pack_tensors,
     unpack_tensors,
 )
-from trainers.asynchronous.setup import build_parts
+from trainers.asynchronous.setup import build_actor_parts
 from trainers.distributed.reducer import COMPRESSIONS
 from trainers.numerics.precision import zero_gradient
 from trainers.schedules.learning_rate import learning_rate
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
-from trainers.schedules.weight_decay import with_decay
+from trainers.schedules.weight_decay import with_weight_decay
 
 
 class ParameterServer:
     """An actor. Replicas call ``pull`` and ``push``, the training calls the rest; calls interleave between updates."""
 
     def __init__(self, setup: ActorSetup) -> None:
-        self._built = build_parts(setup, number=0)
+        self._built = build_actor_parts(setup, number=0)
         self._settings, self._replica = self._built.job.settings, self._built.replica
         self._workers = setup.workers
         self._optimizer = self._replica.optimizer(
-            with_decay(
+            with_weight_decay(
                 self._settings,
                 self._built.job.global_batch_size,
                 self._built.workload.train_samples,

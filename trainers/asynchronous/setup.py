@@ -24,7 +24,7 @@ class BuiltParts:
     replica: Replica
 
 
-def build_parts(setup: ActorSetup, number: int) -> BuiltParts:
+def build_actor_parts(setup: ActorSetup, number: int) -> BuiltParts:
     """Build the parts in this actor's process; ``number`` picks its GPU if there are any."""
     _show_devices(setup.visible_devices)
     use_threads(setup.threads)

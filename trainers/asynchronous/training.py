@@ -15,7 +15,7 @@ from trainers.asynchronous.actors import AsynchronousActors
 from trainers.asynchronous.clocks import Staleness
 from trainers.asynchronous.messages import ActorSetup, EpochUpdates
 from trainers.distributed.communicator import Communicator
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.errors import JobError
 from trainers.job import TrainingJob
 from trainers.loop.micro_batches import MicroBatchLoader
@@ -64,7 +64,11 @@ class AsynchronousTraining(TrainingRun):
         self.replica = Replica(workload, job.settings, job.seed, communicator.device)
         # a layout that does not fit is rejected here, before any actor starts
         MicroBatchLoader(
-            workload, job, self.batch_schedule, SingleProcess(communicator.device), self.replica
+            workload,
+            job,
+            self.batch_schedule,
+            SingleProcessCommunicator(communicator.device),
+            self.replica,
         )
         self.staleness: list[Staleness] = []
         self._state: dict[str, Any] | None = {

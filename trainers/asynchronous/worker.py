@@ -16,9 +16,9 @@ from trainers.asynchronous.messages import (
     copy_into,
     pack_tensors,
 )
-from trainers.asynchronous.setup import build_parts
+from trainers.asynchronous.setup import build_actor_parts
 from trainers.distributed.reducer import COMPRESSIONS
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.loop.gradients import GradientComputation
 from trainers.loop.micro_batches import MicroBatch, MicroBatchLoader
 
@@ -38,9 +38,9 @@ class AsynchronousReplica:
 
     def __init__(self, setup: ActorSetup, number: int, server: ServerHandle) -> None:
         self._number, self._workers, self._server = number, setup.workers, server
-        built = build_parts(setup, number)
+        built = build_actor_parts(setup, number)
         self._job, self._replica = built.job, built.replica
-        alone = SingleProcess(self._replica.device)
+        alone = SingleProcessCommunicator(self._replica.device)
         self._loader = MicroBatchLoader(
             built.workload, self._job, built.batch_schedule, alone, self._replica
         )

@@ -36,9 +36,9 @@ def connect(
     _check_options(backend, all_reduce, group_size, fusion_megabytes, cycle_milliseconds)
     wanted = wanted_device(device)
     if backend == "single":
-        from trainers.distributed.single import SingleProcess
+        from trainers.distributed.single import SingleProcessCommunicator
 
-        return SingleProcess(choose_device(wanted=wanted))
+        return SingleProcessCommunicator(choose_device(wanted=wanted))
     if backend == "horovod":
         from trainers.distributed.horovod import HorovodCommunicator
 

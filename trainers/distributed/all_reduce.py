@@ -85,20 +85,20 @@ class WorkerGrid:
             return part
         received = torch.empty_like(flat)
         self._done(dist.all_to_all_single(received, flat, group=self._row, async_op=True))
-        return sum_of_parts(received.view(self.row_size, -1))
+        return sum_all_reduce_parts(received.view(self.row_size, -1))
 
     def _done(self, work: dist.Work | None) -> None:
         if work is not None:
             self._wait(work)
 
 
-def sum_of_parts(parts: Tensor) -> Tensor:
+def sum_all_reduce_parts(parts: Tensor) -> Tensor:
     """Sum the rows of ``parts``, ``(rows, columns)``; return ``(columns,)``. 16-bit numbers are added in fp32."""
     narrow = parts.dtype in (torch.float16, torch.bfloat16)
     return parts.sum(0, dtype=torch.float32 if narrow else parts.dtype).to(parts.dtype)
 
 
-def row_size(all_reduce: str, workers: int, group_size: int | None) -> int:
+def all_reduce_row_size(all_reduce: str, workers: int, group_size: int | None) -> int:
     """Return the number of workers in a row or node: ``group_size``, or a default for the algorithm.
 
     For a torus the default is the largest divisor of the worker count up to its square root; for the others, the
@@ -117,7 +117,7 @@ def row_size(all_reduce: str, workers: int, group_size: int | None) -> int:
     return int(local or workers)
 
 
-def sum_function(all_reduce: str, grid: WorkerGrid) -> Callable[[Tensor], None]:
+def all_reduce_function(all_reduce: str, grid: WorkerGrid) -> Callable[[Tensor], None]:
     """Return a function that sums a tensor, shape ``(numbers,)``, in place over the workers of the grid."""
     return grid.masters_ if all_reduce == "masters" else grid.torus_
 

@@ -21,7 +21,7 @@ def in_buckets(
     """Apply an in-place ``operation`` to copies of the tensors, joined to ``(numbers,)``; copy the results back."""
     if not tensors:  # such as the statistics of a model without batch norm, on every worker
         return
-    groups = buckets(tensors, bucket_bytes)
+    groups = tensor_buckets(tensors, bucket_bytes)
     flat = [torch.cat([tensor.detach().reshape(-1) for tensor in group]) for group in groups]
     operation(flat)
     for group, joined in zip(groups, flat, strict=True):
@@ -30,7 +30,7 @@ def in_buckets(
             tensor.detach().copy_(part.view(tensor.shape))
 
 
-def buckets(tensors: Sequence[Tensor], bucket_bytes: int) -> list[list[Tensor]]:
+def tensor_buckets(tensors: Sequence[Tensor], bucket_bytes: int) -> list[list[Tensor]]:
     """Return the tensors, in order, in runs of one type of at most ``bucket_bytes`` (or a single tensor)."""
     groups: list[list[Tensor]] = []
     filled = 0

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
-from trainers.distributed.all_reduce import WorkerGrid, row_size
+from trainers.distributed.all_reduce import WorkerGrid, all_reduce_row_size
 from trainers.distributed.background import BackgroundThread
 
 Mean = torch.futures.Future[Tensor]
@@ -49,7 +49,7 @@ class HookState:
     def _of(cls, all_reduce: str, group_size: int | None, compression: torch.dtype | None) -> Self:
         device = torch.device("cuda") if dist.get_backend() == "nccl" else torch.device("cpu")
         return cls(
-            WorkerGrid(row_size(all_reduce, dist.get_world_size(), group_size)),
+            WorkerGrid(all_reduce_row_size(all_reduce, dist.get_world_size(), group_size)),
             BackgroundThread(device),
             compression,
         )

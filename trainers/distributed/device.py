@@ -103,7 +103,7 @@ def configure_gpu(device: torch.device, precision: str) -> None:
     backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
 
 
-def stay_near(device: torch.device, local_rank: int, local_size: int) -> int | None:
+def pin_near_gpu(device: torch.device, local_rank: int, local_size: int) -> int | None:
     """Pin this process to its share of the cores of its GPU's NUMA node; return the number of cores.
 
     Return None and change nothing if the node is not reported, a launcher has chosen cores, or there is no GPU.

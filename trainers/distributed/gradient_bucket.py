@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from trainers.distributed.buckets import buckets
+from trainers.distributed.buckets import tensor_buckets
 from trainers.distributed.communicator import CollectiveWork, Communicator
 
 
@@ -115,5 +115,5 @@ def gradient_buckets(
     return [
         GradientBucket(list(group), workers, travels_as or group[0].dtype)  # type: ignore[arg-type]
         for on_device in split
-        for group in buckets(on_device, bucket_bytes)
+        for group in tensor_buckets(on_device, bucket_bytes)
     ]

@@ -16,13 +16,17 @@ import torch
 from torch import Tensor
 
 from trainers.distributed.adasum import adasum_
-from trainers.distributed.all_reduce import sum_of_parts
+from trainers.distributed.all_reduce import sum_all_reduce_parts
 from trainers.distributed.background import BackgroundThread
 from trainers.distributed.bucketed import BucketedCommunicator
 from trainers.distributed.communicator import CollectiveWork
 from trainers.distributed.device import choose_device, claim_gpu
-from trainers.distributed.listening import serve_store
-from trainers.distributed.monitor import HeartbeatMonitor, beat_seconds, finding_seconds
+from trainers.distributed.listening import serve_tcp_store
+from trainers.distributed.monitor import (
+    HeartbeatMonitor,
+    heartbeat_seconds,
+    lost_worker_finding_seconds,
+)
 from trainers.errors import CommunicationError
 
 _FLAGS = {
@@ -59,7 +63,7 @@ class HorovodCommunicator(BucketedCommunicator):
             os.environ["HOROVOD_FUSION_THRESHOLD"] = str(round(fusion_megabytes * 2**20))
         if cycle_milliseconds is not None:
             os.environ["HOROVOD_CYCLE_TIME"] = str(cycle_milliseconds)
-        self._timeout_seconds = timeout_seconds - finding_seconds(timeout_seconds)
+        self._timeout_seconds = timeout_seconds - lost_worker_finding_seconds(timeout_seconds)
         seconds = str(max(1, round(self._timeout_seconds)))
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", seconds)
         os.environ.setdefault(
@@ -144,7 +148,9 @@ class HorovodCommunicator(BucketedCommunicator):
     def _sum_of_bfloat16_(self, flat: Tensor) -> None:
         exchange = _HorovodExchange(self._hvd, self._wait)
         padded = torch.nn.functional.pad(flat, (0, -len(flat) % self.size))
-        flat.copy_(exchange.all_gather(sum_of_parts(exchange.all_to_all(padded)))[: len(flat)])
+        flat.copy_(
+            exchange.all_gather(sum_all_reduce_parts(exchange.all_to_all(padded)))[: len(flat)]
+        )
 
     def _wait(self, handle: int) -> Any:
         """Return the result of an operation, unless a survivor reports a lost worker, or the timeout passes.
@@ -266,7 +272,7 @@ def _monitor(hvd: Any, timeout_seconds: float, device: torch.device) -> Heartbea
     host, server = os.environ.get("HOROVOD_HOSTNAME", socket.gethostname()), None
     if hvd.rank() == 0:
         with suppress(RuntimeError, OSError):
-            server = serve_store(host, 0, timeout_seconds)
+            server = serve_tcp_store(host, 0, timeout_seconds)
     host, port = _told(hvd, host, server.port if server else 0)
     store = server
     if hvd.rank() != 0 and port:
@@ -283,7 +289,7 @@ def _monitor(hvd: Any, timeout_seconds: float, device: torch.device) -> Heartbea
         store,
         hvd.rank(),
         hvd.size(),
-        beat_seconds=beat_seconds(timeout_seconds),
+        beat_seconds=heartbeat_seconds(timeout_seconds),
         holder="worker 0",
         holds_store=hvd.rank() == 0,
     )

@@ -19,11 +19,11 @@ BACKLOG = 4096
 _served: dict[tuple[str, int], TCPStore] = {}
 
 
-def serve_store(host: str, port: int, timeout_seconds: float) -> TCPStore:
+def serve_tcp_store(host: str, port: int, timeout_seconds: float) -> TCPStore:
     """Open a store at ``port`` (0: any free port) on the interface with the address of ``host``, a name of this
     machine. Raises OSError if ``host`` is not a name of this machine, or if the port is taken.
     """
-    address = address_of(host)
+    address = network_address_of(host)
     if (address, port) in _served:
         return _served[address, port]
     listening = socket.socket(
@@ -49,7 +49,7 @@ def serve_store(host: str, port: int, timeout_seconds: float) -> TCPStore:
     return store
 
 
-def address_of(host: str) -> str:
+def network_address_of(host: str) -> str:
     """Return the numeric network address of ``host``.
 
     A name of this machine that resolves to the loopback interface, as Debian's ``127.0.1.1`` does, is of no use to

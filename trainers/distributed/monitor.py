@@ -19,7 +19,7 @@ from datetime import timedelta
 
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from trainers.distributed.listening import serve_store
+from trainers.distributed.listening import serve_tcp_store
 from trainers.distributed.rendezvous import rendezvous_store
 from trainers.errors import CommunicationError
 
@@ -157,24 +157,24 @@ class HeartbeatMonitor:
             time.sleep(self._beat_seconds / 4)
 
 
-def beat_seconds(timeout_seconds: float) -> float:
+def heartbeat_seconds(timeout_seconds: float) -> float:
     """Return the time between heartbeats that finds a lost worker within a quarter of the timeout."""
     return min(2.0, timeout_seconds / (4 * _WATCHED_BEATS))
 
 
-def finding_seconds(timeout_seconds: float) -> float:
+def lost_worker_finding_seconds(timeout_seconds: float) -> float:
     """Return the part of the timeout to reserve for finding the lost worker, in seconds."""
-    return _WATCHED_BEATS * beat_seconds(timeout_seconds)
+    return _WATCHED_BEATS * heartbeat_seconds(timeout_seconds)
 
 
-def open_store(host: str, port: int, rank: int, size: int, timeout_seconds: float) -> Store:
+def open_worker_store(host: str, port: int, rank: int, size: int, timeout_seconds: float) -> Store:
     """Open the store of torchrun's agent or of worker 0; return once every worker has joined.
 
     Raises :class:`CommunicationError` naming the workers that did not join.
     """
     try:
-        if rank == 0 and not held_by_agent():
-            server: Store = serve_store(host, port, timeout_seconds)
+        if rank == 0 and not store_held_by_agent():
+            server: Store = serve_tcp_store(host, port, timeout_seconds)
         else:
             server = TCPStore(
                 host,
@@ -193,8 +193,8 @@ def open_store(host: str, port: int, rank: int, size: int, timeout_seconds: floa
     )
 
 
-def open_file_store(path: str, rank: int, size: int, timeout_seconds: float) -> Store:
-    """Do the same as :func:`open_store`, over a file that all workers of this machine see."""
+def open_worker_file_store(path: str, rank: int, size: int, timeout_seconds: float) -> Store:
+    """Do the same as :func:`open_worker_store`, over a file that all workers of this machine see."""
     store = FileStore(path, size)
     store.set_timeout(timedelta(seconds=timeout_seconds))
     return rendezvous_store(
@@ -202,7 +202,7 @@ def open_file_store(path: str, rank: int, size: int, timeout_seconds: float) -> 
     )
 
 
-def held_by_agent() -> bool:
+def store_held_by_agent() -> bool:
     """Return whether torchrun's agent, not worker 0, serves the store."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 

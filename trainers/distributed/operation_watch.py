@@ -20,7 +20,7 @@ from typing import NoReturn, Protocol
 from trainers.errors import CommunicationError
 
 LOST_STATUS = 2
-"""The exit status of a worker that lost another, as in :func:`trainers.command.exit_status`."""
+"""The exit status of a worker that lost another, as in :func:`trainers.command.trainer_exit_status`."""
 
 
 class WaitedFor(Protocol):

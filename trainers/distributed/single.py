@@ -19,7 +19,7 @@ class _Done:
 _DONE = _Done()
 
 
-class SingleProcess:
+class SingleProcessCommunicator:
     """A group of one worker."""
 
     rank = 0

@@ -13,22 +13,27 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainers.distributed.adasum import adasum_
-from trainers.distributed.all_reduce import WorkerGrid, all_gather, row_size, sum_function
+from trainers.distributed.all_reduce import (
+    WorkerGrid,
+    all_gather,
+    all_reduce_function,
+    all_reduce_row_size,
+)
 from trainers.distributed.background import BackgroundThread
 from trainers.distributed.bucketed import BucketedCommunicator
 from trainers.distributed.communicator import STORE_FILE, CollectiveWork
 from trainers.distributed.device import choose_device, claim_gpu
 from trainers.distributed.monitor import (
     HeartbeatMonitor,
-    beat_seconds,
-    finding_seconds,
-    held_by_agent,
-    open_file_store,
-    open_store,
+    heartbeat_seconds,
+    lost_worker_finding_seconds,
+    open_worker_file_store,
+    open_worker_store,
+    store_held_by_agent,
 )
 from trainers.distributed.operation_watch import OperationWatch
 from trainers.errors import CommunicationError
-from trainers.numerics.threads import local_size
+from trainers.numerics.threads import launched_local_size
 
 
 class TorchCommunicator(BucketedCommunicator):
@@ -47,14 +52,14 @@ class TorchCommunicator(BucketedCommunicator):
     ) -> None:
         self.rank, self.size = _place()
         self.device = choose_device(
-            int(os.environ.get("LOCAL_RANK", "0")), local_size(os.environ) or 1, device
+            int(os.environ.get("LOCAL_RANK", "0")), launched_local_size(os.environ) or 1, device
         )
-        row = row_size(all_reduce, self.size, group_size)
+        row = all_reduce_row_size(all_reduce, self.size, group_size)
         self._monitor = self._join(timeout_seconds)
         self._watch = (
             OperationWatch(
-                timeout_seconds - finding_seconds(timeout_seconds),
-                beat_seconds(timeout_seconds),
+                timeout_seconds - lost_worker_finding_seconds(timeout_seconds),
+                heartbeat_seconds(timeout_seconds),
                 find=self._monitor.lost,
                 check=self._monitor.check,
             )
@@ -67,7 +72,7 @@ class TorchCommunicator(BucketedCommunicator):
             self._composite = (
                 None
                 if all_reduce == "default"
-                else sum_function(all_reduce, WorkerGrid(row, wait=self._wait))
+                else all_reduce_function(all_reduce, WorkerGrid(row, wait=self._wait))
             )
 
     def start_sum_(self, flat: Tensor) -> CollectiveWork:
@@ -99,22 +104,25 @@ class TorchCommunicator(BucketedCommunicator):
     def _join(self, timeout_seconds: float) -> HeartbeatMonitor:
         file = os.environ.get(STORE_FILE)
         if file:
-            store, holder = open_file_store(file, self.rank, self.size, timeout_seconds), "the file"
+            store, holder = (
+                open_worker_file_store(file, self.rank, self.size, timeout_seconds),
+                "the file",
+            )
         else:
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            store = open_store(host, port, self.rank, self.size, timeout_seconds)
-            holder = f"the launcher on {host}" if held_by_agent() else "worker 0"
+            store = open_worker_store(host, port, self.rank, self.size, timeout_seconds)
+            holder = f"the launcher on {host}" if store_held_by_agent() else "worker 0"
         claim_gpu(store, self.device, self.rank)
         monitor = HeartbeatMonitor(
             store,
             self.rank,
             self.size,
-            beat_seconds=beat_seconds(timeout_seconds),
+            beat_seconds=heartbeat_seconds(timeout_seconds),
             holder=holder,
-            holds_store=self.rank == 0 and not (file or held_by_agent()),
+            holds_store=self.rank == 0 and not (file or store_held_by_agent()),
         )
         on_gpu = self.device.type == "cuda"
-        finding = finding_seconds(timeout_seconds)  # NCCL's watchdog comes after ours
+        finding = lost_worker_finding_seconds(timeout_seconds)  # NCCL's watchdog comes after ours
         longest = timedelta(seconds=timeout_seconds + (finding if on_gpu else -finding))
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
         try:

@@ -18,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 
 from search_spaces.names import nearest_or_all
 from trainers.errors import DataError
-from trainers.feed.jpeg_rows import first_rows
+from trainers.feed.jpeg_rows import first_jpeg_rows
 
 Pixels = NDArray[np.uint8]
 """``(height, width, 3)``, red, green and blue."""
@@ -89,7 +89,7 @@ class SimpleJpegDecoder:
 
     def _decoded(self, content: bytes, reduction: int, rows: int | None) -> Pixels:
         # two more rows after the reduction: the interpolation of colours needs one of them
-        upper = None if rows is None else first_rows(content, rows + 2 * reduction)
+        upper = None if rows is None else first_jpeg_rows(content, rows + 2 * reduction)
         found = content if upper is None else upper
         least = {}
         if reduction > 1:
@@ -114,7 +114,7 @@ _DECODERS: dict[str, Callable[[], ImageDecoder]] = {
 DECODERS = tuple(_DECODERS)
 
 
-def open_decoder(name: str | None = None) -> ImageDecoder:
+def open_image_decoder(name: str | None = None) -> ImageDecoder:
     """Return the decoder of this name, or the fastest installed one; raises :class:`~trainers.errors.DataError`."""
     if name is not None and name not in _DECODERS:
         raise DataError(f"there is no decoder {name!r}{nearest_or_all(str(name), DECODERS)}")

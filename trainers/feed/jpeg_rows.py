@@ -14,7 +14,7 @@ _SCAN = 0xDA
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
-def first_rows(content: bytes, rows: int) -> bytearray | None:
+def first_jpeg_rows(content: bytes, rows: int) -> bytearray | None:
     """Return the JPEG cut to the height ``rows``, or None if all of it has to be decoded.
 
     All of it has to be decoded if it has no more rows, if it has several scans (as progressive JPEGs do, whose data

@@ -57,7 +57,7 @@ class DecodingPool:
             return self._executor
 
 
-def checked_threads(value: Any) -> int | None:
+def checked_decoder_threads(value: Any) -> int | None:
     """Return a valid data option ``decoding_threads``; raises :class:`~trainers.errors.DataError` for any other."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise DataError(

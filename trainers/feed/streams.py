@@ -54,24 +54,24 @@ class SampleQueue:
         while self._samples < count:
             batch = next(self._batches)
             self._waiting.append(batch)
-            self._samples += samples_in(batch)
+            self._samples += samples_in_batch(batch)
         self._samples -= count
         pieces = []
         while count:
             batch, first = self._waiting[0], self._first
-            last = min(first + count, samples_in(batch))
+            last = min(first + count, samples_in_batch(batch))
             cut = slice(first, last)
-            whole = last - first == samples_in(batch)
+            whole = last - first == samples_in_batch(batch)
             pieces.append(batch if whole else tree_map(lambda tensor, cut=cut: tensor[cut], batch))
             count -= last - first
             self._first = last
-            if last == samples_in(batch):
+            if last == samples_in_batch(batch):
                 self._waiting.pop(0)
                 self._first = 0
         return pieces
 
 
-def samples_in(batch: Batch) -> int:
+def samples_in_batch(batch: Batch) -> int:
     """Return the number of samples in a batch: the length of its tensors."""
     from torch.utils._pytree import tree_leaves
 
@@ -83,7 +83,7 @@ def first_samples(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
     if not count:
         return
     for batch in batches:
-        left_over = samples_in(batch) - count
+        left_over = samples_in_batch(batch) - count
         yield batch if left_over <= 0 else SampleQueue(iter([batch])).take(count)
         if left_over >= 0:
             return

@@ -43,7 +43,9 @@ class _SentBatch:
     ends_update: bool
 
 
-def layout_of(trainings: Sequence[SynchronousTraining], steps: Sequence[int]) -> BatchLayout:
+def stacked_batch_layout(
+    trainings: Sequence[SynchronousTraining], steps: Sequence[int]
+) -> BatchLayout:
     """Return how the batch of an update is cut: so that norms can be measured, if any of the trainings measures them.
 
     The other trainings' batches are cut the same way, which changes only the order of a sum.
@@ -73,7 +75,7 @@ def stacked_batches(
 def _cuts(
     trainings: Sequence[SynchronousTraining], steps: Sequence[int]
 ) -> Iterator[tuple[_Cut, ...]]:
-    layout = layout_of(trainings, steps)
+    layout = stacked_batch_layout(trainings, steps)
     of_each = [
         training.loader.cuts(step, layout) for training, step in zip(trainings, steps, strict=True)
     ]

@@ -91,7 +91,7 @@ class StackedMemory:
             model = training.model
             for tensor in (*model.parameters(), *model.buffers()):
                 tensor.data = tensor.data.clone()
-            rule = rule_of(training)
+            rule = group_optimizer_of(training)
             for group in rule.groups:
                 for name in _common_states(rule):
                     for tensor in group.states[name]:
@@ -107,10 +107,10 @@ class StackedMemory:
             own.data = place
 
     def _stack_states(self, trainings: Sequence[SynchronousTraining]) -> dict[str, Tensor]:
-        names = _common_states(rule_of(trainings[0]))
+        names = _common_states(group_optimizer_of(trainings[0]))
         states = {name: self._empty(self.parameters) for name in names}
         for number, training in enumerate(trainings):
-            rule, order = rule_of(training), [*_parameters(training.model)]
+            rule, order = group_optimizer_of(training), [*_parameters(training.model)]
             for name, memory in states.items():
                 own = {
                     id(parameter): tensor
@@ -174,7 +174,7 @@ def _stack_fixed(models: Sequence[nn.Module]) -> dict[str, Tensor]:
     return stacks
 
 
-def rule_of(training: SynchronousTraining) -> GroupOptimizer:
+def group_optimizer_of(training: SynchronousTraining) -> GroupOptimizer:
     """Return the optimizer of a training, which keeps no weights of its own."""
     assert isinstance(training.optimizer, GroupOptimizer), "reduced weights are not fused"
     return training.optimizer

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from search_spaces.settings import TrainingSettings
-from trainers.fused.memory import StackedMemory, rule_of
+from trainers.fused.memory import StackedMemory, group_optimizer_of
 from trainers.loop.synchronous import SynchronousTraining
 from trainers.optimizers.fused_update import FusedUpdate
 from trainers.optimizers.optimizer import GroupOptimizer
@@ -27,12 +27,12 @@ class FusedRule:
     def __init__(self, memory: StackedMemory, trainings: Sequence[SynchronousTraining]) -> None:
         self._memory, self._trainings = memory, trainings
         self._settings = trainings[0].job.settings
-        self._rule = type(rule_of(trainings[0]))
+        self._rule = type(group_optimizer_of(trainings[0]))
         like = memory.parameters
         treatment_of = {
             parameter: group.treatment
             for training in trainings
-            for group in rule_of(training).groups
+            for group in group_optimizer_of(training).groups
             for parameter in group.parameters
         }
         treatments = [
@@ -52,12 +52,14 @@ class FusedRule:
 
     def table(
         self, rates: Sequence[Sequence[float]], epochs: Sequence[Sequence[float]]
-    ) -> NumberTable:
+    ) -> FusedNumbers:
         """Return the numbers of the next updates; ``rates`` and ``epochs`` are per update and training."""
         rows = [
             [
                 {
-                    **_numbers(training.job.settings, rule_of(training).updates + at, rate),
+                    **_numbers(
+                        training.job.settings, group_optimizer_of(training).updates + at, rate
+                    ),
                     **self._rule.fused_numbers(training.job.settings, rate, came),
                 }
                 for training, rate, came in zip(self._trainings, *each, strict=True)
@@ -67,7 +69,7 @@ class FusedRule:
         names = list(rows[0][0])
         values = [[[its[name] for its in row] for name in names] for row in rows]
         like = self._memory.parameters
-        return NumberTable(
+        return FusedNumbers(
             names, torch.tensor(values, dtype=torch.float64).to(like.device, like.dtype)
         )
 
@@ -87,7 +89,7 @@ class FusedRule:
 
 
 @dataclass(frozen=True)
-class NumberTable:
+class FusedNumbers:
     """Numbers by update, name and training, ``(updates, names, K)``."""
 
     names: Sequence[str]
@@ -100,7 +102,7 @@ class NumberTable:
 
 def has_fused_rule(training: SynchronousTraining) -> bool:
     """Return whether the optimizer of a training can update several trainings at once."""
-    return type(rule_of(training)).fused is not GroupOptimizer.fused
+    return type(group_optimizer_of(training)).fused is not GroupOptimizer.fused
 
 
 def _numbers(settings: TrainingSettings, updates: int, rate: float) -> dict[str, float]:

@@ -20,9 +20,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from search_spaces.settings import TrainingSettings
 from trainers.errors import JobError
-from trainers.fused.batches import StackedBatch, layout_of, stacked_batches
+from trainers.fused.batches import StackedBatch, stacked_batch_layout, stacked_batches
 from trainers.fused.fusable import check_fusable, check_fusable_model, fusion_key
-from trainers.fused.memory import StackedMemory, rule_of
+from trainers.fused.memory import StackedMemory, group_optimizer_of
 from trainers.fused.rules import FusedRule, has_fused_rule
 from trainers.loop.replica import Replica, evaluate_replica, metrics_of_counts
 from trainers.loop.synchronous import SynchronousTraining
@@ -97,7 +97,7 @@ class FusedTrainings:
         due = [member for member in self._members if member.updates_left == 0]
         with contextlib.ExitStack() as averaged:
             for member in self._members:
-                averaged.enter_context(rule_of(member.training).evaluation())
+                averaged.enter_context(group_optimizer_of(member.training).evaluation())
             scores = self._evaluate(self._fused, due)
         share = (time.perf_counter() - started) / len(self._members)
         for member in self._members:
@@ -178,7 +178,7 @@ class _Fused:
         measured: list[tuple[int, Tensor]] = []
         for update in range(updates):
             now = [step + update for step in steps]
-            layout = layout_of(self._trainings, now)
+            layout = stacked_batch_layout(self._trainings, now)
             micro_batches = [next(self._batches) for _ in range(layout.micro_batches)]
             due = [
                 training.loader.measured(step) is not None
@@ -203,8 +203,8 @@ class _Fused:
             else:
                 self._rule.step(gradients, table.row(update))
                 for training, came in zip(self._trainings, epochs[update], strict=True):
-                    rule_of(training).updates += 1
-                    rule_of(training).epochs = came
+                    group_optimizer_of(training).updates += 1
+                    group_optimizer_of(training).epochs = came
             self.memory.parameters.grad = None
         self._took(updates, torch.stack(losses), rates, measured, steps)
 
@@ -381,7 +381,7 @@ class _Norms:
 
     @torch.no_grad()
     def end_update(self, global_batch_size: int) -> None:
-        """Do the same as :func:`trainers.numerics.normalization.end_update`, with each training's momentum."""
+        """Apply :func:`trainers.numerics.normalization.update_running_statistics` with each training's momentum."""
         if not self._names:
             return
         groups = global_batch_size // self._group_size

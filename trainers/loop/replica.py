@@ -17,15 +17,15 @@ from trainers.distributed.communicator import Communicator
 from trainers.distributed.device import configure_gpu
 from trainers.errors import WorkloadError
 from trainers.feed.device_copies import DeviceCopies, SentBatch
-from trainers.feed.streams import Part, samples_in
+from trainers.feed.streams import Part, samples_in_batch
 from trainers.loop.compiled import compiled_model, compiler_errors, wanted_compiler
 from trainers.loop.prefetch import prefetch_results
 from trainers.loop.streamed import check_evaluated
 from trainers.numerics.normalization import (
     common_group_size,
-    end_update,
     ghost_batch_norms,
     persistent_statistics,
+    update_running_statistics,
 )
 from trainers.numerics.parametrization import maximal_update_
 from trainers.numerics.precision import precision_context, store_reduced, zero_gradient
@@ -123,7 +123,7 @@ class Replica:
 
     def end_update(self, global_batch_size: int) -> None:
         """Update the running statistics of normalization after an update of this many samples over all workers."""
-        end_update(self.norms, global_batch_size // self.group_size)
+        update_running_statistics(self.norms, global_batch_size // self.group_size)
 
     def here(self, batch: Batch) -> Batch:
         """Move a batch from any device to the replica's."""
@@ -212,7 +212,7 @@ def _evaluation_batches(
             batch = next(batches, None)
             if batch is None:
                 return None
-            return _EvaluationBatch(replica.copies.send(batch), samples_in(batch))
+            return _EvaluationBatch(replica.copies.send(batch), samples_in_batch(batch))
 
         yield from itertools.repeat(following)
 

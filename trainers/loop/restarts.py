@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainers.distributed.communicator import STORE_FILE
 from trainers.errors import CheckpointError
-from trainers.numerics.threads import local_size
+from trainers.numerics.threads import launched_local_size
 from trainers.report import ConvergencePoint, TrainingOutcome
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def under_agent(environment: Mapping[str, str]) -> bool:
 
 def count_nodes(communicator: Communicator, environment: Mapping[str, str]) -> int:
     """Return the number of nodes, from the launcher's workers per node; 1 without them. All workers must call this."""
-    local = local_size(environment) or communicator.size
+    local = launched_local_size(environment) or communicator.size
     if communicator.size == 1:
         return 1
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainers.errors import DataError
-from trainers.feed.streams import Batch, Part, SampleQueue, first_samples, samples_in
+from trainers.feed.streams import Batch, Part, SampleQueue, first_samples, samples_in_batch
 from trainers.workloads.workload import Workload
 
 
@@ -30,7 +30,7 @@ def _epochs(workload: Workload, seed: int, part: Part, share: int, epoch: int) -
             before = given
             stream = workload.training_stream(epoch, seed, part)
             for batch in first_samples(stream, share - given):
-                given += samples_in(batch)
+                given += samples_in_batch(batch)
                 yield batch
             if given < share and (part.size == 1 or given == before):
                 raise DataError(

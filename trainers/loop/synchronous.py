@@ -28,7 +28,7 @@ from trainers.numerics.memory import held_bytes
 from trainers.schedules.adascale import AdaScale
 from trainers.schedules.learning_rate import learning_rate, learning_rate_by
 from trainers.schedules.noise_scale import SMOOTHING, GradientStatistics
-from trainers.schedules.weight_decay import with_decay
+from trainers.schedules.weight_decay import with_weight_decay
 from trainers.workloads import Workload, load_model_workload
 from trainers.workloads.training_run import TrainingRun, TrainingSegment
 
@@ -52,7 +52,7 @@ class SynchronousTraining(TrainingRun):
             self.workload, job, self.batch_schedule, communicator, self.replica
         )
         self.gradients = GradientComputation(self.replica, job.settings, communicator)
-        settings = with_decay(job.settings, job.global_batch_size, self.train_samples)
+        settings = with_weight_decay(job.settings, job.global_batch_size, self.train_samples)
         self.optimizer = self.replica.optimizer(settings, communicator)
         self.statistics = GradientStatistics(SMOOTHING)
         self.adascale = (

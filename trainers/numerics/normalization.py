@@ -259,7 +259,7 @@ def common_group_size(norms: Sequence[GhostBatchNorm]) -> int:
 
 
 @torch.no_grad()
-def end_update(norms: Sequence[GhostBatchNorm], groups: int) -> None:
+def update_running_statistics(norms: Sequence[GhostBatchNorm], groups: int) -> None:
     """Update the running statistics of all layers after an update of ``groups`` groups over all workers."""
     if not norms:
         return

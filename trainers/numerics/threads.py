@@ -52,15 +52,15 @@ def own_cores(count: int) -> None:
     _share.threads = count
 
 
-def place_on_node(environment: Mapping[str, str]) -> tuple[int, int]:
+def local_rank_and_size(environment: Mapping[str, str]) -> tuple[int, int]:
     """Return this worker's local rank and its node's number of workers, as a launcher set them; else 0 and 1."""
     number = next(
         (int(environment[name]) for name in LOCAL_RANKS if environment.get(name, "").isdigit()), 0
     )
-    return number, max(number + 1, local_size(environment) or 1)
+    return number, max(number + 1, launched_local_size(environment) or 1)
 
 
-def local_size(environment: Mapping[str, str]) -> int | None:
+def launched_local_size(environment: Mapping[str, str]) -> int | None:
     """Return the number of workers on this node, as a launcher set it; None without a launcher."""
     return next(
         (int(environment[name]) for name in LOCAL_SIZES if environment.get(name, "").isdigit()),
@@ -77,4 +77,4 @@ def cores_of_process() -> int:
     if _share.threads:
         return _share.threads
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) // max(1, local_size(os.environ) or 1))
+    return max(1, (cores or 1) // max(1, launched_local_size(os.environ) or 1))

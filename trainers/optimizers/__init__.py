@@ -10,7 +10,7 @@ from search_spaces.settings import TrainingSettings
 from trainers.distributed.communicator import Communicator
 from trainers.numerics.parametrization import TensorGrowth
 from trainers.optimizers.masters import REDUCED, MasterOptimizer
-from trainers.optimizers.optimizer import Optimizer, rule_named
+from trainers.optimizers.optimizer import Optimizer, optimizer_rule_named
 from trainers.optimizers.parameter_groups import parameter_groups
 from trainers.optimizers.parameter_kinds import Kind, parameter_kinds
 from trainers.optimizers.torch_optimizers import RuleOptimizer, optimizer_class
@@ -53,7 +53,7 @@ def make_optimizer(
 
     def build(moved: Iterable[nn.Parameter]) -> Optimizer:
         groups = parameter_groups(moved, settings, theirs, grown)
-        rule = rule_named(settings.optimizer)(groups, settings)
+        rule = optimizer_rule_named(settings.optimizer)(groups, settings)
         rule.communicator = communicator
         return rule
 

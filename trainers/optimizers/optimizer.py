@@ -48,7 +48,7 @@ class Optimizer(Protocol):
         """Restore the result of :meth:`state_dict`."""
 
 
-def rule_named(name: str) -> type[GroupOptimizer]:
+def optimizer_rule_named(name: str) -> type[GroupOptimizer]:
     """Return the rule of the optimizer of this name, from the file that its description names.
 
     Raises :class:`JobError` if that cannot be imported or is not a rule.

@@ -27,7 +27,7 @@ from search_spaces.settings import SettingError, TrainingSettings
 from search_spaces.techniques import OF_LOOP, OPTIMIZERS
 from trainers.errors import CheckpointError
 from trainers.optimizers.masters import REDUCED
-from trainers.optimizers.optimizer import GroupOptimizer, rule_named
+from trainers.optimizers.optimizer import GroupOptimizer, optimizer_rule_named
 from trainers.optimizers.parameter_groups import parameter_groups
 from trainers.optimizers.parameter_kinds import Kind
 
@@ -145,7 +145,7 @@ class RuleOptimizer(torch.optim.Optimizer):
         kinds = (
             None if self._kinds is None else [self._kinds[parameter] for parameter in parameters]
         )
-        rule = rule_named(self.rule)(
+        rule = optimizer_rule_named(self.rule)(
             parameter_groups(parameters, self._settings(group), kinds), self._settings(group)
         )
         rule.go_on_after(group["updates"])

@@ -33,7 +33,7 @@ from typing import Protocol
 from search_spaces.settings import TrainingSettings
 from trainers.errors import JobError
 from trainers.schedules.arithmetic import NUMBERS, Arithmetic, Value
-from trainers.schedules.formulas import formula_of
+from trainers.schedules.formulas import chosen_formula
 
 MOST_GROWTH = 2.0**20
 """The largest factor by which a batch grows by doubling without an explicit limit."""
@@ -203,13 +203,15 @@ def batch_factor(settings: TrainingSettings, epochs: float) -> float:
     return _control(settings).factor(NUMBERS, settings, epochs)
 
 
-def rate_factor(by: Arithmetic[Value], settings: TrainingSettings, epochs: Value) -> Value | float:
+def batch_rate_factor(
+    by: Arithmetic[Value], settings: TrainingSettings, epochs: Value
+) -> Value | float:
     """Return the factor of the learning rate under batch control; with 'grow', the factor undoes the step decay."""
     return _control(settings).rate_factor(by, settings, epochs)
 
 
 def _control(settings: TrainingSettings) -> BatchControl:
-    control: BatchControl = formula_of("batch_control", settings)()
+    control: BatchControl = chosen_formula("batch_control", settings)()
     return control
 
 

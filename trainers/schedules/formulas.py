@@ -11,7 +11,7 @@ from search_spaces.techniques import TECHNIQUES
 from trainers.errors import JobError
 
 
-def formula_of(setting: str, settings: TrainingSettings) -> Any:
+def chosen_formula(setting: str, settings: TrainingSettings) -> Any:
     """Return the rule named in the description of the chosen ``decay``, ``warmup_shape`` or ``batch_control``.
 
     Raises :class:`JobError` if it cannot be imported.

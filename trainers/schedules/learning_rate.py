@@ -29,7 +29,7 @@ where c is 1 until the last ``cooldown_share`` of the training, over which u goe
     cosine         e + (1 - e) (1 + cos(pi u)) / 2
     one_less_sqrt  e + (1 - e) (1 - sqrt(u))          arXiv:2405.18392, equation 1
 
-If the batch size changes, :func:`trainers.schedules.batch_size.rate_factor` is applied as well.
+If the batch size changes, :func:`trainers.schedules.batch_size.batch_rate_factor` is applied as well.
 """
 
 # every formula of a kind takes the same arguments, used or not
@@ -42,8 +42,8 @@ from collections.abc import Callable
 
 from search_spaces.settings import TrainingSettings
 from trainers.schedules.arithmetic import NUMBERS, Arithmetic, Value
-from trainers.schedules.batch_size import rate_factor, step_factors
-from trainers.schedules.formulas import formula_of
+from trainers.schedules.batch_size import batch_rate_factor, step_factors
+from trainers.schedules.formulas import chosen_formula
 
 
 def learning_rate(settings: TrainingSettings, epochs: float, budget_epochs: float) -> float:
@@ -60,14 +60,14 @@ def learning_rate_by(
     """Return the rate for progress of either kind, by its arithmetic: a scalar on a device gives the rate there."""
 
     def decayed() -> Value:
-        decay: Callable[..., Value] = formula_of("decay", settings)
+        decay: Callable[..., Value] = chosen_formula("decay", settings)
         return decay(by, settings, epochs, settings.decay_epochs or budget_epochs)
 
     def warming() -> Value:
-        shape: Callable[..., Value] = formula_of("warmup_shape", settings)
+        shape: Callable[..., Value] = chosen_formula("warmup_shape", settings)
         return shape(by, settings, epochs / settings.warmup_epochs)
 
-    peak = settings.learning_rate * rate_factor(by, settings, epochs)
+    peak = settings.learning_rate * batch_rate_factor(by, settings, epochs)
     if settings.warmup_epochs > 0:
         return peak * by.choose(epochs < settings.warmup_epochs, warming, decayed)
     return peak * decayed()

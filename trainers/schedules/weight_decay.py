@@ -15,7 +15,7 @@ from __future__ import annotations
 from search_spaces.settings import TrainingSettings
 
 
-def with_decay(
+def with_weight_decay(
     settings: TrainingSettings, global_batch_size: int, train_samples: int
 ) -> TrainingSettings:
     """Return the settings with the coefficient given by ``weight_decay_epochs``; unchanged if that is not set."""

@@ -12,7 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
-from trainers.command import end_process, exit_status
+from trainers.command import end_trainer_process, trainer_exit_status
 from trainers.distributed.communicator import BACKENDS
 from trainers.lifeline import end_with_launcher
 from trainers.staging.plan import MODES
@@ -21,7 +21,7 @@ from trainers.staging.plan import MODES
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     end_with_launcher()
-    return exit_status(_run, _parser().parse_args(arguments))
+    return trainer_exit_status(_run, _parser().parse_args(arguments))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -90,4 +90,4 @@ def _run(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    end_process(main())
+    end_trainer_process(main())

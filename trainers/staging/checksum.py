@@ -44,7 +44,7 @@ def file_blocks(file: Readable) -> Iterator[memoryview]:
         yield memoryview(buffer)[:count]
 
 
-def checksum_of(path: Path) -> bytes:
+def file_checksum(path: Path) -> bytes:
     """Return the checksum of a file's current content on disk."""
     checksum = Checksum()
     with path.open("rb", buffering=0) as file:

@@ -10,10 +10,10 @@ import torch
 
 from trainers.distributed.communicator import Communicator
 from trainers.staging.checksum import CHECKSUM_BYTES
-from trainers.staging.faults import WRITING, StagingFaults, agree_on_faults
+from trainers.staging.faults import WRITING, StagingFaults, agree_on_staging_faults
 from trainers.staging.local_folder import LocalCopy, LocalFolder
 from trainers.staging.plan import SharedFile
-from trainers.staging.reading import FileReader
+from trainers.staging.reading import SharedFileReader
 
 CHUNK_BYTES = 16 * 2**20
 _PIECES_WAITING = 8
@@ -22,8 +22,8 @@ _PIECES_WAITING = 8
 def exchange_files(
     communicator: Communicator,
     sent: Sequence[Sequence[SharedFile]],
-    reader: FileReader,
-    writer: FileWriter,
+    reader: SharedFileReader,
+    writer: StagedFileWriter,
     faults: StagingFaults,
 ) -> None:
     """Broadcast each node's files, ``sent[node]``, to all in rounds of chunks; a fault ends it after its round."""
@@ -35,10 +35,12 @@ def exchange_files(
                 chunk = _broadcast(communicator, node, min(CHUNK_BYTES, length - first), reader)
                 if node != communicator.rank:
                     incoming[node].feed(chunk)
-        agree_on_faults(communicator, faults)
+        agree_on_staging_faults(communicator, faults)
 
 
-def _broadcast(communicator: Communicator, node: int, count: int, reader: FileReader) -> memoryview:
+def _broadcast(
+    communicator: Communicator, node: int, count: int, reader: SharedFileReader
+) -> memoryview:
     content = reader.take(count) if node == communicator.rank else bytearray(count)
     tensor = torch.frombuffer(content, dtype=torch.uint8).to(communicator.device)
     communicator.broadcast_([tensor], root=node)
@@ -48,7 +50,7 @@ def _broadcast(communicator: Communicator, node: int, count: int, reader: FileRe
 class IncomingStream:
     """Splits the bytes sent by one node back into files: the content of each, then its checksum."""
 
-    def __init__(self, files: Sequence[SharedFile], writer: FileWriter) -> None:
+    def __init__(self, files: Sequence[SharedFile], writer: StagedFileWriter) -> None:
         self._files = list(files)
         self._writer = writer
         self._position = 0
@@ -72,7 +74,7 @@ class IncomingStream:
             chunk = chunk[len(piece) :]
 
 
-class FileWriter:
+class StagedFileWriter:
     """Writes the files that this node lacks, on several threads; each file by one of them, in order."""
 
     def __init__(

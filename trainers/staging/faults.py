@@ -42,7 +42,7 @@ class StagingFaults:
         self.stop.set()
 
 
-def agree_on_faults(communicator: Communicator, faults: StagingFaults) -> None:
+def agree_on_staging_faults(communicator: Communicator, faults: StagingFaults) -> None:
     """Continue only if no node has a fault; otherwise raise :class:`~trainers.errors.DataError` on all of them."""
     weights = torch.zeros(communicator.size, dtype=torch.int64, device=communicator.device)
     weights[communicator.rank] = faults.weight

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from trainers.errors import DataError
 from trainers.private_files import lock_file
-from trainers.staging.checksum import checksum_of
+from trainers.staging.checksum import file_checksum
 from trainers.staging.plan import SharedFile
 
 
@@ -67,7 +67,7 @@ class LocalFolder:
             return False
         path = self.folder / file.name
         try:
-            return path.stat().st_size == file.bytes and checksum_of(path).hex() == entry["crc32"]
+            return path.stat().st_size == file.bytes and file_checksum(path).hex() == entry["crc32"]
         except OSError:
             return False
 
@@ -145,7 +145,7 @@ class LocalCopy:
         path = self.local.folder / self.file.name
         try:
             self.handle.close()
-            if (found := checksum_of(self.part)) != checksum:
+            if (found := file_checksum(self.part)) != checksum:
                 raise DataError(
                     f"{path} differs from the shared file after the copy (CRC-32 {found.hex()}, not "
                     f"{checksum.hex()}); the disk or the network damaged it, so stage again"

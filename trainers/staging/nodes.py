@@ -14,19 +14,19 @@ from pathlib import Path
 import torch
 
 from trainers.distributed.communicator import Communicator
-from trainers.distributed.single import SingleProcess
+from trainers.distributed.single import SingleProcessCommunicator
 from trainers.errors import DataError
-from trainers.staging.exchange import FileWriter, exchange_files
+from trainers.staging.exchange import StagedFileWriter, exchange_files
 from trainers.staging.faults import (
     READING,
     WRITING,
     StagingFaults,
-    agree_on_faults,
+    agree_on_staging_faults,
     broadcast_bytes,
 )
 from trainers.staging.local_folder import LocalFolder, local_folder
-from trainers.staging.plan import SharedFile, StagingPlan, list_files, make_plan
-from trainers.staging.reading import FileReader, Opener, ReadingTask, open_unbuffered
+from trainers.staging.plan import SharedFile, StagingPlan, list_shared_files, make_plan
+from trainers.staging.reading import Opener, ReadingTask, SharedFileReader, open_unbuffered
 from trainers.staging.result import StagingResult
 
 
@@ -53,7 +53,7 @@ def stage(
         CommunicationError: if a node is gone.
     """
     started = time.perf_counter()
-    communicator = communicator or SingleProcess(torch.device("cpu"))
+    communicator = communicator or SingleProcessCommunicator(torch.device("cpu"))
     shared, local = Path(shared).resolve(), Path(local).resolve()
     faults = StagingFaults()
     with contextlib.ExitStack() as open_things:
@@ -67,7 +67,7 @@ def stage(
                 local_folder(local, {"shared": str(shared), "pattern": pattern})
             )
             missing = _missing(folder, plan, threads)
-        agree_on_faults(communicator, faults)
+        agree_on_staging_faults(communicator, faults)
         moved = _move(communicator, faults, shared, folder, plan, missing, threads, open_shared)
         result = _result(communicator, mode, plan, moved, started)
         folder.record(
@@ -92,9 +92,9 @@ def _agree_on_files(
     if communicator.rank == 0:
         with faults.noted(READING):
             text = json.dumps(
-                [dataclasses.astuple(file) for file in list_files(shared, pattern)]
+                [dataclasses.astuple(file) for file in list_shared_files(shared, pattern)]
             ).encode()
-    agree_on_faults(communicator, faults)
+    agree_on_staging_faults(communicator, faults)
     return tuple(SharedFile(*values) for values in json.loads(broadcast_bytes(communicator, text)))
 
 
@@ -141,8 +141,8 @@ def _move(
         if reader == communicator.rank and (index in to_send or index in missing)
     ]
     names = frozenset(plan.files[index].name for index in missing)
-    reader = FileReader(shared, folder, faults, threads, open_shared)
-    writer = FileWriter(folder, names, faults, threads)
+    reader = SharedFileReader(shared, folder, faults, threads, open_shared)
+    writer = StagedFileWriter(folder, names, faults, threads)
     try:
         reader.start(tasks)
         exchange_files(
@@ -154,7 +154,7 @@ def _move(
         )
         reader.wait()
         writer.wait()
-        agree_on_faults(communicator, faults)
+        agree_on_staging_faults(communicator, faults)
     finally:
         faults.stop.set()
         reader.wait()

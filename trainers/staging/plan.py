@@ -35,7 +35,7 @@ class StagingPlan:
     kept: frozenset[int]
 
 
-def list_files(shared: Path, pattern: str) -> tuple[SharedFile, ...]:
+def list_shared_files(shared: Path, pattern: str) -> tuple[SharedFile, ...]:
     """Return the files below ``shared`` whose names match ``pattern``, by path, without hidden files and folders."""
     if not shared.is_dir():
         raise DataError(f"the shared folder {shared} is not a folder that this node can read")

@@ -39,7 +39,7 @@ class ReadingTask:
     blocks: queue.Queue[bytes] = field(default_factory=lambda: queue.Queue(_BLOCKS_AHEAD))
 
 
-class FileReader:
+class SharedFileReader:
     """Reads tasks in order on ``threads`` threads; :meth:`take` returns the bytes to send."""
 
     def __init__(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from search_spaces.plugins import Registry, instance_of
+from search_spaces.plugins import PluginRegistry, plugin_instance_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ def _generated(
     yield ServiceDemand(place, generated, "generated_bytes", " bytes of generated data")
 
 
-WORKLOADS: Registry[WorkloadDescription] = Registry(
+WORKLOADS: PluginRegistry[WorkloadDescription] = PluginRegistry(
     "workloads",
     {
         "resnet": WorkloadDescription(
@@ -244,5 +244,5 @@ WORKLOADS: Registry[WorkloadDescription] = Registry(
             },
         ),
     },
-    instance_of(WorkloadDescription),
+    plugin_instance_of(WorkloadDescription),
 )

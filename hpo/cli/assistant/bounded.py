@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from storage.schema.column_types import plain_text
+from storage.schema.column_types import escape_unprintable
 from trainers.json_text import json_text
 
 MOST_TEXT = 2_000
@@ -26,7 +26,7 @@ NOTICE = (
 )
 
 
-def answer(found: Any) -> str:
+def bounded_answer(found: Any) -> str:
     """Return the answer of a tool: one JSON document with the notice before the result.
 
     Strings and lists over the limits end in a note on what is left out. As long as the whole is longer than
@@ -66,6 +66,6 @@ def bounded(
 
 def shortened(text: str, most: int = MOST_TEXT) -> str:
     """Return at most ``most`` characters and a note on the rest; invisible characters are escaped."""
-    cut = plain_text(text[:most])[:most]
+    cut = escape_unprintable(text[:most])[:most]
     left = len(text) - most
     return f"{cut}… ({left} more characters)" if left > 0 else cut

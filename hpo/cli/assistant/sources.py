@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hpo.errors import PlanError, RequestError
 from hpo.runs import api
 from hpo.runs.repository import open_store
-from hpo.study.sizes import named_sizes, point_of
+from hpo.study.sizes import named_sizes, sizes_of_settings
 from search_spaces.names import did_you_mean
 from storage.records import NewStudy, StudyState
 
@@ -107,7 +107,7 @@ class StudyDatabase:
         if not result.spec.sizes:
             return rows
         return [
-            {"sizes": named_sizes(point_of(result.spec, trial.settings)), **row}
+            {"sizes": named_sizes(sizes_of_settings(result.spec, trial.settings)), **row}
             for trial, row in zip(result.trials, rows, strict=True)
         ]
 

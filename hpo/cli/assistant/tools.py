@@ -17,7 +17,7 @@ from mcp.server.mcpserver.tools import Tool
 from mcp_types import ToolAnnotations
 from pydantic import ConfigDict, Field
 
-from hpo.cli.assistant.bounded import answer, shortened
+from hpo.cli.assistant.bounded import bounded_answer, shortened
 from hpo.cli.assistant.sources import Plain, StudySource
 from hpo.errors import HpoError
 from hpo.planning.request import LARGEST_BATCH, MOST_HOURS, MOST_WORKERS
@@ -197,7 +197,7 @@ class StudyTools:
         return self._source.submit(spec, {k: v for k, v in limits.items() if v is not None})
 
 
-def make_server(source: StudySource, *, writes: bool) -> MCPServer[Any]:
+def make_assistant_server(source: StudySource, *, writes: bool) -> MCPServer[Any]:
     """Return the server with its tools; those that write are offered only with ``writes``."""
     tools = StudyTools(source)
     reading: list[Callable[..., Plain]] = [
@@ -231,7 +231,7 @@ def _tool(does: Callable[..., Plain], *, writes: bool) -> Tool:
     @functools.wraps(does)
     def answered(*args: Any, **given: Any) -> str:
         try:
-            return answer(does(*args, **given))
+            return bounded_answer(does(*args, **given))
         except HpoError as error:
             raise ToolError(shortened(str(error))) from error
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from hpo.cli.commands import options
-from hpo.cli.commands.signals import handle_signals
+from hpo.cli.commands.signals import handle_stop_signals
 
 
 @click.command()
@@ -96,7 +96,7 @@ def agent(
                 stop_after=stop_after,
             ),
         )
-        handle_signals(running.stop)
+        handle_stop_signals(running.stop)
         with contextlib.redirect_stdout(sys.stderr):  # output of a custom workload
             report = running.run()
     states = ", ".join(f"{count} {state}" for state, count in sorted(report.ended.items()))

@@ -42,7 +42,7 @@ def mcp(storage: str | None, server: str | None, token: str | None, writes: bool
             "an assistant's tools need mcp, which is not installed; pip install 'largebatch[mcp]'"
         ) from error
     from hpo.cli.assistant.sources import StudyDatabase, StudyServer, StudySource
-    from hpo.cli.assistant.tools import make_server
+    from hpo.cli.assistant.tools import make_assistant_server
 
     with contextlib.ExitStack() as open_until_then:
         source: StudySource
@@ -57,4 +57,4 @@ def mcp(storage: str | None, server: str | None, token: str | None, writes: bool
             source = StudyDatabase(
                 storage or os.environ.get("HPO_STORAGE") or options.DEFAULT_STORAGE
             )
-        make_server(source, writes=writes).run("stdio")
+        make_assistant_server(source, writes=writes).run("stdio")

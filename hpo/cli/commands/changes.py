@@ -41,12 +41,12 @@ def delete(
     as_json: bool,
 ) -> None:
     """Remove a STUDY with its trials, curves, forecasts, plans and outcomes. It must not be running."""
-    from hpo.cli.commands.remote import client_of
+    from hpo.cli.commands.remote import client_of_server
     from hpo.runs import api
 
     if server is not None:
         _confirm(study, server, yes)
-        with client_of(server, token) as client:
+        with client_of_server(server, token) as client:
             client.study(study).delete()
         options.show(
             lambda: {"name": study}, lambda: click.echo(f"{study} was deleted at {server}"), as_json
@@ -68,11 +68,11 @@ def rename(
     study: str, name: str, storage: str, server: str | None, token: str | None, as_json: bool
 ) -> None:
     """Give a STUDY another NAME; its earlier name is free for another study. It must not be running."""
-    from hpo.cli.commands.remote import client_of
+    from hpo.cli.commands.remote import client_of_server
     from hpo.runs import api
 
     if server is not None:
-        with client_of(server, token) as client:
+        with client_of_server(server, token) as client:
             client.study(study).rename(name)
     else:
         api.rename_study(study, name, storage)
@@ -104,10 +104,10 @@ def resume(
     as_json: bool,
 ) -> None:
     """Queue a STUDY of a server again after it has ended. If its file has another program, failed trials run again."""
-    from hpo.cli.commands.remote import client_of
+    from hpo.cli.commands.remote import client_of_server
     from hpo.cli.output import remote
 
-    with client_of(server, token) as client:
+    with client_of_server(server, token) as client:
         status = client.study(study).resume(file, retry_failed=retry_failed)
     options.show(lambda: dict(status.document), lambda: remote.show_status(status), as_json)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpo.cli.commands.horovod import missing_for_horovod
-from search_spaces.plugins import Registry
+from search_spaces.plugins import PluginRegistry
 from storage.maintenance.checks import CheckFinding
 
 OLDEST_PYTHON = (3, 11)
@@ -209,7 +209,7 @@ def plugins(*, quick: bool) -> Iterator[CheckFinding]:
             yield CheckFinding("plug-in", "fail", fault, "report it to its author, or uninstall it")
 
 
-def _plugins_of(registry: Registry[Any]) -> Iterator[CheckFinding]:
+def _plugins_of(registry: PluginRegistry[Any]) -> Iterator[CheckFinding]:
     faults = registry.faults()
     for fault in faults:
         yield CheckFinding(

@@ -115,10 +115,10 @@ def extrapolate(
 
     question = None
     if metric is not None and epochs is not None:
-        from hpo.study.target import asked_for_best
+        from hpo.study.target import best_value_target
         from trainers.job import Question
 
-        question = Question(asked_for_best(metric, direction), epochs)
+        question = Question(best_value_target(metric, direction), epochs)
     posterior = fit(
         read_table(table, strict=strict, question=question, full_scale=dict(scales)),
         rng=np.random.default_rng(0),

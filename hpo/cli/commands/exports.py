@@ -238,14 +238,14 @@ def _tracked(
     follow: bool,
 ) -> int:
     """Write a study to a tracker; return how many of its trials have ended."""
-    from hpo.cli.commands.signals import handle_signals
+    from hpo.cli.commands.signals import handle_stop_signals
     from hpo.runs.exports.tracking import track_study
     from hpo.runs.repository import stored_spec
     from storage.store import Store
 
     stopping = threading.Event()
     if follow:
-        handle_signals(stopping.set)
+        handle_stop_signals(stopping.set)
     with store_errors(), Store.open(storage, create=False) as store:
         found = store.study(study)
         with contextlib.closing(make(found, stored_spec(found))) as tracker:

@@ -73,11 +73,11 @@ def mlperf(path: Path, round_name: str | None, storage: str, as_json: bool) -> N
 
     The outcomes are evidence for forecasts, the throughputs for the time model. Importing twice adds nothing.
     """
-    from hpo.past_runs.mlperf.importing import import_results
+    from hpo.past_runs.mlperf.importing import import_mlperf_results
     from hpo.runs.repository import open_store
 
     with open_store(storage) as store:
-        imported = import_results(store, path, round_name)
+        imported = import_mlperf_results(store, path, round_name)
     for fault in imported.faults:
         click.echo(f"left out: {fault}", err=True)
     options.show(imported.to_dict, lambda: _show(imported), as_json)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpo.planning.request import PlanRequest
-from search_spaces.plugins import PluginError, Registry
+from search_spaces.plugins import PluginError, PluginRegistry
 from trainers.distributed.device import COMPILE_VARIABLE, DEVICE_VARIABLE, DEVICES
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Named(click.ParamType):  # type: ignore[type-arg]  # no click before 8.4 t
     name = "name"
 
     def __init__(
-        self, registry: Registry[Any], able: Callable[[Any], bool] = lambda _: True
+        self, registry: PluginRegistry[Any], able: Callable[[Any], bool] = lambda _: True
     ) -> None:
         self._registry, self._able = registry, able
 

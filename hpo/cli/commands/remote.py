@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def client_of(server: str | None, token: str | None) -> Iterator[Client]:
+def client_of_server(server: str | None, token: str | None) -> Iterator[Client]:
     """Open the client of a server for one command."""
     from hpo.client.client import Client
 
@@ -73,7 +73,7 @@ def submit(
     """
     from hpo.cli.output import remote
 
-    with client_of(server, token) as client:
+    with client_of_server(server, token) as client:
         submitted = client.submit(
             study,
             priority=priority,
@@ -110,7 +110,7 @@ def status(
     """Show the state of a server's studies, or of one STUDY with its rungs."""
     from hpo.cli.output import remote
 
-    with client_of(server, token) as client:
+    with client_of_server(server, token) as client:
         if study is None:
             found = client.studies(owner=owner, state=state)
             options.show(
@@ -131,7 +131,7 @@ def cancel(study: str, server: str | None, token: str | None, as_json: bool) -> 
     """Stop a STUDY on a server within seconds; its results are kept."""
     from hpo.cli.output import remote
 
-    with client_of(server, token) as client:
+    with client_of_server(server, token) as client:
         status = client.study(study).cancel()
     options.show(lambda: dict(status.document), lambda: remote.show_status(status), as_json)
 
@@ -156,7 +156,7 @@ def logs(
     """Show the events of a STUDY on a server, oldest first."""
     from hpo.cli.output import remote
 
-    with client_of(server, token) as client:
+    with client_of_server(server, token) as client:
         found = client.study(study)
         for event in found.events(after=after) if follow else found.logs(after=after):
             click.echo(remote.event_json(event) if as_json else remote.event_line(event))

@@ -93,10 +93,10 @@ def serve(
 ) -> None:
     """Run the server for a group: API, events, queue; on a laptop also a built-in worker and a login link."""
     from hpo.cli.commands.web import dashboard_routers
-    from hpo.service.config import load_config
+    from hpo.service.config import load_server_config
     from hpo.service.serving import serve_until_stopped as run
 
-    config = load_config(
+    config = load_server_config(
         file, os.environ, data_folders=data_folders or None, plugins=plugins or None, **given
     )
     run(

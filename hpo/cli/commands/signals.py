@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import FrameType
 
 
-def handle_signals(stop: Callable[[], None]) -> None:
+def handle_stop_signals(stop: Callable[[], None]) -> None:
     """Call ``stop`` at the first SIGTERM or SIGINT."""
     asked = False
 

@@ -354,11 +354,11 @@ def trials(study: str, storage: str, form: str, number: int | None, folder: Path
 
 def _log(path: Path, number: int) -> str:
     """Return a program's output without control characters; a redrawn line becomes one line per redraw."""
-    from storage.schema.column_types import plain_text
+    from storage.schema.column_types import escape_unprintable
 
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
-        return plain_text(text.replace("\r\n", "\n").replace("\r", "\n"))
+        return escape_unprintable(text.replace("\r\n", "\n").replace("\r", "\n"))
     except OSError as error:
         if (path.parent / "trial.json").exists():
             click.echo(f"the program of trial {number} has printed nothing", err=True)

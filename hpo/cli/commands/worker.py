@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from hpo.cli.commands import options
-from hpo.cli.commands.signals import handle_signals
+from hpo.cli.commands.signals import handle_stop_signals
 from hpo.study.restart_limits import STUDY_STARTS
 
 
@@ -169,10 +169,10 @@ def worker(
     SIGTERM or Ctrl-C puts the current study back into the queue and stops the worker; a second signal stops it at once.
     Modules that a study uses and relative data paths are looked up in the current folder.
     """
-    from hpo.runs.study_limits import StudyLimits, bound_processes
+    from hpo.runs.study_limits import StudyLimits, bound_process_memory
     from hpo.service import logs
     from hpo.service.worker import StudyWorker, WorkerOptions
-    from hpo.study.trackers import check_names
+    from hpo.study.trackers import check_tracker_names
     from search_spaces.plugins import TAKEN
     from trainers.workloads.program import secrets
 
@@ -185,17 +185,17 @@ def worker(
     if program_wrapper is not None:
         os.environ[secrets.WRAPPER] = program_wrapper
     try:
-        check_names(given["trackers"])  # type: ignore[arg-type]
+        check_tracker_names(given["trackers"])  # type: ignore[arg-type]
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--tracker") from error
     worker_options = WorkerOptions(storage=storage, folder=folder.absolute(), **given)  # type: ignore[arg-type]
     limits = StudyLimits.of(worker_options.memory_bytes, worker_options.disk_bytes)
-    bound_processes(limits)
+    bound_process_memory(limits)
     running = StudyWorker(worker_options)
     os.environ.setdefault(
         "TUNE_DISABLE_SIGINT_HANDLER", "1"
     )  # Ray Tune would take Ctrl-C for itself
-    handle_signals(running.stop)
+    handle_stop_signals(running.stop)
     # Ray reports dead worker processes on stdout
     with contextlib.redirect_stdout(sys.stderr):
         running.run()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpo.runs.formatting import format_target
-from hpo.study.sizes import full_point, rung_name
+from hpo.study.sizes import full_scale_sizes, rung_in_words
 
 if TYPE_CHECKING:
     from hpo.study.price import StudyPrice
@@ -28,7 +28,7 @@ def show_check(file: Path, spec: StudySpec, price: StudyPrice | None) -> None:
     for name, sizes in spec.sizes.items():
         ladder += f", {name} {', '.join(map(str, sizes))}"
     full = (
-        f", forecast at {rung_name(spec.full_scale.global_batch_size, full_point(spec))}"
+        f", forecast at {rung_in_words(spec.full_scale.global_batch_size, full_scale_sizes(spec))}"
         if spec.full_scale
         else ""
     )

@@ -15,7 +15,7 @@ from rich.text import Text
 from hpo.cli.output.style import new_table
 from hpo.runs.formatting import KIND_NAMES
 from hpo.runs.progress import Progress, TimeLeft, ladder_columns, ladder_rows
-from hpo.study.sizes import point_of, rung_name
+from hpo.study.sizes import rung_in_words, sizes_of_settings
 from storage.records import TrialState
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class PlainProgress(_TellsPrice):
                 total = "" if spec.budget.ends_by_itself else f"/{spec.budget.trials}"
                 self.message(
                     f"[{len(ended)}{total}] trial {trial.number}: "
-                    f"batch {rung_name(trial.global_batch_size, point_of(spec, trial.settings))}, "
+                    f"batch {rung_in_words(trial.global_batch_size, sizes_of_settings(spec, trial.settings))}, "
                     f"seed {trial.seed}, learning rate {trial.settings['learning_rate']:.3g}: {_ending(trial)}"
                 )
         elif new:

@@ -27,9 +27,9 @@ from hpo.runs.formatting import (
 )
 from hpo.runs.importances import Importances, importance_order
 from hpo.runs.losses import group_by_cause
-from hpo.runs.results import PlannedRun, StudyResult, best_of_rungs, ended_because
-from hpo.runs.verdict import mean_of, rule_verdicts
-from hpo.study.sizes import Point, point_of, points
+from hpo.runs.results import PlannedRun, StudyResult, best_of_rungs, trial_ended_because
+from hpo.runs.verdict import mean_epochs_of_runs, rule_verdicts
+from hpo.study.sizes import Point, points, sizes_of_settings
 from storage.figures import TRIAL_FIELDS
 from storage.records import CalibrationRow, Study, Trial
 
@@ -111,7 +111,7 @@ def trial_rows(result: StudyResult) -> list[dict[str, Any]]:
             **trial.settings,
             **{each.name: getattr(trial, each.name) for each in TRIAL_FIELDS},
             **{name: (trial.measures or {}).get(name) for name in further},
-            "reason": ended_because(result, trial),
+            "reason": trial_ended_because(result, trial),
         }
         for trial in result.trials
     ]
@@ -162,7 +162,7 @@ def show_trials(result: StudyResult) -> None:
             str(trial.state),
             format_number(trial.epochs_to_target or trial.epochs),
             *([_metric(trial)] if fixed else []),
-            Text(_first(ended_because(result, trial))),
+            Text(_first(trial_ended_because(result, trial))),
         )
     console = new_console()
     console.print(table)
@@ -343,7 +343,7 @@ def _rungs(result: StudyResult) -> Table:
     )
     by_sizes: dict[Point, list[Trial]] = {point: [] for point in points(result.spec)}
     for trial in result.trials:
-        by_sizes.setdefault(point_of(result.spec, trial.settings), []).append(trial)
+        by_sizes.setdefault(sizes_of_settings(result.spec, trial.settings), []).append(trial)
     for point, batch in itertools.product(by_sizes, result.batches):
         rung = [trial for trial in by_sizes[point] if trial.global_batch_size == batch]
         best = best_of_rungs(rung, [batch], question).get(batch)
@@ -443,7 +443,7 @@ def _launched(result: StudyResult) -> Table:
             str(plan.workers),
             *(format_number(plan.job.settings.value(name)) for name in scaled),
             format_metric_interval(plan.best.interval) if plan.best else forecast_epochs(plan),
-            mean.told() if (mean := mean_of(run)) else "",
+            mean.told() if (mean := mean_epochs_of_runs(run)) else "",
             _each(run),
             YES_OR_NO[run.inside],
         )

@@ -12,7 +12,7 @@ from hpo.errors import EvidenceError
 from storage.figures import AMOUNT
 
 
-def read_lines(
+def read_table_lines(
     path: Path, required: Sequence[str], one_row_per: str
 ) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Return the header and every non-empty row with its line number.
@@ -46,7 +46,7 @@ def _filled(
     return filled
 
 
-def check_required(path: Path, header: Sequence[str], required: Sequence[str]) -> None:
+def check_required_columns(path: Path, header: Sequence[str], required: Sequence[str]) -> None:
     """Raise :class:`EvidenceError` if a ``required`` column is missing."""
     for name in required:
         if name not in header:
@@ -55,7 +55,7 @@ def check_required(path: Path, header: Sequence[str], required: Sequence[str]) -
             )
 
 
-def cells_of(
+def table_row_cells(
     path: Path, line: int, header: Sequence[str], row: Sequence[str], required: Sequence[str]
 ) -> dict[str, str]:
     """Return the row's non-empty cells by column; raise :class:`EvidenceError` if a ``required`` cell is empty."""

@@ -40,7 +40,7 @@ class ScaledSetting:
 
 
 @dataclass(frozen=True)
-class Observation:
+class TrainingObservation:
     """One trial: a training with its settings, global batch size and seed.
 
     ``state`` is "reached", "censored" (the budget ended first), "diverged" or "pruned".
@@ -75,7 +75,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Aggregate:
+class AggregateRow:
     """One row of a table: the mean epochs to target over ``runs`` trainings of one tuned configuration.
 
     ``sd`` is the standard deviation of single trainings, in the unit of ``epochs_to_target``; None if unknown.
@@ -108,8 +108,8 @@ class Evidence:
     parametrization transfers the learning rate.
     """
 
-    observations: Sequence[Observation] = ()
-    aggregates: Sequence[Aggregate] = ()
+    observations: Sequence[TrainingObservation] = ()
+    aggregates: Sequence[AggregateRow] = ()
     samples_per_epoch: float | None = None
     tuned: Sequence[ScaledSetting] = ()
     question: Question | None = None

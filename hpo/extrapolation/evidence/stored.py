@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hpo.extrapolation.evidence.evidence import Evidence, Observation, ScaledSetting
+from hpo.extrapolation.evidence.evidence import Evidence, ScaledSetting, TrainingObservation
 from search_spaces.domains import Float, Int
 from search_spaces.space import SearchSpace
 from storage.records import Convergence, Trial, TrialState, training_key
@@ -37,7 +37,7 @@ def study_evidence(
     them (they are among a trial's settings); ``carried`` lists those over which the learning rate stays constant.
     Raises :class:`EvidenceError` if no trial is informative.
     """
-    trials = counted_once(trials)
+    trials = trials_counted_once(trials)
     fixed = question if question is not None and question.fixed else None
     observations = (
         [observation_of_trial(trial, (noise_scales or {}).get(trial.id)) for trial in trials]
@@ -46,7 +46,7 @@ def study_evidence(
     )
     return Evidence(
         observations=tuple(_sized(o, full_scale or {}) for o in observations if o is not None),
-        tuned=tuned_settings(space),
+        tuned=tuned_settings_of_space(space),
         samples_per_epoch=samples_per_epoch(trials),
         question=fixed,
         full_scale=dict(full_scale or {}),
@@ -54,14 +54,14 @@ def study_evidence(
     )
 
 
-def _sized(seen: Observation, full_scale: Mapping[str, float]) -> Observation:
+def _sized(seen: TrainingObservation, full_scale: Mapping[str, float]) -> TrainingObservation:
     """Return the observation with its sizes; if it has none, like a plan's run, it was made at full scale."""
     if full_scale.keys() <= seen.settings.keys():
         return seen
     return dataclasses.replace(seen, settings={**full_scale, **seen.settings})
 
 
-def counted_once(trials: Sequence[Trial]) -> list[Trial]:
+def trials_counted_once(trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials without repetitions of the same settings, batch size and seed.
 
     A repetition adds no information and would be mistaken for another seed. Of repeated trainings, one that ran to its
@@ -77,7 +77,7 @@ def counted_once(trials: Sequence[Trial]) -> list[Trial]:
     ]
 
 
-def as_counted(trial: Trial, question: Question) -> Trial:
+def trial_as_counted(trial: Trial, question: Question) -> Trial:
     """Return the trial as the search counts it: if it violates a constraint, it has not reached its target.
 
     Its epochs are unchanged. The laws of the epochs are fitted to the original trial.
@@ -122,13 +122,15 @@ def noise_scales(points: Convergence) -> dict[int, float]:
     return found
 
 
-def observation_of_trial(trial: Trial, noise_scale: float | None = None) -> Observation | None:
+def observation_of_trial(
+    trial: Trial, noise_scale: float | None = None
+) -> TrainingObservation | None:
     """Return the observation of a finished trial; None if it failed or ended before its first evaluation."""
     diverged = trial.state is TrialState.DIVERGED
     epochs = trial.epochs_to_target if trial.state is TrialState.REACHED else trial.epochs
     if not trial.state.finished or trial.state is TrialState.FAILED or not (epochs or diverged):
         return None
-    return Observation(
+    return TrainingObservation(
         global_batch_size=trial.global_batch_size,
         state=trial.state.value,
         epochs=epochs or 0.0,
@@ -144,7 +146,7 @@ def shortfalls(
     question: Question,
     noise_scales: Mapping[int, float] | None = None,
     sizes: Sequence[str] = (),
-) -> list[Observation]:
+) -> list[TrainingObservation]:
     """Return observations of the shortfall after a fixed budget.
 
     A trial that was stopped because others at its batch and ``sizes`` were better is assumed to end behind the best of
@@ -167,7 +169,7 @@ def shortfalls(
                 continue
         if need is not None:
             found.append(
-                Observation(
+                TrainingObservation(
                     global_batch_size=trial.global_batch_size,
                     state=state,
                     epochs=need if math.isfinite(need) else 0.0,
@@ -179,7 +181,7 @@ def shortfalls(
     return found
 
 
-def tuned_settings(space: SearchSpace) -> tuple[ScaledSetting, ...]:
+def tuned_settings_of_space(space: SearchSpace) -> tuple[ScaledSetting, ...]:
     """Return the numeric settings with the role ``scaled``, with the scale and bounds of their domains."""
     domains = {name: space.domains[name] for name in space.scaled}
     return tuple(

@@ -20,14 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.evidence.cells import cell_number, cells_of, check_required, read_lines
+from hpo.extrapolation.evidence.cells import (
+    cell_number,
+    check_required_columns,
+    read_table_lines,
+    table_row_cells,
+)
 from hpo.extrapolation.evidence.evidence import (
     LEAST_RUNS_OF_A_RECIPE,
     STATES,
-    Aggregate,
+    AggregateRow,
     Evidence,
-    Observation,
     ScaledSetting,
+    TrainingObservation,
 )
 from search_spaces.settings import SettingError, check_value, default_of, names, range_of
 from trainers.job import LEAST_SHORTFALL, Question
@@ -54,24 +59,26 @@ def read_table(
     """
     path, full_scale = Path(path), dict(full_scale or {})
     required = REQUIRED if question is None else ("global_batch_size", question.target.metric)
-    header, rows = read_lines(path, required, "configuration")
+    header, rows = read_table_lines(path, required, "configuration")
     _check_header(path, header, required, full_scale, strict=strict)
     filled = (*(required if question is None else required[:1]), *full_scale)
-    tables = [(line, cells_of(path, line, header, row, filled)) for line, row in rows]
+    tables = [(line, table_row_cells(path, line, header, row, filled)) for line, row in rows]
     states = [_state(path, line, cells) for line, cells in tables]
     if question is not None:
         tables = _as_needs(path, tables, states, question, list(full_scale))
     texts = _texts(tables)
-    aggregates: list[Aggregate] = []
-    observations: list[Observation] = []
+    aggregates: list[AggregateRow] = []
+    observations: list[TrainingObservation] = []
     for (line, cells), state in zip(tables, states, strict=True):
         read = _row(path, line, cells, state, texts)
-        many = isinstance(read, Aggregate) and (read.runs or 1) >= LEAST_RUNS_OF_A_RECIPE
-        if isinstance(read, Aggregate) and (many or set(states) == {"reached"}):
+        many = isinstance(read, AggregateRow) and (read.runs or 1) >= LEAST_RUNS_OF_A_RECIPE
+        if isinstance(read, AggregateRow) and (many or set(states) == {"reached"}):
             aggregates.append(read)
-        elif isinstance(read, Aggregate):
+        elif isinstance(read, AggregateRow):
             observations.append(
-                Observation(read.global_batch_size, state, read.epochs_to_target, read.settings)
+                TrainingObservation(
+                    read.global_batch_size, state, read.epochs_to_target, read.settings
+                )
             )
         else:
             observations.append(read)
@@ -164,7 +171,7 @@ def _check_header(
                 f"{', '.join((*required, *OPTIONAL))}; drop it, or read the table without "
                 f"--strict to use it as a free setting"
             )
-    check_required(path, header, (*required, *full_scale))
+    check_required_columns(path, header, (*required, *full_scale))
     if required is not REQUIRED and REQUIRED[1] in header:
         raise EvidenceError(
             f"{path}, line 1: a table must have {REQUIRED[1]!r} or {required[1]!r}, but has "
@@ -198,7 +205,7 @@ def _texts(tables: Sequence[tuple[int, Mapping[str, str]]]) -> set[str]:
 
 def _row(
     path: Path, line: int, cells: Mapping[str, str], state: str, texts: set[str]
-) -> Aggregate | Observation:
+) -> AggregateRow | TrainingObservation:
     batch = int(cell_number(path, line, "global_batch_size", cells, at_least=1, whole=True))
     runs = (
         int(cell_number(path, line, "runs", cells, at_least=1, whole=True))
@@ -212,10 +219,10 @@ def _row(
         if name not in REQUIRED + OPTIONAL
     }
     if state == "reached":
-        return Aggregate(
+        return AggregateRow(
             batch, cell_number(path, line, "epochs_to_target", cells, above=0), runs, sd, settings
         )
-    return Observation(
+    return TrainingObservation(
         batch, state, cell_number(path, line, "epochs_to_target", cells, at_least=0), settings
     )
 
@@ -259,7 +266,7 @@ def _samples_per_epoch(path: Path, tables: Sequence[tuple[int, Mapping[str, str]
     return seen.pop() if seen else None
 
 
-def tuned_settings(rows: Sequence[Aggregate | Observation]) -> list[ScaledSetting]:
+def tuned_settings(rows: Sequence[AggregateRow | TrainingObservation]) -> list[ScaledSetting]:
     """Return every numeric setting of the rows, free ones included, each with its scale."""
     tuned: list[ScaledSetting] = []
     for name in dict.fromkeys(name for row in rows for name in row.settings):

@@ -21,21 +21,26 @@ from numpy.typing import NDArray
 
 from hpo.extrapolation.evidence.evidence import (
     LEAST_RUNS_OF_A_RECIPE,
-    Aggregate,
+    AggregateRow,
     Evidence,
-    Observation,
+    TrainingObservation,
 )
-from hpo.extrapolation.inference.rows import TableRows, make_rows
+from hpo.extrapolation.inference.rows import TableRows, make_table_rows
 from hpo.extrapolation.inference.trials import SEED_RATIO, TrialArrays, make_trials
 from hpo.extrapolation.laws import fixed_budget
-from hpo.extrapolation.laws.adam_law import epochs_parameters, is_adam, log_excess
+from hpo.extrapolation.laws.adam_law import adam_epochs_parameters, is_adam, log_excess
 from hpo.extrapolation.laws.configurations import Configurations, settings_outlook
-from hpo.extrapolation.laws.descent import EXPONENT, Descent
+from hpo.extrapolation.laws.descent import EXPONENT, DescentLaw
 from hpo.extrapolation.laws.fixed_budget import FixedBudget
 from hpo.extrapolation.laws.laws import log_growth
-from hpo.extrapolation.laws.make_laws import make_descent, make_laws, make_scales, make_warmup
-from hpo.extrapolation.laws.parameters import Parameter, ParticleLayout
-from hpo.extrapolation.laws.priors import AdamPriors, NormalPrior, Priors
+from hpo.extrapolation.laws.make_laws import (
+    make_descent_law,
+    make_laws,
+    make_scales,
+    make_warmup_law,
+)
+from hpo.extrapolation.laws.parameters import LawParameter, ParticleLayout
+from hpo.extrapolation.laws.priors import AdamPriors, LawPriors, NormalPrior
 from hpo.extrapolation.laws.rate_law import RateLaw
 from hpo.extrapolation.laws.scales import Scales
 from hpo.extrapolation.laws.setting_laws import RATE, SettingLaw
@@ -73,7 +78,7 @@ class PosteriorModel:
     rows: TableRows
     trials: TrialArrays
     log_noise_scale: float | None
-    descent: Descent | None = None
+    descent: DescentLaw | None = None
     warmup: WarmupLaw | None = None
     budget: FixedBudget | None = None
     scales: Scales = field(default_factory=Scales)
@@ -197,7 +202,7 @@ class PosteriorModel:
         return values["log_sharpness"] if self.descent is None else values["descent.log_wall"]
 
 
-def make_models(evidence: Evidence, priors: Priors) -> list[PosteriorModel]:
+def make_posterior_models(evidence: Evidence, priors: LawPriors) -> list[PosteriorModel]:
     """Return the models that suit the evidence.
 
     There is always the general model; for trials of SGD there is also one with the law of descent, and for Adam and
@@ -208,14 +213,16 @@ def make_models(evidence: Evidence, priors: Priors) -> list[PosteriorModel]:
     aggregates, observations = list(evidence.aggregates), list(evidence.observations)
     if _is_sweep(aggregates, list(evidence.full_scale)):
         observations += [
-            Observation(row.global_batch_size, "reached", row.epochs_to_target, row.settings)
+            TrainingObservation(
+                row.global_batch_size, "reached", row.epochs_to_target, row.settings
+            )
             for row in aggregates
         ]
         aggregates = []
     if evidence.question is not None:
-        observations = told_apart(observations, list(evidence.full_scale))
+        observations = censor_stuck_trainings(observations, list(evidence.full_scale))
     plain = evidence.question is None and not evidence.full_scale
-    descent = make_descent(evidence, observations) if plain else None
+    descent = make_descent_law(evidence, observations) if plain else None
     found = [_make_model(evidence, aggregates, observations, priors)]
     if descent is not None:
         found.append(_make_model(evidence, aggregates, observations, priors, descent=descent))
@@ -225,9 +232,9 @@ def make_models(evidence: Evidence, priors: Priors) -> list[PosteriorModel]:
     return found
 
 
-def told_apart(
-    observations: Sequence[Observation], scales: Sequence[str] = ()
-) -> list[Observation]:
+def censor_stuck_trainings(
+    observations: Sequence[TrainingObservation], scales: Sequence[str] = ()
+) -> list[TrainingObservation]:
     """Return the trainings of a fixed budget, with those that made no progress marked as censored.
 
     The laws do not describe a training that got stuck near its start: it was lost, though it did not diverge, and its
@@ -238,7 +245,7 @@ def told_apart(
     ended = [item for item in observations if item.state == "reached"]
     best: dict[tuple[object, ...], float] = {}
 
-    def place(item: Observation) -> tuple[object, ...]:
+    def place(item: TrainingObservation) -> tuple[object, ...]:
         return item.global_batch_size, *(item.settings.get(name) for name in scales)
 
     for item in ended:
@@ -259,14 +266,14 @@ def told_apart(
 
 def _make_model(
     evidence: Evidence,
-    aggregates: Sequence[Aggregate],
-    observations: Sequence[Observation],
-    priors: Priors,
+    aggregates: Sequence[AggregateRow],
+    observations: Sequence[TrainingObservation],
+    priors: LawPriors,
     *,
-    descent: Descent | None = None,
+    descent: DescentLaw | None = None,
     adam: AdamPriors | None = None,
 ) -> PosteriorModel:
-    warmup = make_warmup(evidence, observations)
+    warmup = make_warmup_law(evidence, observations)
     laws = [
         law
         for law in make_laws(evidence, observations, descent, adam)
@@ -275,7 +282,7 @@ def _make_model(
     asked = evidence.question
     budget = FixedBudget(asked.epochs) if asked is not None and asked.epochs else None
     scales = make_scales(evidence)
-    rows = make_rows(aggregates, laws, scales)
+    rows = make_table_rows(aggregates, laws, scales)
     trials = make_trials(observations, laws, warmup, scales)
     start = float(np.log(evidence.batches[0]))
     critical, scatter = priors.log_critical_over_first, priors.log_recipe_scatter
@@ -286,24 +293,24 @@ def _make_model(
     moved = scales.critical_moves()
     of_scales = scales.parameters([law.name for law in laws], away)
     parameters = [
-        Parameter("log_min_epochs", *_guess_of_min_epochs(rows, trials)),
-        Parameter(
+        LawParameter("log_min_epochs", *_guess_of_min_epochs(rows, trials)),
+        LawParameter(
             "log_critical",
             start + critical.mean + moved.mean,
             float(np.hypot(critical.sd, moved.sd)),
         ),
         *of_scales,
-        Parameter("log_recipe_scatter", scatter.mean, scatter.sd),
+        LawParameter("log_recipe_scatter", scatter.mean, scatter.sd),
         *(budget.parameters() if budget is not None else ()),
     ]
     turns = [("log_sharpness", priors.log_sharpness), ("log_exponent", priors.log_exponent)]
     if adam is None:
         parameters += [
-            Parameter(name, prior.mean, prior.sd)
+            LawParameter(name, prior.mean, prior.sd)
             for name, prior in (turns if descent is None else [("log_exponent", EXPONENT)])
         ]
     else:
-        parameters += epochs_parameters(adam)
+        parameters += adam_epochs_parameters(adam)
     apart = (
         {}
         if observations
@@ -318,18 +325,18 @@ def _make_model(
             parameters += law.parameters(response=bool(observations))
     if observations:
         wrong = FAR_MISS if descent is None else FAR_MISS_OF_DESCENT
-        parameters += [Parameter("log_far_miss", wrong.mean, wrong.sd)] if laws else []
+        parameters += [LawParameter("log_far_miss", wrong.mean, wrong.sd)] if laws else []
         parameters += [
-            Parameter("log_trial_scatter", trial_scatter.mean, trial_scatter.sd),
-            Parameter("rungs", 0.0, 1.0, size=len(trials.rung_log_batch)),
+            LawParameter("log_trial_scatter", trial_scatter.mean, trial_scatter.sd),
+            LawParameter("rungs", 0.0, 1.0, size=len(trials.rung_log_batch)),
         ]
         if trials.shared_seeds:
             parameters += [
-                Parameter("log_seed_ratio", SEED_RATIO.mean, SEED_RATIO.sd),
-                Parameter("seeds", 0.0, 1.0, size=trials.shared_seeds),
+                LawParameter("log_seed_ratio", SEED_RATIO.mean, SEED_RATIO.sd),
+                LawParameter("seeds", 0.0, 1.0, size=trials.shared_seeds),
             ]
         parameters += (
-            [Parameter("diverges_when_lost", SHOWN.mean, SHOWN.sd)]
+            [LawParameter("diverges_when_lost", SHOWN.mean, SHOWN.sd)]
             if RATE in {law.name for law in laws}
             else []
         )
@@ -355,7 +362,7 @@ def _is_adams(evidence: Evidence) -> bool:
     )
 
 
-def _is_sweep(aggregates: Sequence[Aggregate], scales: Sequence[str] = ()) -> bool:
+def _is_sweep(aggregates: Sequence[AggregateRow], scales: Sequence[str] = ()) -> bool:
     """Return whether most rungs occur three times or more with different settings.
 
     Means over several runs are not a sweep.
@@ -382,7 +389,7 @@ def _guess_of_min_epochs(rows: TableRows, trials: TrialArrays) -> tuple[float, f
     return float(np.max(trials.log_epochs)) + 1.0, 1.5
 
 
-def _log_noise_scale(observations: Sequence[Observation]) -> float | None:
+def _log_noise_scale(observations: Sequence[TrainingObservation]) -> float | None:
     seen = [item.gradient_noise_scale for item in observations]
     measured = [
         np.log(value) for value in seen if value is not None and np.isfinite(value) and value > 0

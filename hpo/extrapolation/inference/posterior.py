@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 
 from hpo.errors import EvidenceError
 from hpo.extrapolation.evidence.evidence import Evidence
-from hpo.extrapolation.inference.model import PosteriorModel, make_models
+from hpo.extrapolation.inference.model import PosteriorModel, make_posterior_models
 from hpo.extrapolation.inference.residual import residual_correlation, residual_cross_correlation
 from hpo.extrapolation.inference.sampler import (
     ParticleSample,
-    near_mode,
     sample_by_tempering,
-    standard_normal,
+    standard_normal_start,
+    start_near_mode,
 )
 from hpo.extrapolation.inference.trials import least_scatter
-from hpo.extrapolation.laws.priors import Priors
+from hpo.extrapolation.laws.priors import LawPriors
 from hpo.extrapolation.laws.setting_laws import SettingLaw
 from hpo.extrapolation.laws.warmup_law import WARMUP
 
@@ -128,13 +128,15 @@ def thin_posterior(posterior: Posterior, count: int) -> Posterior:
     )
 
 
-def fit(evidence: Evidence, *, rng: np.random.Generator, priors: Priors | None = None) -> Posterior:
+def fit(
+    evidence: Evidence, *, rng: np.random.Generator, priors: LawPriors | None = None
+) -> Posterior:
     """Return the posterior of the joint model; deterministic given ``rng``.
 
     If several models are possible, the one with the largest marginal likelihood is used. If the sampler does not reach
     the posterior, the particles remain wider than the posterior, and ``note`` says so.
     """
-    models = make_models(evidence, priors or Priors())
+    models = make_posterior_models(evidence, priors or LawPriors())
     samples = [
         _sample(model, own) for model, own in zip(models, rng.spawn(len(models)), strict=True)
     ]
@@ -146,9 +148,9 @@ def fit(evidence: Evidence, *, rng: np.random.Generator, priors: Priors | None =
 def _sample(model: PosteriorModel, rng: np.random.Generator) -> ParticleSample:
     trials, dimension = len(model.trials), model.layout.dimension
     start = (
-        standard_normal(dimension)
+        standard_normal_start(dimension)
         if trials <= FEW_TRIALS
-        else near_mode(
+        else start_near_mode(
             model.log_posterior,
             dimension,
             guesses=model.guesses(GUESSES, rng),
@@ -189,7 +191,7 @@ def _posterior(
 
 
 def _sample_apart(model: PosteriorModel, name: str, count: int, rng: np.random.Generator) -> Array:
-    start = standard_normal(model.apart[name].dimension)
+    start = standard_normal_start(model.apart[name].dimension)
     return sample_by_tempering(
         start, lambda particles: model.log_posterior_apart(name, particles), count, rng
     ).particles

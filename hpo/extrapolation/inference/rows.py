@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.evidence.evidence import Aggregate
+from hpo.extrapolation.evidence.evidence import AggregateRow
 from hpo.extrapolation.inference.residual import log_student, residual_correlation
 from hpo.extrapolation.laws.scales import Scales
 from hpo.extrapolation.laws.setting_laws import SettingLaw, setting_coordinates
@@ -81,8 +81,8 @@ class TableRows:
         return np.asarray(draw + scatter**2 * (pull @ prior))
 
 
-def make_rows(
-    aggregates: Sequence[Aggregate], laws: Sequence[SettingLaw], scales: Scales
+def make_table_rows(
+    aggregates: Sequence[AggregateRow], laws: Sequence[SettingLaw], scales: Scales
 ) -> TableRows:
     """Return the table rows as arrays, in order of increasing batch."""
     ordered = sorted(aggregates, key=lambda row: row.global_batch_size)

@@ -75,12 +75,12 @@ class ParticleSample:
     log_evidence: float = -math.inf
 
 
-def standard_normal(dimension: int) -> StudentStart:
+def standard_normal_start(dimension: int) -> StudentStart:
     """Return the prior in whitened coordinates."""
     return StudentStart(np.zeros(dimension), np.eye(dimension))
 
 
-def near_mode(
+def start_near_mode(
     log_posterior: LogDensity,
     dimension: int,
     widen: float = 1.5,
@@ -128,7 +128,7 @@ def near_mode(
         step[row] = 0.02
         hessian[row] = (value_and_slope(mode + step)[1] - value_and_slope(mode - step)[1]) / 0.04
     if not np.isfinite(hessian).all():
-        return standard_normal(dimension)
+        return standard_normal_start(dimension)
     precision, axes = np.linalg.eigh((hessian + hessian.T) / 2)
     # the prior alone has precision 1: a lower one is a numerical error, or a ridge where the prior dominates
     return StudentStart(mode, axes * (widen / np.sqrt(np.maximum(precision, 1.0))), df=5.0)

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.evidence.evidence import Observation
+from hpo.extrapolation.evidence.evidence import TrainingObservation
 from hpo.extrapolation.inference.residual import log_student, residual_correlation, student_cdf
 from hpo.extrapolation.laws.configurations import (
     Configurations,
@@ -196,7 +196,7 @@ def diverging_share(values: Values) -> Array:
 
 
 def make_trials(
-    observations: Sequence[Observation],
+    observations: Sequence[TrainingObservation],
     laws: Sequence[SettingLaw],
     warmup: WarmupLaw | None,
     scales: Scales | None = None,
@@ -234,7 +234,7 @@ def _shared_seeds(seeds: Sequence[int | None], rung: NDArray[np.intp]) -> NDArra
     return np.array([shared.index(each) if each in shared else -1 for each in told], dtype=np.intp)
 
 
-def _group(item: Observation) -> int:
+def _group(item: TrainingObservation) -> int:
     if item.state != "reached":
         return 2
     return int(item.resolution_epochs > FINE * item.epochs)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hpo.extrapolation.laws.laws import log_small_batch_excess
-from hpo.extrapolation.laws.parameters import Parameter, logistic
+from hpo.extrapolation.laws.parameters import LawParameter, logistic
 from hpo.extrapolation.laws.priors import AdamPriors
 from hpo.extrapolation.laws.rate_law import RateLaw
 from hpo.extrapolation.laws.response import BoundedResponse, Index
@@ -59,15 +59,15 @@ OF_EPOCHS = (
 OF_RATE = ("exponent", "log_noise_over_best_batch", "log_sharpness", "fall")
 
 
-def make_parameters(priors: AdamPriors, names: Iterable[str]) -> list[Parameter]:
+def make_parameters(priors: AdamPriors, names: Iterable[str]) -> list[LawParameter]:
     """Return the unknowns whose priors are the fields ``names``."""
     return [
-        Parameter(UNKNOWN[name], getattr(priors, name).mean, getattr(priors, name).sd)
+        LawParameter(UNKNOWN[name], getattr(priors, name).mean, getattr(priors, name).sd)
         for name in names
     ]
 
 
-def epochs_parameters(priors: AdamPriors) -> list[Parameter]:
+def adam_epochs_parameters(priors: AdamPriors) -> list[LawParameter]:
     """Return the unknowns of the growth and of the excess at small batches."""
     return make_parameters(priors, OF_EPOCHS)
 
@@ -97,9 +97,9 @@ class AdamRate(RateLaw):
 
     priors: AdamPriors = field(default_factory=AdamPriors)
 
-    def parameters(self, *, response: bool) -> list[Parameter]:
+    def parameters(self, *, response: bool) -> list[LawParameter]:
         """Return the unknowns of the rate; with ``response`` also those of its cost and of the stability limit."""
-        anchor = Parameter(f"{RATE}.anchor", self.centre, self.spread)
+        anchor = LawParameter(f"{RATE}.anchor", self.centre, self.spread)
         if not response:
             return [anchor, *make_parameters(self.priors, OF_RATE), self.scatter_parameter()]
         return [

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.extrapolation.laws.rate_law import RateLaw, momentum_values
-from hpo.extrapolation.laws.response import Response
+from hpo.extrapolation.laws.response import SettingResponse
 from hpo.extrapolation.laws.scales import Scales
 from hpo.extrapolation.laws.setting_laws import SettingLaw, setting_coordinates, setting_values
 from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw, WarmupValues
@@ -110,7 +110,7 @@ def log_epochs(
     return warmup.log_delayed(values, at_full_rate, configurations.warmups)
 
 
-def _response(values: Values, law: SettingLaw, configurations: Configurations) -> Response:
+def _response(values: Values, law: SettingLaw, configurations: Configurations) -> SettingResponse:
     log_batch = configurations.log_batch
     if configurations.scales:
         log_batch = configurations.scales.log_batch(values, log_batch, configurations.away)

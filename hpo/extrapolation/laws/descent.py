@@ -27,7 +27,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.laws.parameters import Parameter
+from hpo.extrapolation.laws.parameters import LawParameter
 from hpo.extrapolation.laws.priors import NormalPrior
 from hpo.extrapolation.laws.response import MOST
 from hpo.extrapolation.laws.setting_laws import momentum_lag
@@ -47,7 +47,7 @@ LAGS = 16
 
 
 @dataclass(frozen=True)
-class Descent:
+class DescentLaw:
     """The law of the trials of one ladder; every method returns (particles, places) in natural logarithms.
 
     ``momentum`` is the momentum to which B_crit and r_max refer; ``log_anchor`` is the log batch whose best rate is a
@@ -59,12 +59,12 @@ class Descent:
     log_samples: float | None
     tuned: bool
 
-    def parameters(self) -> list[Parameter]:
+    def parameters(self) -> list[LawParameter]:
         """Return the unknowns other than E_min, B_crit and the best rate at the anchor."""
         named = [("log_decay", DECAY), ("log_wall", WALL)]
         if self.log_samples is not None:
             named += [("log_fewest_lags", FEWEST_LAGS), ("log_corner", CORNER)]
-        return [Parameter(f"descent.{name}", prior.mean, prior.sd) for name, prior in named]
+        return [LawParameter(f"descent.{name}", prior.mean, prior.sd) for name, prior in named]
 
     @property
     def lags(self) -> Array:

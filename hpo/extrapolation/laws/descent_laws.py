@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpo.extrapolation.laws.descent import Descent
-from hpo.extrapolation.laws.parameters import Parameter, logistic
+from hpo.extrapolation.laws.descent import DescentLaw
+from hpo.extrapolation.laws.parameters import LawParameter, logistic
 from hpo.extrapolation.laws.priors import NormalPrior
 from hpo.extrapolation.laws.rate_law import RateLaw
-from hpo.extrapolation.laws.response import MOST, BoundedResponse, Index, Response
+from hpo.extrapolation.laws.response import MOST, BoundedResponse, Index, SettingResponse
 from hpo.extrapolation.laws.setting_laws import Array, SettingLaw, Values, momentum_lag
 
 RESPONSE = {
@@ -26,16 +26,16 @@ RESPONSE = {
 class DescentRate(RateLaw):
     """The learning rate of SGD: its best value and the cost of other values follow from the law of descent."""
 
-    descent: Descent
+    descent: DescentLaw
 
-    def parameters(self, *, response: bool) -> list[Parameter]:
+    def parameters(self, *, response: bool) -> list[LawParameter]:
         """Return the best rate at the largest rung, the law's unknowns, and those of the stability limit."""
         assert response, "the law of descent needs single trials"
         return [
-            Parameter("learning_rate.anchor", self.centre, self.spread),
+            LawParameter("learning_rate.anchor", self.centre, self.spread),
             *self.descent.parameters(),
             *(
-                Parameter(f"learning_rate.{name}", prior.mean, prior.sd)
+                LawParameter(f"learning_rate.{name}", prior.mean, prior.sd)
                 for name, prior in RESPONSE.items()
             ),
         ]
@@ -104,7 +104,7 @@ class DescentResponse(BoundedResponse):
     ``least`` is the log of the ratio to E_min that counts as no cost; ``ceiling`` is the log of r_max.
     """
 
-    descent: Descent
+    descent: DescentLaw
     values: Values
     log_batch: Array
     lags: Array
@@ -139,9 +139,9 @@ class DescentResponse(BoundedResponse):
 class DescentMomentum(SettingLaw):
     """The momentum of SGD, tuned together with the rate; its coordinate is -log(1 - m)."""
 
-    descent: Descent
+    descent: DescentLaw
 
-    def parameters(self, *, response: bool) -> list[Parameter]:
+    def parameters(self, *, response: bool) -> list[LawParameter]:
         """Return no parameters: the momentum shares those of the rate."""
         assert response, "the law of descent needs single trials"
         return []
@@ -171,10 +171,10 @@ class DescentMomentum(SettingLaw):
 
 
 @dataclass(frozen=True)
-class DescentMomentumResponse(Response):
+class DescentMomentumResponse(SettingResponse):
     """The cost of a momentum: ``log_batch`` is (places,), ``least`` the log ratio to E_min at the best momentum."""
 
-    descent: Descent
+    descent: DescentLaw
     values: Values
     log_batch: Array
     least: Array

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.laws.parameters import Parameter
+from hpo.extrapolation.laws.parameters import LawParameter
 from hpo.extrapolation.laws.priors import NormalPrior
 
 Array: TypeAlias = NDArray[np.float64]
@@ -48,9 +48,9 @@ class FixedBudget:
         """The budget in log epochs."""
         return float(np.log(self.epochs))
 
-    def parameters(self) -> list[Parameter]:
+    def parameters(self) -> list[LawParameter]:
         """Return the unknown of this law, r."""
-        return [Parameter("log_gain", GAIN.mean, GAIN.sd)]
+        return [LawParameter("log_gain", GAIN.mean, GAIN.sd)]
 
     def gain(self, values: Values) -> Array:
         """Return r, the slope of log S against the log factor on the epochs: (particles,)."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpo.extrapolation.evidence.evidence import Evidence, Observation
+from hpo.extrapolation.evidence.evidence import Evidence, TrainingObservation
 from hpo.extrapolation.laws.adam_law import AdamRate, is_adam
-from hpo.extrapolation.laws.descent import Descent
+from hpo.extrapolation.laws.descent import DescentLaw
 from hpo.extrapolation.laws.descent_laws import DescentMomentum, DescentRate
 from hpo.extrapolation.laws.momentum_law import MomentumLaw
 from hpo.extrapolation.laws.priors import AdamPriors, NormalPrior
@@ -33,7 +33,9 @@ from hpo.extrapolation.laws.warmup_law import WARMUP, WarmupLaw
 from search_spaces.techniques import described_optimizer
 
 
-def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Descent | None:
+def make_descent_law(
+    evidence: Evidence, observations: Sequence[TrainingObservation]
+) -> DescentLaw | None:
     """Return the law of descent if the trials tune the learning rate of SGD with heavy-ball momentum, else None.
 
     Momentum may be tuned too if the evidence gives the samples per epoch, because the floor is a number of updates.
@@ -52,7 +54,7 @@ def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Des
         )
     ):
         return None
-    return Descent(
+    return DescentLaw(
         float(np.median(momentum_values([item.settings for item in observations]))),
         math.log(evidence.batches[-1]),
         math.log(samples) if samples else None,
@@ -60,7 +62,9 @@ def make_descent(evidence: Evidence, observations: Sequence[Observation]) -> Des
     )
 
 
-def make_warmup(evidence: Evidence, observations: Sequence[Observation]) -> WarmupLaw | None:
+def make_warmup_law(
+    evidence: Evidence, observations: Sequence[TrainingObservation]
+) -> WarmupLaw | None:
     """Return the law of the warmup if any trial had one, else None."""
     epochs = setting_values(WARMUP, [item.settings for item in observations])
     if not (epochs > 0).any():
@@ -83,8 +87,8 @@ def make_scales(evidence: Evidence) -> Scales:
 
 def make_laws(
     evidence: Evidence,
-    observations: Sequence[Observation],
-    descent: Descent | None,
+    observations: Sequence[TrainingObservation],
+    descent: DescentLaw | None,
     adam: AdamPriors | None = None,
 ) -> list[SettingLaw]:
     """Return one law for each tuned setting that has a value in the evidence.
@@ -154,7 +158,7 @@ def _exponent(evidence: Evidence) -> NormalPrior:
     return NormalPrior(*described.rate_exponent)
 
 
-def _momentum(observations: Sequence[Observation]) -> float | None:
+def _momentum(observations: Sequence[TrainingObservation]) -> float | None:
     """Return the momentum at which the law is anchored: the median if trials differ in momentum, else None."""
     values = momentum_values([item.settings for item in observations])
     return float(np.median(values)) if len(set(values)) > 1 else None

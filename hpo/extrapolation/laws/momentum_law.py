@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpo.extrapolation.laws.laws import log_critical_by_momentum, log_growth
-from hpo.extrapolation.laws.parameters import Parameter
+from hpo.extrapolation.laws.parameters import LawParameter
 from hpo.extrapolation.laws.priors import NormalPrior
-from hpo.extrapolation.laws.response import Index, Response
+from hpo.extrapolation.laws.response import Index, SettingResponse
 from hpo.extrapolation.laws.setting_laws import MOMENTUM, Array, SettingLaw, Values
 
 # m* = 0.87, between 0.7 and 0.95, as in published large-batch trainings; a small ladder hardly constrains it
@@ -28,11 +28,11 @@ BEST = NormalPrior(2.0, 0.5)
 class MomentumLaw(SettingLaw):
     """The law of momentum; its coordinate is -log(1 - m)."""
 
-    def parameters(self, *, response: bool) -> list[Parameter]:
+    def parameters(self, *, response: bool) -> list[LawParameter]:
         """Return the best coordinate at large batches; without ``response``, the parameters of any other setting."""
         if not response:
             return super().parameters(response=False)
-        return [Parameter(f"{MOMENTUM}.anchor", BEST.mean, BEST.sd)]
+        return [LawParameter(f"{MOMENTUM}.anchor", BEST.mean, BEST.sd)]
 
     def best(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Array:
         """Return the best coordinate at each batch, the same for all: (particles, batches)."""
@@ -40,7 +40,12 @@ class MomentumLaw(SettingLaw):
             return super().best(values, log_batch, momentum)
         return np.repeat(values[f"{MOMENTUM}.anchor"][:, None], np.shape(log_batch)[-1], axis=1)
 
-    def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Response:  # noqa: ARG002
+    def response(
+        self,
+        values: Values,
+        log_batch: Array,
+        momentum: Array | None = None,  # noqa: ARG002
+    ) -> SettingResponse:
         """Return the cost of a momentum other than the best one at each batch."""
         away = np.atleast_2d(log_batch) - values["log_critical"][:, None]
         return MomentumResponse(
@@ -54,7 +59,7 @@ class MomentumLaw(SettingLaw):
 
 
 @dataclass(frozen=True)
-class MomentumResponse(Response):
+class MomentumResponse(SettingResponse):
     """The cost of a momentum: ``away`` is the log ratio of batch to critical batch, for growth as in ``log_growth``."""
 
     away: Array

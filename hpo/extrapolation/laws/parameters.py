@@ -13,7 +13,7 @@ Array: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Parameter:
+class LawParameter:
     """One unknown, or ``size`` independent ones, with a normal prior."""
 
     name: str
@@ -26,7 +26,7 @@ class Parameter:
 class ParticleLayout:
     """The position of each parameter in a particle; a particle of zeros is the mean of every prior."""
 
-    parameters: Sequence[Parameter]
+    parameters: Sequence[LawParameter]
 
     @property
     def dimension(self) -> int:

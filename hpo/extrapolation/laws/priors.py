@@ -45,7 +45,7 @@ class AdamPriors:
 
 
 @dataclass(frozen=True)
-class Priors:
+class LawPriors:
     """Beliefs about the law of the epochs and the scatter around it; natural logarithms.
 
     The defaults are what ``python -m benchmarks.extrapolation.learn`` learns from published reference points.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpo.extrapolation.laws.parameters import Parameter, logistic
+from hpo.extrapolation.laws.parameters import LawParameter, logistic
 from hpo.extrapolation.laws.priors import NormalPrior
 from hpo.extrapolation.laws.response import BoundedResponse, RateResponse
 from hpo.extrapolation.laws.setting_laws import (
@@ -60,10 +60,10 @@ class RateLaw(SettingLaw):
     momentum: float | None = None
     noise_over_critical: NormalPrior = NOISE_OVER_CRITICAL
 
-    def parameters(self, *, response: bool) -> list[Parameter]:
+    def parameters(self, *, response: bool) -> list[LawParameter]:
         """Return the unknowns of this law; with ``response``, also those of the rate's cost and stability limit."""
         found = [
-            Parameter("learning_rate.anchor", self.centre, self.spread),
+            LawParameter("learning_rate.anchor", self.centre, self.spread),
             _parameter("learning_rate.exponent", self.exponent),
             _parameter("learning_rate.log_noise_over_critical", self.noise_over_critical),
         ]
@@ -137,5 +137,5 @@ def momentum_values(settings: Sequence[Mapping[str, object]]) -> Array:
     return np.asarray(np.nan_to_num(setting_values(MOMENTUM, settings)))
 
 
-def _parameter(name: str, prior: NormalPrior) -> Parameter:
-    return Parameter(name, prior.mean, prior.sd)
+def _parameter(name: str, prior: NormalPrior) -> LawParameter:
+    return LawParameter(name, prior.mean, prior.sd)

@@ -20,7 +20,7 @@ MOST = 50.0  # log epochs: the largest cost
 
 
 @dataclass(frozen=True)
-class Response:
+class SettingResponse:
     """The response of any setting: quadratic near the best value, in units of the spread, and flatter far from it.
 
     The law of such a setting is too vague to penalize distant values fully.
@@ -30,9 +30,9 @@ class Response:
     curvature: Array
     unit: float
 
-    def at(self, index: Index) -> Response:
+    def at(self, index: Index) -> SettingResponse:
         """Return the response at the places that ``index`` selects; it may select one more than once."""
-        return Response(self.best[:, index], self.curvature, self.unit)
+        return SettingResponse(self.best[:, index], self.curvature, self.unit)
 
     def cost(self, coordinate: Array, lowered: Array | None = None) -> Array:  # noqa: ARG002
         """Return the logarithm of the factor on the epochs: (particles, places).
@@ -48,7 +48,7 @@ class Response:
 
 
 @dataclass(frozen=True)
-class BoundedResponse(Response):
+class BoundedResponse(SettingResponse):
     """The response of a learning rate: beyond ``limit`` (particles, places) trainings diverge.
 
     A small ``width`` is a sharp limit.
@@ -70,9 +70,9 @@ class RateResponse(BoundedResponse):
 
     Below the best rate, progress is proportional to the rate, so the cost tends to |deviation|. Above it the cost is
     quadratic at first, followed by a wall where noise keeps the training from its target; beyond ``limit`` the training
-    diverges. Arrays are as in :class:`Response`. ``below`` is how far below the best rate the response is round before
-    it becomes a straight line; ``wall`` and ``width`` (of the divergence) are also distances in log rate. Both sides
-    shrink by ``room`` where a ceiling, not noise, limits the best rate.
+    diverges. Arrays are as in :class:`SettingResponse`. ``below`` is how far below the best rate the response is round
+    before it becomes a straight line; ``wall`` and ``width`` (of the divergence) are also distances in log rate. Both
+    sides shrink by ``room`` where a ceiling, not noise, limits the best rate.
     """
 
     below: Array

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.laws.parameters import Parameter
+from hpo.extrapolation.laws.parameters import LawParameter
 from hpo.extrapolation.laws.priors import NormalPrior
 from hpo.extrapolation.laws.setting_laws import RATE, setting_values
 from trainers.job import LENGTH
@@ -110,7 +110,7 @@ class Scales:
         lengths = [name in LENGTHS for name in self.names]
         return np.asarray(away[:, lengths].sum(axis=1))
 
-    def parameters(self, settings: Sequence[str], away: Array) -> list[Parameter]:
+    def parameters(self, settings: Sequence[str], away: Array) -> list[LawParameter]:
         """Return the unknowns, for ``settings`` with laws; ``away`` (seen, directions) is where there is evidence."""
         found = []
         for index, name in enumerate(self.names):
@@ -121,9 +121,9 @@ class Scales:
             for setting in settings:
                 found.append(_parameter(f"{name}.{setting}", self._best(setting, name), unit))
             if self.fixed_budget:
-                found.append(Parameter(f"{name}.log_share", SHARE.mean, SHARE.sd))
+                found.append(LawParameter(f"{name}.log_share", SHARE.mean, SHARE.sd))
                 found.append(
-                    Parameter(f"{name}.log_power", POWER.mean + float(np.log(unit)), POWER.sd)
+                    LawParameter(f"{name}.log_power", POWER.mean + float(np.log(unit)), POWER.sd)
                 )
                 found.append(_parameter(f"{name}.drift", DRIFT[kind], unit))
             else:
@@ -214,5 +214,5 @@ def _unit(name: str) -> float:
     return PARAMETERS_BY_WIDTH if name == WIDTH else 1.0
 
 
-def _parameter(name: str, belief: NormalPrior, unit: float) -> Parameter:
-    return Parameter(name, belief.mean * unit, belief.sd * unit)
+def _parameter(name: str, belief: NormalPrior, unit: float) -> LawParameter:
+    return LawParameter(name, belief.mean * unit, belief.sd * unit)

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpo.extrapolation.evidence.evidence import ScaledSetting
-from hpo.extrapolation.laws.parameters import Parameter
+from hpo.extrapolation.laws.parameters import LawParameter
 from hpo.extrapolation.laws.priors import NormalPrior
-from hpo.extrapolation.laws.response import Response
+from hpo.extrapolation.laws.response import SettingResponse
 from search_spaces.settings import Range, names, range_of
 from search_spaces.techniques import own_setting_named
 
@@ -77,20 +77,20 @@ class SettingLaw:
         )
         return np.asarray(np.clip(values, legal.low, high))
 
-    def parameters(self, *, response: bool) -> list[Parameter]:
+    def parameters(self, *, response: bool) -> list[LawParameter]:
         """Return the unknowns of this law; with ``response`` also those of the cost of other values."""
         growth = GROWTH.get(self.name, GROWTH_ELSE)
         found = [
-            Parameter(f"{self.name}.anchor", self.centre, self.spread),
-            Parameter(f"{self.name}.growth", growth.mean, growth.sd),
+            LawParameter(f"{self.name}.anchor", self.centre, self.spread),
+            LawParameter(f"{self.name}.growth", growth.mean, growth.sd),
         ]
         if not response:
             return [*found, self.scatter_parameter()]
-        return [*found, Parameter(f"{self.name}.log_curvature", float(np.log(0.1)), 1.0)]
+        return [*found, LawParameter(f"{self.name}.log_curvature", float(np.log(0.1)), 1.0)]
 
-    def scatter_parameter(self) -> Parameter:
+    def scatter_parameter(self) -> LawParameter:
         """Return the scatter of tuned settings around the best ones, in units of the coordinate or of the spread."""
-        return Parameter(f"{self.name}.log_scatter", float(np.log(0.35)), 0.6)
+        return LawParameter(f"{self.name}.log_scatter", float(np.log(0.35)), 0.6)
 
     def has_scatter(self, values: Values) -> bool:
         """Return whether the values hold the scatter of tuned settings rather than the cost of other values."""
@@ -112,11 +112,13 @@ class SettingLaw:
         growth = values[f"{self.name}.growth"][:, None] * away
         return np.asarray(anchor + growth if self.is_log else anchor * np.exp(growth))
 
-    def response(self, values: Values, log_batch: Array, momentum: Array | None = None) -> Response:
+    def response(
+        self, values: Values, log_batch: Array, momentum: Array | None = None
+    ) -> SettingResponse:
         """Return the cost of a value other than the best one at each batch."""
         unit = 1.0 if self.is_log else self.spread
         curvature = np.exp(values[f"{self.name}.log_curvature"])[:, None]
-        return Response(self.best(values, log_batch, momentum), curvature, unit)
+        return SettingResponse(self.best(values, log_batch, momentum), curvature, unit)
 
 
 def legal_range(name: str) -> Range:

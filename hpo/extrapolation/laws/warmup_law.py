@@ -26,7 +26,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.laws.parameters import Parameter
+from hpo.extrapolation.laws.parameters import LawParameter
 from hpo.extrapolation.laws.priors import NormalPrior
 
 Array: TypeAlias = NDArray[np.float64]
@@ -62,14 +62,14 @@ class WarmupLaw:
     tuned: bool
     usual: float
 
-    def parameters(self) -> list[Parameter]:
+    def parameters(self) -> list[LawParameter]:
         """Return the parameters log D, log U_0, log k and the logit of h."""
         spread = UPDATES.sd if self.samples_per_epoch else UPDATES_UNTOLD
         return [
-            Parameter("warmup.log_hardness", HARDNESS.mean, HARDNESS.sd),
-            Parameter("warmup.log_updates", UPDATES.mean, spread),
-            Parameter("warmup.log_delay", DELAY.mean, DELAY.sd),
-            Parameter("warmup.slowed", SLOWED.mean, SLOWED.sd),
+            LawParameter("warmup.log_hardness", HARDNESS.mean, HARDNESS.sd),
+            LawParameter("warmup.log_updates", UPDATES.mean, spread),
+            LawParameter("warmup.log_delay", DELAY.mean, DELAY.sd),
+            LawParameter("warmup.slowed", SLOWED.mean, SLOWED.sd),
         ]
 
     def updates_per_epoch(self, log_batch: Array | float) -> Array:

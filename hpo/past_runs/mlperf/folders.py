@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hpo.errors import EvidenceError
-from hpo.past_runs.mlperf.log import LoggedRun, read_log
-from hpo.past_runs.mlperf.settings import settings_of
+from hpo.past_runs.mlperf.log import MLPerfLoggedRun, read_log
+from hpo.past_runs.mlperf.settings import settings_of_mlperf_run
 from search_spaces.settings import TrainingSettings
 
 _ROUND = re.compile(r"(training|hpc)_results_(v\d+\.\d+)")
@@ -48,7 +48,7 @@ class SubmittedRun:
     accelerators: int
     global_batch_size: int
     settings: TrainingSettings
-    run: LoggedRun
+    run: MLPerfLoggedRun
 
     @property
     def source(self) -> str:
@@ -113,7 +113,7 @@ def _result(log: Path, round_name: str | None) -> SubmittedRun:
         nodes=max(1, -(-accelerators // per_node)),
         accelerators=accelerators,
         global_batch_size=batch,
-        settings=settings_of(run, workers=accelerators),
+        settings=settings_of_mlperf_run(run, workers=accelerators),
         run=run,
     )
 

@@ -49,7 +49,7 @@ class MLPerfImport:
         return {"outcomes": self.outcomes, "known": self.known, "left_out": self.faults}
 
 
-def import_results(store: Store, path: Path, round_name: str | None = None) -> MLPerfImport:
+def import_mlperf_results(store: Store, path: Path, round_name: str | None = None) -> MLPerfImport:
     """Read a folder of MLPerf results into the storage; importing twice adds nothing.
 
     Raises :class:`EvidenceError` if the folder holds no readable result.

@@ -38,7 +38,7 @@ class MLPerfEvaluation:
 
 
 @dataclass(frozen=True)
-class LoggedRun:
+class MLPerfLoggedRun:
     """The content of one log. ``values`` has each key's last value; ``samples_per_second`` excludes evaluations."""
 
     benchmark: str
@@ -60,7 +60,7 @@ class LoggedRun:
         )
 
 
-def read_log(path: Path) -> LoggedRun:
+def read_log(path: Path) -> MLPerfLoggedRun:
     """Return the run in a log file; raise :class:`EvidenceError` naming what is missing, or the malformed line."""
     events = list(_events(path))
     start, stop = _one(events, "run_start", path), _one(events, "run_stop", path, last=True)
@@ -69,7 +69,7 @@ def read_log(path: Path) -> LoggedRun:
         raise EvidenceError(
             f"{path} has no submission_benchmark: it is not the log of an MLPerf training"
         )
-    return LoggedRun(
+    return MLPerfLoggedRun(
         benchmark=str(values["submission_benchmark"]),
         status=str(stop.metadata.get("status", "")),
         seconds=stop.seconds - start.seconds,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpo.errors import EvidenceError
-from hpo.past_runs.mlperf.log import LoggedRun
+from hpo.past_runs.mlperf.log import MLPerfLoggedRun
 from search_spaces.settings import SettingError, TrainingSettings
 
 OPTIMIZERS = {
@@ -24,7 +24,7 @@ OPTIMIZERS = {
 }
 
 
-def settings_of(run: LoggedRun, *, workers: int) -> TrainingSettings:
+def settings_of_mlperf_run(run: MLPerfLoggedRun, *, workers: int) -> TrainingSettings:
     """Return the settings of a logged training; raise :class:`EvidenceError` without optimizer, rate or batch size."""
     name = str(_needed(run, "opt_name"))
     optimizer = OPTIMIZERS.get(name.lower().replace("_", ""))
@@ -50,18 +50,18 @@ def settings_of(run: LoggedRun, *, workers: int) -> TrainingSettings:
         raise EvidenceError(f"the logged settings are invalid: {error}") from error
 
 
-def epochs_of(run: LoggedRun, steps: float) -> float:
+def epochs_of(run: MLPerfLoggedRun, steps: float) -> float:
     """Convert updates in an MLPerf log to epochs of its run's data set."""
     return steps * float(_needed(run, "global_batch_size")) / float(_needed(run, "train_samples"))
 
 
-def _needed(run: LoggedRun, key: str) -> Any:
+def _needed(run: MLPerfLoggedRun, key: str) -> Any:
     if run.values.get(key) is None:
         raise EvidenceError(f"the log holds no {key}")
     return run.values[key]
 
 
-def _hyperparameter(run: LoggedRun, *names: str) -> Any:
+def _hyperparameter(run: MLPerfLoggedRun, *names: str) -> Any:
     """Return the first of ``names`` with a prefix that the rounds used: ``lars_opt_``, ``sgd_opt_``, ``opt_``."""
     own = str(run.values.get("opt_name", "")).lower()
     prefixes = ("lars_opt_", "lars_", "opt_") if "lars" in own else (f"{own}_opt_", "opt_")
@@ -72,7 +72,7 @@ def _hyperparameter(run: LoggedRun, *names: str) -> Any:
     return None
 
 
-def _momenta(run: LoggedRun, optimizer: str) -> dict[str, Any]:
+def _momenta(run: MLPerfLoggedRun, optimizer: str) -> dict[str, Any]:
     if optimizer in ("sgd", "lars"):
         return {
             "momentum": _hyperparameter(run, "momentum"),
@@ -83,14 +83,14 @@ def _momenta(run: LoggedRun, optimizer: str) -> dict[str, Any]:
     return {"beta1": betas[0], "beta2": betas[1], "epsilon": _hyperparameter(run, "eps", "epsilon")}
 
 
-def _momentum_form(run: LoggedRun, optimizer: str) -> str | None:
+def _momentum_form(run: MLPerfLoggedRun, optimizer: str) -> str | None:
     # NVIDIA's code, also used by other submitters, logs its own name for LARS and multiplies the momentum by the ratio
     # of the rate to the previous rate
     own = {str(run.values.get(key, "")).lower() for key in ("opt_name", "s_optimizer")}
     return "corrected" if optimizer == "lars" and own & {"sgdwlars", "sgdwfastlars"} else None
 
 
-def _warmup_epochs(run: LoggedRun) -> float:
+def _warmup_epochs(run: MLPerfLoggedRun) -> float:
     epochs = _hyperparameter(run, "learning_rate_warmup_epochs")
     steps = _hyperparameter(run, "learning_rate_warmup_steps") or run.values.get(
         "scheduler_lr_warmup_steps"
@@ -98,7 +98,7 @@ def _warmup_epochs(run: LoggedRun) -> float:
     return float(epochs) if epochs is not None else epochs_of(run, float(steps or 0))
 
 
-def _decay(run: LoggedRun) -> dict[str, Any]:
+def _decay(run: MLPerfLoggedRun) -> dict[str, Any]:
     kind = run.values.get("scheduler_type")
     if kind == "multistep":
         # after a warmup the reference's MultiStepLRWarmup counts milestones from the update that follows it
@@ -130,14 +130,14 @@ def _decay(run: LoggedRun) -> dict[str, Any]:
     }
 
 
-def _decay_epochs(run: LoggedRun, steps: float) -> float:
+def _decay_epochs(run: MLPerfLoggedRun, steps: float) -> float:
     # Submitters counted either from the first update or from the end of the warmup. The count is taken to be from the
     # first update if the schedule then lasts at least as long as the run.
     epochs = epochs_of(run, steps)
     return epochs if epochs >= run.epochs else epochs + _warmup_epochs(run)
 
 
-def _normalization_batch_size(run: LoggedRun, workers: int) -> int | None:
+def _normalization_batch_size(run: MLPerfLoggedRun, workers: int) -> int | None:
     span = run.whole("model_bn_span")
     if span is not None:
         return span

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpo.errors import PlanError
-from hpo.planning.launchers.run import Run, run_of
+from hpo.planning.launchers.run import Run, run_of_plan
 from hpo.planning.launchers.script import Scheduler, SlotFacts, launch_script
 from hpo.planning.machines import Machine
 from hpo.planning.plan import Plan
@@ -23,22 +23,22 @@ def launcher_description(launcher: str) -> SchedulerDescription:
         ) from None
 
 
-def script_name(launcher: str) -> str:
+def launch_script_name(launcher: str) -> str:
     """Return the name of a launcher's script in the folder of a plan."""
     return launcher_description(launcher).script
 
 
-def script_of(plan: Plan, machine: Machine | None, *, backend: str) -> tuple[str, str]:
+def launch_script_of_plan(plan: Plan, machine: Machine | None, *, backend: str) -> tuple[str, str]:
     """Return the name and the text of a plan's launch script; raise :class:`PlanError` for an unknown launcher.
 
     ``machine`` is None if only its name is known.
     """
-    its, run = launcher_description(plan.launcher), run_of(plan, machine, backend)
-    made = scheduler_of(plan.launcher, run)
+    its, run = launcher_description(plan.launcher), run_of_plan(plan, machine, backend)
+    made = scheduler_of_launcher(plan.launcher, run)
     return its.script, made if isinstance(made, str) else launch_script(run, made)
 
 
-def scheduler_of(launcher: str, facts: Run | SlotFacts) -> Scheduler | str:
+def scheduler_of_launcher(launcher: str, facts: Run | SlotFacts) -> Scheduler | str:
     """Return what a scheduler adds to a script, or the whole script; raise :class:`PlanError` if a plug-in fails."""
     rule = launcher_description(launcher).rule
     try:

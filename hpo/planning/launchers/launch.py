@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpo.errors import LaunchError, PlanError
-from hpo.planning.launchers import launcher_description, local, script_of
+from hpo.planning.launchers import launch_script_of_plan, launcher_description, local
 from hpo.planning.launchers.run import FILES
 from hpo.planning.machines import Machine, load_machine
 from hpo.planning.plan import Plan
@@ -30,7 +30,7 @@ from trainers.errors import WorkloadError
 from trainers.json_text import json_text
 from trainers.lifeline import LAUNCHER, name_of_this_process
 from trainers.loop.sample_images import check_sample_images
-from trainers.private_files import lock_file, make_folder, open_private, write_text
+from trainers.private_files import lock_file, make_private_folder, open_private, write_private_text
 from trainers.report import ConvergencePoint, TrainingOutcome, TrainingStart
 from trainers.workloads.program.files import without_launcher
 
@@ -75,26 +75,26 @@ def write_plan(
     The script is ``launch.sh``, or ``launch.py`` for Ray; if ``backend`` is None, it is the machine's default.
     """
     machine = machine or _machine_of(plan)
-    name, text = script_of(
-        plan, machine, backend=choose_backend(backend, plan.launcher, plan.job.workload)
+    name, text = launch_script_of_plan(
+        plan, machine, backend=choose_launch_backend(backend, plan.launcher, plan.job.workload)
     )
     try:
-        make_folder(directory)
-        write_text(directory / "plan.json", json_text(plan.to_dict(), indent=2) + "\n")
-        write_text(directory / FILES.job, json_text(plan.job.to_dict(), indent=2) + "\n")
-        write_text(directory / name, text, executable=True)
+        make_private_folder(directory)
+        write_private_text(directory / "plan.json", json_text(plan.to_dict(), indent=2) + "\n")
+        write_private_text(directory / FILES.job, json_text(plan.job.to_dict(), indent=2) + "\n")
+        write_private_text(directory / name, text, executable=True)
     except OSError as error:
         raise LaunchError(
             f"cannot write the plan to {directory}: {error}; give another folder"
         ) from error
 
 
-def check_script(plan: Plan, backend: str) -> None:
+def check_launch_script(plan: Plan, backend: str) -> None:
     """Raise :class:`PlanError` if no launch script can be written for the plan with this backend."""
-    script_of(plan, _machine_of(plan), backend=backend)
+    launch_script_of_plan(plan, _machine_of(plan), backend=backend)
 
 
-def choose_backend(backend: str | None, launcher: str = "local", workload: str = "") -> str:
+def choose_launch_backend(backend: str | None, launcher: str = "local", workload: str = "") -> str:
     """Return the named backend, or the default.
 
     On this machine the default is Horovod if it is installed (and, with GPUs, was built for them), otherwise
@@ -117,14 +117,14 @@ def choose_backend(backend: str | None, launcher: str = "local", workload: str =
     return backend or ("horovod" if local.has_horovod() and local.carries_gpus() else "torch")
 
 
-def backend_of(plan: Plan, backend: str | None) -> str:
+def launch_backend_of_plan(plan: Plan, backend: str | None) -> str:
     """Return the named backend, or the default of the plan's launcher; it need not be installed on this machine."""
     if backend is None or plan.job.workload == PROGRAM:
-        return choose_backend(backend, plan.launcher, plan.job.workload)
+        return choose_launch_backend(backend, plan.launcher, plan.job.workload)
     return backend
 
 
-def run_plan(
+def run_plan_locally(
     plan: Plan,
     directory: Path,
     *,
@@ -144,7 +144,7 @@ def run_plan(
     the processes, if the run ends without an outcome.
     """
     folder = directory / f"seed-{seed}"
-    make_folder(folder)
+    make_private_folder(folder)
     with _only_run(folder) as lock:
         return _run_in(
             folder,

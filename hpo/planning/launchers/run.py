@@ -76,7 +76,7 @@ class Run:
         return f"{slug if slug[0].isalpha() else 'run-' + slug}-{self.plan.global_batch_size}"
 
 
-def run_of(plan: Plan, machine: Machine | None, backend: str) -> Run:
+def run_of_plan(plan: Plan, machine: Machine | None, backend: str) -> Run:
     """Return the facts of a plan for its script; ``machine`` is None if only its name is known."""
     on_cores = machine is None or machine.computes_on_cores
     described = SCHEDULERS.get(plan.launcher)

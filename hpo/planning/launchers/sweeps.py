@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpo.errors import LaunchError
-from hpo.planning.launchers import scheduler_of
+from hpo.planning.launchers import scheduler_of_launcher
 from hpo.planning.launchers.script import JobArray, Scheduler, section
 from hpo.planning.schedulers import SCHEDULERS
 
@@ -153,7 +153,7 @@ def _directives(lines: Sequence[str]) -> list[str]:
 
 
 def _scheduler(name: str, slot: SweepSlot) -> Scheduler:
-    made = scheduler_of(name, slot) if SCHEDULERS[name].sweeps else ""
+    made = scheduler_of_launcher(name, slot) if SCHEDULERS[name].sweeps else ""
     if isinstance(made, str):
         able = ", ".join(each for each, its in SCHEDULERS.built_in.items() if its.sweeps)
         raise LaunchError(f"sweeps do not run under {name}; use one of {able}")

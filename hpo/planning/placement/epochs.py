@@ -21,7 +21,7 @@ from hpo.extrapolation.recommend import (
     RecommendedSettings,
     constraint_outlooks,
     recommend,
-    with_rate,
+    scale_recommended_rate,
 )
 from hpo.extrapolation.trust import VERY_FAR
 from hpo.planning.plan import BUDGET_FACTOR
@@ -81,7 +81,7 @@ class EpochsLaw(Protocol):
         """Return the standard deviation of the log epochs at a batch size, after observing a training at ``seen``."""
 
 
-class PosteriorLaw:
+class PosteriorEpochsLaw:
     """The fitted laws, over the posterior; ``scale`` widens or narrows them according to past outcomes.
 
     ``kept`` predicts which settings satisfy the constraints of the study, if it has any.
@@ -95,7 +95,7 @@ class PosteriorLaw:
         kept: KeptConstraints | None = None,
     ) -> None:
         self._posterior, self._scale, self._kept = thin_posterior(posterior, particles), scale, kept
-        self._others: tuple[PosteriorLaw, float] | None = None
+        self._others: tuple[PosteriorEpochsLaw, float] | None = None
         self._chosen: dict[int, RecommendedSettings] = {}
         self._known: dict[int, EpochsForecast] = {}
         self._between: dict[int, EpochsForecast] = {}
@@ -168,13 +168,13 @@ class PosteriorLaw:
                 found = recommend(self._posterior, math.log(global_batch_size), self._kept)
             else:
                 law, factor = self._others
-                found = with_rate(law._choices(global_batch_size), factor)
+                found = scale_recommended_rate(law._choices(global_batch_size), factor)
             self._chosen[global_batch_size] = found
         return self._chosen[global_batch_size]
 
-    def at_rate(self, factor: float) -> PosteriorLaw:
+    def at_rate(self, factor: float) -> PosteriorEpochsLaw:
         """Return the law of the same settings with a learning rate ``factor`` times as high."""
-        other = PosteriorLaw(
+        other = PosteriorEpochsLaw(
             self._posterior, self._scale, len(self._posterior.residuals), self._kept
         )
         other._others = self, factor
@@ -187,7 +187,7 @@ class PosteriorLaw:
         }
 
 
-class IntervalLaw:
+class IntervalEpochsLaw:
     """A forecast at a single batch size, given only by its interval: log-normal on each side of its median."""
 
     def __init__(self, global_batch_size: int, interval: Interval, divergence: float = 0.0) -> None:
@@ -213,7 +213,7 @@ class IntervalLaw:
         return float(np.std(np.log(self.at(global_batch_size).values)))
 
 
-class EvenLaw:
+class EvenEpochsLaw:
     """The same epochs at every batch size, 1 by default: for a fixed budget, or if the epochs do not matter.
 
     ``supported`` and ``swept`` are the batch sizes of the evidence, if there is any.

@@ -9,19 +9,19 @@ from typing import Any
 from hpo.errors import PlanError
 from hpo.planning.machines import Machine
 from hpo.planning.placement.candidates import HOUR, PlacementCandidate, PlanningContext
-from hpo.planning.placement.epochs import EvenLaw
+from hpo.planning.placement.epochs import EvenEpochsLaw
 from hpo.planning.placement.optimise import (
     PlanConstraints,
     PlanSelection,
-    best_of,
+    best_placement_candidate,
     choose_placement,
     in_hours,
     placement_candidates,
     placement_space,
 )
-from hpo.planning.placement.placements import GIB, placements
+from hpo.planning.placement.placements import GIB, placements_to_compare
 from hpo.planning.placement.rates import SweepRates
-from hpo.planning.plan import check_workers
+from hpo.planning.plan import check_plan_workers
 from trainers.job import TrainingJob
 
 LEAST_CHANCE = 0.05
@@ -51,7 +51,7 @@ def check_constraints(context: PlanningContext, constraints: PlanConstraints) ->
                 for near in _multiples(batch, unit)
             ],
         )
-    if not placements(placement_space(context, constraints)):
+    if not placements_to_compare(placement_space(context, constraints)):
         asked = ", ".join(f"{value} {name}" for name, value in _asked(constraints))
         raise _error(
             context,
@@ -67,9 +67,9 @@ def check_layout(
 ) -> None:
     """Raise :class:`PlanError`, with the nearest option, if a job's batch cannot be laid out on a machine as asked."""
     if workers is not None and nodes is None:
-        check_workers(job, workers, machine, min(workers, machine.nodes))
+        check_plan_workers(job, workers, machine, min(workers, machine.nodes))
     context = PlanningContext(
-        machine, EvenLaw(), SweepRates(1.0), 1, job.settings.normalization_batch_size
+        machine, EvenEpochsLaw(), SweepRates(1.0), 1, job.settings.normalization_batch_size
     )
     check_constraints(
         context,
@@ -194,7 +194,7 @@ def _fewer_ranks(context: PlanningContext, constraints: PlanConstraints) -> Plan
     anywhere = dataclasses.replace(constraints, ranks_per_node=None, workers=None, nodes=None)
     found = [
         each
-        for each in placements(placement_space(context, anywhere))
+        for each in placements_to_compare(placement_space(context, anywhere))
         if each.nodes <= (constraints.nodes or each.nodes)
         and each.workers <= (constraints.workers or each.workers)
     ]
@@ -297,7 +297,7 @@ def _time_error(
             cheapest = dataclasses.replace(
                 free, minimise=constraints.minimise or "accelerator_hours", chance=chance
             )
-            return _with_nearest(message, best_of(others, cheapest), {})
+            return _with_nearest(message, best_placement_candidate(others, cheapest), {})
     needed = time_for(best, chance)
     if needed is None:
         return PlanError(

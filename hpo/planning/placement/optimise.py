@@ -12,7 +12,7 @@ from hpo.planning.placement.placements import (
     Placement,
     PlacementSpace,
     neighbouring_placements,
-    placements,
+    placements_to_compare,
 )
 from hpo.planning.request import Objective
 
@@ -102,7 +102,7 @@ def placement_candidates(
     """Return every placement that is compared, with its cost; empty if there is none."""
     return [
         context.candidate(placement)
-        for placement in placements(placement_space(context, constraints))
+        for placement in placements_to_compare(placement_space(context, constraints))
     ]
 
 
@@ -114,23 +114,25 @@ def choose_placement(
     If no placement is likely enough to end in time, the likeliest is the best.
     """
     space = placement_space(context, constraints)
-    found = {placement: context.candidate(placement) for placement in placements(space)}
+    found = {placement: context.candidate(placement) for placement in placements_to_compare(space)}
     if not found:
         return None
-    best = best_of(list(found.values()), constraints)
+    best = best_placement_candidate(list(found.values()), constraints)
     for _ in range(CLIMBS if space.batches[0] < space.batches[1] else 0):
         near = [
             each for each in neighbouring_placements(best.placement, space) if each not in found
         ]
         found |= {placement: context.candidate(placement) for placement in near}
-        better = best_of([best, *(found[placement] for placement in near)], constraints)
+        better = best_placement_candidate(
+            [best, *(found[placement] for placement in near)], constraints
+        )
         if better is best:
             break
         best = better
     return PlanSelection(best, tuple(found.values()))
 
 
-def best_of(
+def best_placement_candidate(
     found: Sequence[PlacementCandidate], constraints: PlanConstraints
 ) -> PlacementCandidate:
     """Return the candidate with the least objective among those likely enough to end in time.

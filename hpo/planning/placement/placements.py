@@ -119,7 +119,7 @@ class PlacementSpace:
         )
 
 
-def placements(space: PlacementSpace) -> list[Placement]:
+def placements_to_compare(space: PlacementSpace) -> list[Placement]:
     """Return the placements to compare: all for one batch size; a grid over nodes and local batches if it is free.
 
     With a free batch every accelerator gets a rank, unless that is impossible.

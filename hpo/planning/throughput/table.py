@@ -12,7 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpo.errors import EvidenceError
-from hpo.extrapolation.evidence.cells import cell_number, cells_of, check_required, read_lines
+from hpo.extrapolation.evidence.cells import (
+    cell_number,
+    check_required_columns,
+    read_table_lines,
+    table_row_cells,
+)
 from hpo.planning.throughput.rows import Measurement
 
 REQUIRED = ("accelerators", "global_batch_size", "samples_per_second")
@@ -22,10 +27,11 @@ OPTIONAL = ("nodes", "accelerators_per_node", "runs")
 def read_throughputs(path: Path | str) -> list[Measurement]:
     """Read the measurements in the CSV file at ``path``; an :class:`EvidenceError` names the line, column and value."""
     path = Path(path)
-    header, rows = read_lines(path, REQUIRED, "measured configuration")
+    header, rows = read_table_lines(path, REQUIRED, "measured configuration")
     _check_header(path, header)
     return [
-        _measurement(path, line, cells_of(path, line, header, row, REQUIRED)) for line, row in rows
+        _measurement(path, line, table_row_cells(path, line, header, row, REQUIRED))
+        for line, row in rows
     ]
 
 
@@ -38,7 +44,7 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
                 f"{path}, line 1: there is no column {name!r}; the columns are "
                 f"{', '.join(REQUIRED)} and, if known, {', '.join(OPTIONAL)}{guess}"
             )
-    check_required(path, header, REQUIRED)
+    check_required_columns(path, header, REQUIRED)
 
 
 def _measurement(path: Path, line: int, cells: Mapping[str, str]) -> Measurement:

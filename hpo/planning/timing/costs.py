@@ -20,7 +20,7 @@ MAY_BE_0 = ("sample_bytes", "host_seconds_per_sample", "evaluation_samples")
 """Figures that may be 0: samples may stay in memory or need no preparation, and evaluations may go uncounted."""
 
 
-def cost_names() -> list[str]:
+def workload_cost_names() -> list[str]:
     """Return the names of the workloads that :func:`home_cost` knows."""
     return sorted(_table())
 
@@ -32,8 +32,8 @@ def home_cost(name: str) -> WorkloadCost:
     """
     if name not in _table():
         raise PlanError(
-            f"there are no published costs for {name!r}{did_you_mean(name, cost_names())}; "
-            f"the choices are {', '.join(cost_names())}"
+            f"there are no published costs for {name!r}{did_you_mean(name, workload_cost_names())}; "
+            f"the choices are {', '.join(workload_cost_names())}"
         )
     figures = {key: entry["value"] for key, entry in _table()[name].items() if key != "title"}
     return WorkloadCost(**figures)
@@ -53,7 +53,9 @@ def _table() -> dict[str, Any]:
     return dict(document.value)
 
 
-def cost_of(measured: WorkloadCost | None, given: str | WorkloadCost | None) -> WorkloadCost | None:
+def given_or_measured_cost(
+    measured: WorkloadCost | None, given: str | WorkloadCost | None
+) -> WorkloadCost | None:
     """Return the given cost (a name, a file or a value), or else the measured one; None if there is neither.
 
     Raises :class:`PlanError` for an unknown name, and for a file that does not hold costs.
@@ -62,12 +64,12 @@ def cost_of(measured: WorkloadCost | None, given: str | WorkloadCost | None) -> 
         return measured
     if isinstance(given, WorkloadCost):
         return _checked(dataclasses.asdict(given), "cost")
-    if given in cost_names():
+    if given in workload_cost_names():
         return home_cost(given)
     if not Path(given).is_file():
         raise PlanError(
-            f"cost must be one of {', '.join(cost_names())} or the path of a file with the keys "
-            f"{', '.join(FIGURES)}, but there is no {given!r}{did_you_mean(given, cost_names())}"
+            f"cost must be one of {', '.join(workload_cost_names())} or the path of a file with the keys "
+            f"{', '.join(FIGURES)}, but there is no {given!r}{did_you_mean(given, workload_cost_names())}"
         )
     return _read(Path(given))
 

@@ -15,12 +15,12 @@ from typing import Any
 
 from hpo.errors import ExportError
 from hpo.runs.exports.tracking import (
-    curve_values,
-    run_key,
-    run_name,
-    rung_name,
+    tracked_curve_values,
     tracked_parameters,
     tracked_results,
+    tracked_run_key,
+    tracked_run_name,
+    tracked_rung_name,
 )
 from hpo.study.spec import StudySpec
 from storage.records import ConvergencePoint, Study, Trial
@@ -58,8 +58,8 @@ class AimTracker:
             return int(known["step"])
         run = self._runs[trial.id] = self._open(known.get("hash"))
         if not known:
-            run.name = f"{self._study.name} {run_name(trial)}"
-            run.add_tag(rung_name(self._spec, trial))
+            run.name = f"{self._study.name} {tracked_run_name(trial)}"
+            run.add_tag(tracked_rung_name(self._spec, trial))
             run["parameters"] = {
                 name: value if isinstance(value, (bool, int, float, str)) else str(value)
                 for name, value in tracked_parameters(self._study, self._spec, trial).items()
@@ -71,7 +71,7 @@ class AimTracker:
         """Log the measured values by optimizer step."""
         run = self._runs[trial.id]
         for point in points:
-            for name, value in curve_values(self._study, point).items():
+            for name, value in tracked_curve_values(self._study, point).items():
                 run.track(value, name=name, step=point.step, epoch=point.epochs)
         self._keep(trial, run.hash, step=points[-1].step, ended=False)
 
@@ -110,7 +110,7 @@ class AimTracker:
             raise ExportError(f"cannot write to Aim's repository {self._repo}: {said}") from error
 
     def _state_path(self, trial: Trial) -> Path:
-        key = f"{self._repo} {run_key(self._study, trial)}"
+        key = f"{self._repo} {tracked_run_key(self._study, trial)}"
         return (
             self._folder / "aim-written" / f"{hashlib.sha256(key.encode()).hexdigest()[:20]}.json"
         )

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from hpo.errors import ExportError
 from hpo.runs.exports.tracking import (
-    curve_values,
-    run_key,
-    run_name,
-    rung_name,
+    tracked_curve_values,
     tracked_parameters,
     tracked_results,
+    tracked_run_key,
+    tracked_run_name,
+    tracked_rung_name,
 )
 from hpo.study.spec import StudySpec
 from storage.records import ConvergencePoint, Study, Trial, TrialState
@@ -64,7 +64,7 @@ class MlflowTracker:
         with _told(self._uri):
             before = self._client.search_runs(
                 [self._experiment],
-                f"tags.`{TRIAL}` = '{run_key(self._study, trial)}'",
+                f"tags.`{TRIAL}` = '{tracked_run_key(self._study, trial)}'",
                 max_results=1,
             )
             if before:
@@ -74,11 +74,11 @@ class MlflowTracker:
             run = self._client.create_run(
                 self._experiment,
                 start_time=_milliseconds(trial.started_at or trial.finished_at),
-                run_name=f"{self._study.name} {run_name(trial)}",
+                run_name=f"{self._study.name} {tracked_run_name(trial)}",
                 tags={
-                    TRIAL: run_key(self._study, trial),
+                    TRIAL: tracked_run_key(self._study, trial),
                     STUDY: self._study.name,
-                    RUNG: rung_name(self._spec, trial),
+                    RUNG: tracked_rung_name(self._spec, trial),
                 },
             )
             self._runs[trial.id] = run.info.run_id
@@ -94,7 +94,8 @@ class MlflowTracker:
             Metric(name, value, began + round(1000 * point.seconds), point.step)
             for point in points
             for name, value in sorted(
-                curve_values(self._study, point).items(), key=lambda each: each[0] == "epochs"
+                tracked_curve_values(self._study, point).items(),
+                key=lambda each: each[0] == "epochs",
             )
         ]
         with _told(self._uri):

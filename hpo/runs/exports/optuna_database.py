@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hpo.errors import ExportError, StorageUnavailableError
-from hpo.runs.exports.optuna_study import POINTS, optuna_name, optuna_study, trials_at
+from hpo.runs.exports.optuna_study import POINTS, optuna_study, optuna_study_name, trials_at
 from hpo.study.spec import StudySpec
 from storage.errors import StoreError
-from storage.maintenance.maintenance import is_ours
+from storage.maintenance.maintenance import holds_our_tables
 from storage.records import Study
 from storage.store import Store
 
@@ -54,7 +54,7 @@ def write_optuna(
     try:
         storage = optuna.storages.RDBStorage(url)
         try:
-            _make_room(storage, optuna_name(study, global_batch_size), replace=replace)
+            _make_room(storage, optuna_study_name(study, global_batch_size), replace=replace)
             made = optuna_study(
                 study,
                 spec,
@@ -74,7 +74,7 @@ def write_optuna(
             "give a URL such as sqlite:///optuna.db"
         ) from error
     return OptunaExport(
-        optuna_name(study, global_batch_size),
+        optuna_study_name(study, global_batch_size),
         {state.name: states[state] for state in optuna.trial.TrialState},
     )
 
@@ -83,7 +83,7 @@ def _refuse_own_database(url: str) -> None:
     if "://" not in url:
         raise ExportError(f"--to must be a database URL, but got {url!r}; write sqlite:///{url}")
     try:
-        ours = is_ours(url)
+        ours = holds_our_tables(url)
     except StoreError as error:
         raise StorageUnavailableError(str(error)) from error
     if ours:

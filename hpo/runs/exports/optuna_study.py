@@ -35,7 +35,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from hpo.errors import EvidenceError, ExportError
-from hpo.study.sizes import full_point
+from hpo.study.sizes import full_scale_sizes
 from hpo.study.spec import StudySpec
 from storage.figures import TRIAL_FIELDS
 from storage.records import Convergence, Study, Trial, TrialState
@@ -82,7 +82,7 @@ def optuna_study(
     upwards = question.fixed and question.target.higher_is_better
     with quiet_optuna():
         made = optuna.create_study(
-            study_name=optuna_name(study, global_batch_size),
+            study_name=optuna_study_name(study, global_batch_size),
             storage=storage,
             direction="maximize" if upwards else "minimize",
         )
@@ -95,7 +95,7 @@ def optuna_study(
     missed = _missed(chosen, question) if count_missed else {}
     for trial, curve in _with_curves(store, chosen):
         made.add_trial(
-            _frozen(trial, question, space, curve, points, missed, dict(full_point(spec)))
+            _frozen(trial, question, space, curve, points, missed, dict(full_scale_sizes(spec)))
         )
     return made
 
@@ -113,7 +113,7 @@ def quiet_optuna() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def optuna_name(study: Study, global_batch_size: int | None) -> str:
+def optuna_study_name(study: Study, global_batch_size: int | None) -> str:
     """Return a study's name in Optuna: its own, with the batch size appended if only that batch is exported
     (``digits-512``).
     """
@@ -167,7 +167,7 @@ def _space(
     if with_batch:
         batches = [*spec.ladder, *(trial.global_batch_size for trial in trials)]
         space[BATCH_SIZE] = IntDistribution(min(batches), max(batches), log=True)
-    for name, size in full_point(spec):
+    for name, size in full_scale_sizes(spec):
         sizes = [size, *(int(trial.settings.get(name, size)) for trial in trials)]
         space[name] = IntDistribution(min(sizes), max(sizes), log=True)
     for name, distribution in spec.search.to_optuna().items():

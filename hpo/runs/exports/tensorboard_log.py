@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from hpo.errors import ExportError
 from hpo.runs.exports.tracking import (
-    curve_values,
-    run_name,
-    rung_name,
+    tracked_curve_values,
     tracked_parameters,
     tracked_results,
+    tracked_run_name,
+    tracked_rung_name,
 )
 from hpo.study.spec import StudySpec
 from storage.records import ConvergencePoint, Study, Trial
@@ -49,7 +49,7 @@ class TensorBoardTracker:
         from tensorboardX import SummaryWriter
         from tensorboardX.summary import hparams
 
-        folder = self.folder / rung_name(self._spec, trial) / run_name(trial)
+        folder = self.folder / tracked_rung_name(self._spec, trial) / tracked_run_name(trial)
         for old in folder.glob(f"*tfevents*{SUFFIX}"):
             old.unlink()
         try:
@@ -71,7 +71,7 @@ class TensorBoardTracker:
         writer = self._writers[trial.id]
         began = trial.started_at.timestamp() if trial.started_at else 0.0
         for point in points:
-            for name, value in curve_values(self._study, point).items():
+            for name, value in tracked_curve_values(self._study, point).items():
                 writer.add_scalar(name, value, point.step, walltime=began + point.seconds)
         writer.flush()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpo.planning.launchers.run import FILES
-from hpo.study.sizes import point_of, sizes_in_words
+from hpo.study.sizes import sizes_in_words, sizes_of_settings
 from hpo.study.spec import StudySpec
 from hpo.study.trackers import TRACKERS, TrackerChoice
 from search_spaces.plugins import load_attribute
@@ -103,24 +103,26 @@ def make_tracker(choice: TrackerChoice, study: Study, spec: StudySpec, folder: P
     return opened
 
 
-def run_name(trial: Trial) -> str:
+def tracked_run_name(trial: Trial) -> str:
     """Return ``trial-00012``, or ``plan-3-seed-5`` for a plan's run: unique in its study, and reproducible."""
     if trial.purpose == TrialPurpose.OUTCOME:
         return f"plan-{trial.number}-seed-{trial.seed}"
     return f"trial-{trial.number:05d}"
 
 
-def run_key(study: Study, trial: Trial) -> str:
+def tracked_run_key(study: Study, trial: Trial) -> str:
     """Return the identifier by which a run is continued, unique over all studies of its database."""
     made = study.created_at.isoformat(timespec="seconds")
-    name = str(trial.number) if trial.purpose != TrialPurpose.OUTCOME else run_name(trial)
+    name = str(trial.number) if trial.purpose != TrialPurpose.OUTCOME else tracked_run_name(trial)
     return f"{study.id} {made} {name}"
 
 
-def rung_name(spec: StudySpec, trial: Trial) -> str:
+def tracked_rung_name(spec: StudySpec, trial: Trial) -> str:
     """Return a trial's rung, by which a tracker groups it: ``batch-64``, or ``batch-64-width-32-samples-4096``."""
     sizes = (
-        re.sub(r"[ ,]+", "-", sizes_in_words(point_of(spec, trial.settings))) if spec.sizes else ""
+        re.sub(r"[ ,]+", "-", sizes_in_words(sizes_of_settings(spec, trial.settings)))
+        if spec.sizes
+        else ""
     )
     return "-".join(filter(None, (f"batch-{trial.global_batch_size}", sizes)))
 
@@ -171,7 +173,7 @@ def _points(path: Path) -> list[ConvergencePoint]:
 def tracked_parameters(study: Study, spec: StudySpec, trial: Trial) -> dict[str, Any]:
     """Return the settings of a trial that its study names, tuned and fixed, with its batch, sizes, seed and purpose."""
     names = [*spec.search.to_optuna(), *spec.search.fixed]
-    sizes = dict(point_of(spec, trial.settings)) if spec.sizes else {}
+    sizes = dict(sizes_of_settings(spec, trial.settings)) if spec.sizes else {}
     return {
         "study": study.name,
         "workload": study.workload,
@@ -183,7 +185,7 @@ def tracked_parameters(study: Study, spec: StudySpec, trial: Trial) -> dict[str,
     }
 
 
-def curve_values(study: Study, point: ConvergencePoint) -> dict[str, float]:
+def tracked_curve_values(study: Study, point: ConvergencePoint) -> dict[str, float]:
     """Return the values measured at a point, by name; the target's metric has its own name."""
     measured = {
         "epochs": point.epochs,

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from hpo.errors import ExportError
 from hpo.runs.exports.tracking import (
     TrackerWarning,
-    curve_values,
-    run_key,
-    run_name,
-    rung_name,
+    tracked_curve_values,
     tracked_parameters,
     tracked_results,
+    tracked_run_key,
+    tracked_run_name,
+    tracked_rung_name,
 )
 from hpo.study.spec import StudySpec
 from storage.records import ConvergencePoint, Study, Trial, TrialState
@@ -75,7 +75,7 @@ class WandbTracker:
     def add(self, trial: Trial, points: Sequence[ConvergencePoint]) -> None:
         """Log the measured values by optimizer step."""
         for point in points:
-            self._runs[trial.id].log(curve_values(self._study, point), step=point.step)
+            self._runs[trial.id].log(tracked_curve_values(self._study, point), step=point.step)
         self._keep(trial, step=points[-1].step, ended=False)
 
     def end(self, trial: Trial) -> None:
@@ -105,12 +105,12 @@ class WandbTracker:
             try:
                 return wandb.init(
                     id=self._id(trial) + ("" if mode == asked else "-offline"),
-                    name=f"{self._study.name} {run_name(trial)}",
+                    name=f"{self._study.name} {tracked_run_name(trial)}",
                     project=self._project,
                     entity=self._entity,
-                    group=f"{self._study.name} {rung_name(self._spec, trial)}",
+                    group=f"{self._study.name} {tracked_rung_name(self._spec, trial)}",
                     job_type=str(trial.purpose),
-                    tags=[self._study.name[:64], rung_name(self._spec, trial)],
+                    tags=[self._study.name[:64], tracked_rung_name(self._spec, trial)],
                     config=tracked_parameters(self._study, self._spec, trial),
                     dir=self._folder,
                     mode=mode,
@@ -140,7 +140,7 @@ class WandbTracker:
         raise ExportError(f"cannot write to wandb: {_first_line(failed)}") from failed
 
     def _id(self, trial: Trial) -> str:
-        return hashlib.sha256(run_key(self._study, trial).encode()).hexdigest()[:20]
+        return hashlib.sha256(tracked_run_key(self._study, trial).encode()).hexdigest()[:20]
 
     def _state_path(self, trial: Trial) -> Path:
         return (

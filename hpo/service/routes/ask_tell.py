@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hpo.errors import FigureError, TrialLostError, TuningError
 from hpo.runs.ask_tell_study import AskTellStudy
-from hpo.service.answers import AskAnswer, TrialAnswer, VerdictAnswer, trial_values
+from hpo.service.answers import AskAnswer, TrialAnswer, VerdictAnswer, trial_answer_values
 from hpo.service.auth import TokenHolder
 from hpo.service.context import ServerContext, Shared, StudyName, Submitter
 from hpo.service.refusal import RefusedError
@@ -230,7 +230,7 @@ def release(
 
 def _values(context: ServerContext, name: str, trial: Trial) -> dict[str, Any]:
     sizes_of = study_facts(context.open_store().study(name).spec).sizes_of
-    return trial_values(trial, sizes_of(trial.settings))
+    return trial_answer_values(trial, sizes_of(trial.settings))
 
 
 def _study(

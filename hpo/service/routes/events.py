@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from hpo.service.answers import EventsAnswer
 from hpo.service.auth import SESSION_PREFIX, TokenHolder
-from hpo.service.context import BIGGEST_ID, Reader, ServerContext, Shared, StudyName, look_up
+from hpo.service.context import BIGGEST_ID, Reader, ServerContext, Shared, StudyName, look_up_token
 from hpo.service.live import EventListener, EventMessage, event_message, event_values
 from hpo.service.logs import LOG
 from hpo.service.refusal import RefusedError
@@ -261,6 +261,6 @@ async def _still_known(request: Request, who: TokenHolder) -> bool:
     secret = request.state.secret
     session = secret.startswith(SESSION_PREFIX)
     try:
-        return (await look_up(request, secret, session=session)).token_id == who.token_id
+        return (await look_up_token(request, secret, session=session)).token_id == who.token_id
     except RefusedError:
         return False

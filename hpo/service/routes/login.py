@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from hpo.service.auth import start_session
-from hpo.service.context import COOKIE, ServerContext, Shared, check_own_page, look_up
+from hpo.service.context import COOKIE, ServerContext, Shared, check_own_page, look_up_token
 from hpo.service.refusal import RefusedError
 
 router = APIRouter(include_in_schema=False)
@@ -86,7 +86,7 @@ async def log_out(request: Request, context: Shared) -> Response:
 
 async def _enter(request: Request, context: ServerContext, token: str, after: str) -> Response:
     try:
-        who = await look_up(request, token)
+        who = await look_up_token(request, token)
     except RefusedError as error:
         if error.status != 401:
             raise

@@ -25,10 +25,10 @@ from fastapi import APIRouter, Body, Path, Response
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from hpo.errors import PlanError
-from hpo.planning.launchers.launch import check_script, choose_backend, write_plan
+from hpo.planning.launchers.launch import check_launch_script, choose_launch_backend, write_plan
 from hpo.planning.plan import Plan, folder_name
 from hpo.planning.request import PlanRequest
-from hpo.planning.timing.costs import MAY_BE_0, cost_names
+from hpo.planning.timing.costs import MAY_BE_0, workload_cost_names
 from hpo.runs import repository
 from hpo.runs.results import PlannedRun
 from hpo.runs.study_plan import plan_as_asked
@@ -38,7 +38,7 @@ from hpo.service.context import READS, OwnSlot, Reader, ServerContext, Shared, S
 from hpo.service.refusal import RefusedError
 from hpo.service.reply import json_reply
 from hpo.service.routes.common import BIGGEST_NUMBER, download_response, error_responses
-from hpo.service.submission import fault_of_machine, known_machine, machine_names
+from hpo.service.submission import built_in_machine, fault_of_submitted_machine, machine_names
 from hpo.study.faults import shown_value
 from search_spaces.names import did_you_mean
 from storage.errors import NotFound
@@ -297,7 +297,7 @@ def machine(name: Annotated[str, Path(max_length=100)]) -> Response:
 
 @functools.lru_cache(maxsize=64)
 def _machine(name: str) -> dict[str, Any]:
-    return {**dataclasses.asdict(known_machine(name)), "name": name}
+    return {**dataclasses.asdict(built_in_machine(name)), "name": name}
 
 
 def _request_of(asked: Mapping[str, Any]) -> PlanRequest:
@@ -305,10 +305,10 @@ def _request_of(asked: Mapping[str, Any]) -> PlanRequest:
     cost = asked.get("cost")
     if isinstance(cost, BaseModel):
         asked = {**asked, "cost": WorkloadCost(**dict(cost))}
-    elif cost is not None and cost not in cost_names():
+    elif cost is not None and cost not in workload_cost_names():
         raise PlanError(
-            f"cost must be one of {', '.join(cost_names())}, or its figures, but got {shown_value(cost)}"
-            f"{did_you_mean(cost, cost_names())}"
+            f"cost must be one of {', '.join(workload_cost_names())}, or its figures, but got {shown_value(cost)}"
+            f"{did_you_mean(cost, workload_cost_names())}"
         )
     return PlanRequest.of(**asked)
 
@@ -320,14 +320,16 @@ def _make(
     store = context.open_store()
     result = context.forecasts.fitted(store, study).result
     full = result.spec.full_scale
-    fault = fault_of_machine(
+    fault = fault_of_submitted_machine(
         (full.machine if full else "local") if asked.machine is None else str(asked.machine)
     )
     if fault:
         raise RefusedError(422, fault, kind="plan")
     forecast, made = plan_as_asked(result, asked)
-    chosen = choose_backend(backend, made.launcher, made.job.workload)
-    check_script(made, chosen)  # before anything is stored: a refused request leaves nothing behind
+    chosen = choose_launch_backend(backend, made.launcher, made.job.workload)
+    check_launch_script(
+        made, chosen
+    )  # before anything is stored: a refused request leaves nothing behind
     stored = repository.keep_forecast(store, forecast)
     folder = context.config.folder.absolute() / "plans" / folder_name(made)
     kept = repository.keep_plan(store, stored, made, folder, chosen)
@@ -356,7 +358,7 @@ def _run(context: ServerContext, who: TokenHolder, number: int) -> PlannedRun:
 
 
 def _write(plan: Plan, folder: FilePath) -> None:
-    write_plan(plan, folder, backend=choose_backend(None, workload=plan.job.workload))
+    write_plan(plan, folder, backend=choose_launch_backend(None, workload=plan.job.workload))
 
 
 def _run_values(run: PlannedRun) -> dict[str, Any]:

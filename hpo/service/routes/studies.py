@@ -9,10 +9,10 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Body, Depends, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from hpo.errors import Fault, SpecError
+from hpo.errors import SpecError, SpecFault
 from hpo.runs import repository
-from hpo.runs.study_changes import renamed_text, starts_otherwise, told_retry
-from hpo.service.answers import StudiesAnswer, StudyDetail, plain_record, study_values
+from hpo.runs.study_changes import renamed_study_text, retry_message, starts_otherwise
+from hpo.service.answers import StudiesAnswer, StudyDetail, plain_record, study_answer_values
 from hpo.service.auth import TokenHolder
 from hpo.service.checking import CheckedStudy
 from hpo.service.context import (
@@ -192,7 +192,7 @@ def studies(
         owner=owner, state=state, search=search, after=after, limit=limit
     )
     found = [
-        study_values(each.study, each.trials, each.best_epochs_to_target, each.samples)
+        study_answer_values(each.study, each.trials, each.best_epochs_to_target, each.samples)
         for each in page
     ]
     return json_reply({"studies": found, "next": page[-1].study.id if len(page) == limit else None})
@@ -252,7 +252,7 @@ def resume(
         _check_queue(context, store, study.owner, study)
     again = store.retry_failed(study.id) if retry else []
     if again:
-        store.add_event(study.id, "retried", told_retry(again))
+        store.add_event(study.id, "retried", retry_message(again))
     if spec is not None:
         store.update_spec(study.id, spec.text, budget_trials=spec.trials)
     changed = store.requeue_study(study.id)
@@ -270,7 +270,7 @@ def resume(
 def rename(who: Submitter, context: Shared, name: StudyName, body: Renaming) -> Response:
     """Rename a study, also in its file. It must not be running, and the name must be free."""
     store, study = _to_change(context, who, name)
-    changed = store.rename_study(study.id, body.name, renamed_text(study, body.name))
+    changed = store.rename_study(study.id, body.name, renamed_study_text(study, body.name))
     store.add_event(study.id, "renamed", f"{who.owner} renamed it from {name!r}")
     return json_reply(_detail(store, changed))
 
@@ -313,7 +313,7 @@ def _check_queue(
 def _check_comparable(study: Study, spec: CheckedStudy) -> None:
     if spec.name != study.name:
         message = f"the file must be for study {study.name!r}, but its name is {spec.name!r}"
-        raise SpecError(Fault(message, key="name"))
+        raise SpecError(SpecFault(message, key="name"))
     before, now = parse_study(study.spec).to_dict(), spec.plain
     for name in repository.COMPARABLE:
         section, _, key = name.partition(".")
@@ -324,7 +324,7 @@ def _check_comparable(study: Study, spec: CheckedStudy) -> None:
                 f"{name} must not change when a study continues, because its trials would not "
                 f"be comparable; submit it under another name"
             )
-            raise SpecError(Fault(message, key=name))
+            raise SpecError(SpecFault(message, key=name))
 
 
 def _least(*values: float | int | None) -> Any:
@@ -337,7 +337,7 @@ def _detail(store: Store, study: Study) -> dict[str, Any]:
     facts = study_facts(study.spec)
     by_sizes = _by_sizes(store, study, facts)
     return {
-        **study_values(study, summary.trials, summary.best_epochs_to_target, usage.samples),
+        **study_answer_values(study, summary.trials, summary.best_epochs_to_target, usage.samples),
         "budget_trials": study.budget_trials or facts.budget_trials,
         "spec": study.spec,
         "ladder": facts.ladder or sorted(rungs),

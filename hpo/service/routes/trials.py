@@ -8,7 +8,7 @@ import numpy as np
 from fastapi import APIRouter, Path, Query, Response
 from numpy.typing import NDArray
 
-from hpo.service.answers import CurvesAnswer, TrialAnswer, TrialsAnswer, trial_values
+from hpo.service.answers import CurvesAnswer, TrialAnswer, TrialsAnswer, trial_answer_values
 from hpo.service.context import Reader, Shared, StudyName
 from hpo.service.refusal import RefusedError
 from hpo.service.reply import json_reply
@@ -74,7 +74,7 @@ def trials(
     sizes_of = study_facts(study.spec).sizes_of
     return json_reply(
         {
-            "trials": [trial_values(trial, sizes_of(trial.settings)) for trial in page],
+            "trials": [trial_answer_values(trial, sizes_of(trial.settings)) for trial in page],
             "next": page[-1].number if len(page) == limit else None,
         }
     )
@@ -90,7 +90,7 @@ def trial(who: Reader, context: Shared, name: StudyName, number: Number) -> Resp
     """Return one trial with its settings and how it ended."""
     study = context.read_study(who, name)
     found = context.open_store().trial(study.id, number)
-    return json_reply(trial_values(found, study_facts(study.spec).sizes_of(found.settings)))
+    return json_reply(trial_answer_values(found, study_facts(study.spec).sizes_of(found.settings)))
 
 
 @router.get(

@@ -25,8 +25,16 @@ from hpo.errors import EvidenceError
 from hpo.extrapolation.evidence.stored import study_evidence
 from hpo.extrapolation.inference.information import TrainingInformation, training_information
 from hpo.extrapolation.inference.posterior import fit
-from hpo.extrapolation.recommend import regret_at
-from hpo.study.sizes import Point, carried_over, cost_share, full_point, point_of, points, rung_name
+from hpo.extrapolation.recommend import recommendation_regret
+from hpo.study.sizes import (
+    Point,
+    cost_share_of_sizes,
+    full_scale_sizes,
+    points,
+    rung_in_words,
+    sizes_of_settings,
+    transferred_sizes,
+)
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.strategy import ExploreSettings, SweepDone, WaitForTrainings
 from storage.records import Trial, TrialState
@@ -90,7 +98,9 @@ class GrowingStrategy:
         first = self._first(counts)
         if first:
             return first, ""
-        spent = math.fsum(cost_share(self._spec, point) * n for (_, point), n in counts.items())
+        spent = math.fsum(
+            cost_share_of_sizes(self._spec, point) * n for (_, point), n in counts.items()
+        )
         room = self._spec.budget.trials - len(trials)
         if room <= 0:
             return [], f"the sweep has ended after {len(trials)} trials, the most that it trains"
@@ -140,8 +150,8 @@ class GrowingStrategy:
             trials,
             spec.search,
             question=spec.question,
-            full_scale=dict(full_point(spec)),
-            carried=carried_over(spec),
+            full_scale=dict(full_scale_sizes(spec)),
+            carried=transferred_sizes(spec),
         )
         ended = sum(trial.state is not TrialState.FAILED for trial in trials)
         posterior = fit(evidence, rng=np.random.default_rng(0))
@@ -152,14 +162,14 @@ class GrowingStrategy:
             max(answered / max(ended, 1), LEAST_SHARE),
         )
         many = [counts[rung] for rung in self._rungs]
-        return told.scaled(many, regret_at(posterior, full.global_batch_size))
+        return told.scaled(many, recommendation_regret(posterior, full.global_batch_size))
 
     def _worthwhile(
         self, told: TrainingInformation, counts: Counter[Rung], spent: float, room: int, trials: int
     ) -> tuple[list[Rung], str]:
         """Return up to one round of trainings that save more than they cost, chosen by saving over cost."""
         many = [float(counts[rung]) for rung in self._rungs]
-        costs = [cost_share(self._spec, point) for _, point in self._rungs]
+        costs = [cost_share_of_sizes(self._spec, point) for _, point in self._rungs]
         begun, chosen, cost = told.regret(many), list[int](), 0.0
         now = begun
         last = ""
@@ -167,7 +177,7 @@ class GrowingStrategy:
             saved = [now - told.regret(_with_one(many, index)) for index in range(len(many))]
             best = max(range(len(many)), key=lambda index: saved[index] / costs[index])
             last = (
-                f"one more at {rung_name(*self._rungs[best])} costs {costs[best]:.2g} and is expected to save "
+                f"one more at {rung_in_words(*self._rungs[best])} costs {costs[best]:.2g} and is expected to save "
                 f"{saved[best]:.2g} of the training at full scale"
             )
             if saved[best] <= costs[best]:
@@ -189,7 +199,7 @@ class GrowingStrategy:
         )
 
     def _rung(self, trial: Trial) -> Rung:
-        return trial.global_batch_size, point_of(self._spec, trial.settings)
+        return trial.global_batch_size, sizes_of_settings(self._spec, trial.settings)
 
 
 def _with_one(counts: Sequence[float], index: int) -> list[float]:
@@ -198,4 +208,4 @@ def _with_one(counts: Sequence[float], index: int) -> list[float]:
 
 def _named(rungs: Sequence[Rung]) -> str:
     """Format rungs as ``2 at 16, width 32; 1 at 32, width 32``."""
-    return "; ".join(f"{many} at {rung_name(*rung)}" for rung, many in Counter(rungs).items())
+    return "; ".join(f"{many} at {rung_in_words(*rung)}" for rung, many in Counter(rungs).items())

@@ -31,7 +31,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo.extrapolation.evidence.stored import counted_once
+from hpo.extrapolation.evidence.stored import trials_counted_once
 from hpo.extrapolation.inference.posterior import Posterior, thin_posterior
 from hpo.extrapolation.laws.configurations import log_epochs, make_configurations, settings_outlook
 from hpo.extrapolation.laws.setting_laws import RATE
@@ -221,11 +221,11 @@ class RaceCourse:
     most_epochs: float
 
 
-def next_entry(
+def next_race_entry(
     course: RaceCourse, trials: Sequence[Trial]
 ) -> Mapping[str, Any] | WaitForTrainings | SweepDone:
     """Return the settings to train next in a race with these ``trials`` (of every state)."""
-    trials, trained = counted_once(trials), defaultdict[str, list[Trial]](list)
+    trials, trained = trials_counted_once(trials), defaultdict[str, list[Trial]](list)
     for trial in trials:
         trained[trial.settings_key].append(trial)
     fresh = [settings for settings in course.candidates if settings_key(settings) not in trained]
@@ -249,7 +249,7 @@ def next_entry(
     return SweepDone()
 
 
-def epochs_left(
+def race_epochs_left(
     course: RaceCourse, trials: Sequence[Trial], reserved: Mapping[int, float]
 ) -> float:
     """Return how many epochs a race may still train; ``reserved`` are the epochs promised to running trials, by id.
@@ -258,11 +258,11 @@ def epochs_left(
     """
     return course.most_epochs - math.fsum(
         (trial.epochs or 0.0) if trial.state.finished else reserved.get(trial.id, 0.0)
-        for trial in counted_once(trials)
+        for trial in trials_counted_once(trials)
     )
 
 
-def first_seed(study: str, global_batch_size: int) -> int:
+def first_race_seed(study: str, global_batch_size: int) -> int:
     """Return the first seed of a study's race; deterministic.
 
     Studies have different seeds: otherwise, one seed that slows all trainings would slow every race of a workload.
@@ -270,7 +270,7 @@ def first_seed(study: str, global_batch_size: int) -> int:
     return FIRST_SEED + zlib.crc32(f"{study} at {global_batch_size}".encode()) % DRAWS
 
 
-def next_seed(settings: Mapping[str, Any], trials: Sequence[Trial], first: int) -> int:
+def next_race_seed(settings: Mapping[str, Any], trials: Sequence[Trial], first: int) -> int:
     """Return the seed of the next training of these settings: the first with which they have not been trained.
 
     Seeds count from the seed of the race's earliest training, or from ``first`` if there is none.

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hpo.extrapolation.evidence.stored import tuned_settings
+from hpo.extrapolation.evidence.stored import tuned_settings_of_space
 from hpo.study.spec import StudySpec
 from hpo.tuning.generation.samplers import Curve, LadderSampler, no_curve
 from hpo.tuning.generation.search import SHARED_EXPONENT, SearchStep, SeenTraining, SettingsSearch
@@ -56,7 +56,7 @@ class ForecastSampler:
             earlier=earlier,
         )
         self._trained = set(trained)
-        tuned = tuned_settings(spec.search)
+        tuned = tuned_settings_of_space(spec.search)
         self._by_laws = bool(tuned) and len(tuned) == len(self._space.scaled)
         self._search = SettingsSearch(
             trained,

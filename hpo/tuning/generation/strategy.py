@@ -54,7 +54,7 @@ class ChooseBatch:
 Task = ExploreSettings | ChooseBatch | RepeatTraining | WaitForTrainings | SweepDone
 
 
-def next_seed(trials: Sequence[Trial]) -> int:
+def unused_trial_seed(trials: Sequence[Trial]) -> int:
     """Return a seed that none of the trials has."""
     return max((trial.seed for trial in trials), default=-1) + 1
 

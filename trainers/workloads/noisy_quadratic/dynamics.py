@@ -34,7 +34,7 @@ class QuadraticUpdate:
     nesterov: bool = False
 
 
-def make_update(
+def make_quadratic_update(
     curvature: Array,
     noise: Array,
     *,
@@ -63,14 +63,14 @@ def make_update(
     )
 
 
-def initial_moments(initial_squares: Array) -> Array:
+def initial_quadratic_moments(initial_squares: Array) -> Array:
     """Return the moments before the first update, with v = 0; shape ``(3, ..., modes)``."""
     return np.stack(
         [initial_squares, np.zeros_like(initial_squares), np.zeros_like(initial_squares)]
     )
 
 
-def next_moments(moments: Array, update: QuadraticUpdate) -> Array:
+def next_quadratic_moments(moments: Array, update: QuadraticUpdate) -> Array:
     """Return the moments (E[theta^2], E[theta v], E[v^2]), shape ``(3, ..., modes)``, one update later.
 
     With d = p v + q g: p = m, q = 1 for heavy ball and p = m^2, q = 1 + m for Nesterov.
@@ -91,11 +91,11 @@ def next_moments(moments: Array, update: QuadraticUpdate) -> Array:
     )
 
 
-def stationary_moments(update: QuadraticUpdate) -> Array:
+def stationary_quadratic_moments(update: QuadraticUpdate) -> Array:
     """Return the moments that a heavy-ball update leaves unchanged, shape ``(3, ..., modes)``.
 
     E[v^2] = 2 n / ((1-m) (2(1+m) - lr h)),  E[theta^2] = lr (1+m) / (2 h) E[v^2],  E[theta v] = -lr/2 E[v^2]:
-    this solves :func:`next_moments` for a fixed point. Beyond the stability limit the fixed point is repelling.
+    this solves :func:`next_quadratic_moments` for a fixed point. Beyond the stability limit it is repelling.
     """
     _check_heavy_ball(update)
     lr, m, h = update.learning_rate, update.momentum, update.curvature
@@ -117,7 +117,7 @@ def squares_without_momentum(
             "steps_to_target() take any"
         )
     steps = np.asarray(steps)[..., None]
-    floor = stationary_moments(update)[0]
+    floor = stationary_quadratic_moments(update)[0]
     return np.asarray(
         floor
         + (1 - update.learning_rate * update.curvature) ** (2 * steps) * (initial_squares - floor)
@@ -143,22 +143,22 @@ def stability_limit(
 
 
 def many_steps(update: QuadraticUpdate, steps: int) -> Array:
-    """Return ``steps`` updates of one configuration as one affine map, ``(modes, 5, 5)``, for :func:`apply_map`.
+    """Return ``steps`` updates of one configuration as one affine map, ``(modes, 5, 5)``, for :func:`apply_affine_map`.
 
     It acts on (E[theta^2], E[theta v], E[v^2], 1, S); S accumulates E[theta^2] before each update.
     """
     modes = np.broadcast(update.learning_rate, update.curvature).size
     unit = np.eye(5)[:, :, None] * np.ones(modes)  # unit[i]: the i-th basis vector, for every mode
-    constant = next_moments(np.zeros((3, modes)), update)
+    constant = next_quadratic_moments(np.zeros((3, modes)), update)
     once = np.zeros((modes, 5, 5))
     for column in range(3):
-        once[:, :3, column] = (next_moments(unit[column, :3], update) - constant).T
+        once[:, :3, column] = (next_quadratic_moments(unit[column, :3], update) - constant).T
     once[:, :3, 3] = constant.T
     once[:, 3, 3] = once[:, 4, 4] = once[:, 4, 0] = 1
     return np.linalg.matrix_power(once, steps)
 
 
-def apply_map(map_: Array, moments: Array) -> tuple[Array, Array]:
+def apply_affine_map(map_: Array, moments: Array) -> tuple[Array, Array]:
     """Return the moments ``(3, modes)`` after a map, and its sum of E[theta^2] before each update, ``(modes,)``."""
     extended = np.concatenate([moments, np.ones_like(moments[:1]), np.zeros_like(moments[:1])])
     after = np.einsum("mij,jm->im", map_, extended)

@@ -44,14 +44,14 @@ class QuadraticProblem:
     def __post_init__(self) -> None:
         _check_count("modes", self.modes, MOST_MODES)
         _check_count("train_samples", self.train_samples, MOST_SAMPLES)
-        check_number("curvature_exponent", self.curvature_exponent)
-        check_number("noise_scale", self.noise_scale)
-        check_number("initial_square", self.initial_square, above_zero=True)
+        check_quadratic_number("curvature_exponent", self.curvature_exponent)
+        check_quadratic_number("noise_scale", self.noise_scale)
+        check_quadratic_number("initial_square", self.initial_square, above_zero=True)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> QuadraticProblem:
         """Create the problem of a study's ``data`` section; raises :class:`~trainers.errors.DataError` if invalid."""
-        check_options(data, option_names())
+        check_options(data, quadratic_option_names())
         return cls(**data)
 
     def to_data(self) -> dict[str, Any]:
@@ -83,12 +83,12 @@ class QuadraticProblem:
         return np.asarray(0.5 * (squares @ self.curvature))
 
 
-def option_names() -> tuple[str, ...]:
+def quadratic_option_names() -> tuple[str, ...]:
     """Return the data options that define a problem."""
     return tuple(field.name for field in dataclasses.fields(QuadraticProblem))
 
 
-def check_number(
+def check_quadratic_number(
     name: str, value: Any, *, above_zero: bool = False, at_most: float = math.inf
 ) -> None:
     """Raise :class:`~trainers.errors.DataError` unless ``value`` is a finite number of at least (or above) 0."""

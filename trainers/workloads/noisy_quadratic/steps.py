@@ -13,7 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from trainers.workloads.noisy_quadratic.dynamics import Array, make_update, stationary_moments
+from trainers.workloads.noisy_quadratic.dynamics import (
+    Array,
+    make_quadratic_update,
+    stationary_quadratic_moments,
+)
 from trainers.workloads.noisy_quadratic.problem import QuadraticProblem
 
 MAX_STEPS = 2**40
@@ -118,7 +122,7 @@ def _runs(
     preconditioning: float,
     index: NDArray[np.int64],
 ) -> _Runs:
-    update = make_update(
+    update = make_quadratic_update(
         problem.curvature,
         problem.noise,
         learning_rate=rates,
@@ -126,7 +130,7 @@ def _runs(
         momentum=momenta,
         preconditioning=preconditioning,
     )
-    half, (squares, cross, velocities) = problem.curvature / 2, stationary_moments(update)
+    half, (squares, cross, velocities) = problem.curvature / 2, stationary_quadratic_moments(update)
     keep = 1 - update.learning_rate * update.curvature
     return _Runs(
         index=index,

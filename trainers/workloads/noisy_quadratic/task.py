@@ -19,8 +19,12 @@ from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError, JobError
 from trainers.job import TrainingJob
 from trainers.schedules.learning_rate import learning_rate
-from trainers.workloads.noisy_quadratic.dynamics import QuadraticUpdate, make_update
-from trainers.workloads.noisy_quadratic.problem import QuadraticProblem, check_number, option_names
+from trainers.workloads.noisy_quadratic.dynamics import QuadraticUpdate, make_quadratic_update
+from trainers.workloads.noisy_quadratic.problem import (
+    QuadraticProblem,
+    check_quadratic_number,
+    quadratic_option_names,
+)
 from trainers.workloads.noisy_quadratic.trajectories import (
     ExpectedWeights,
     QuadraticTrajectory,
@@ -53,7 +57,7 @@ class NoisyQuadratic(CustomLoopWorkload):
     simulated: ClassVar[bool] = True
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        check_options(data, (*option_names(), *_OPTIONS))
+        check_options(data, (*quadratic_option_names(), *_OPTIONS))
         self.problem = QuadraticProblem.from_data(
             {name: data[name] for name in data if name not in _OPTIONS}
         )
@@ -64,9 +68,9 @@ class NoisyQuadratic(CustomLoopWorkload):
         self.preconditioning: float = data.get("preconditioning", 0.5)
         self.seconds_per_update: float = data.get("seconds_per_update", 0.001)
         self.seconds_per_sample: float = data.get("seconds_per_sample", 0.0001)
-        check_number("preconditioning", self.preconditioning, at_most=1)
-        check_number("seconds_per_update", self.seconds_per_update)
-        check_number("seconds_per_sample", self.seconds_per_sample)
+        check_quadratic_number("preconditioning", self.preconditioning, at_most=1)
+        check_quadratic_number("seconds_per_update", self.seconds_per_update)
+        check_quadratic_number("seconds_per_sample", self.seconds_per_sample)
 
     def begin(self, job: TrainingJob, communicator: Communicator | None) -> SimulatedTraining:
         """Create a simulated training; every worker simulates all of it, on the clock of a training that they share."""
@@ -132,7 +136,7 @@ class SimulatedTraining(TrainingRun):
 
     def _update(self, rate: float, global_batch_size: int) -> QuadraticUpdate:
         settings = self.job.settings
-        return make_update(
+        return make_quadratic_update(
             self.problem.curvature,
             self.problem.noise,
             learning_rate=rate,

@@ -9,10 +9,10 @@ import numpy as np
 from trainers.workloads.noisy_quadratic.dynamics import (
     Array,
     QuadraticUpdate,
-    apply_map,
-    initial_moments,
+    apply_affine_map,
+    initial_quadratic_moments,
     many_steps,
-    next_moments,
+    next_quadratic_moments,
 )
 
 _WORTH_A_MAP = 4
@@ -36,7 +36,7 @@ class ExpectedWeights:
     """The expected second moments, which do not depend on the seed."""
 
     def __init__(self, initial_squares: Array) -> None:
-        self.state = initial_moments(initial_squares)
+        self.state = initial_quadratic_moments(initial_squares)
         self._map: tuple[tuple[float, float, int], Array] | None = None
 
     @property
@@ -48,7 +48,7 @@ class ExpectedWeights:
     def move(self, update: QuadraticUpdate, steps: int, first_step: int) -> Array:  # noqa: ARG002 - nothing is drawn
         """Do ``steps`` updates, at once if there are many, else one by one."""
         if steps >= _WORTH_A_MAP:
-            state, total = apply_map(self._many(update, steps), self.state)
+            state, total = apply_affine_map(self._many(update, steps), self.state)
             self.state = np.ascontiguousarray(
                 state
             )  # the layout of a restored checkpoint, on which sums depend
@@ -56,7 +56,7 @@ class ExpectedWeights:
         total = np.zeros_like(self.squares)
         for _ in range(steps):
             total += self.squares
-            self.state = next_moments(self.state, update)
+            self.state = next_quadratic_moments(self.state, update)
         return total
 
     def _many(self, update: QuadraticUpdate, steps: int) -> Array:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainers.errors import WorkloadError
-from trainers.workloads.program.secrets import without_secrets
+from trainers.workloads.program.secrets import text_without_secrets
 
 LAST_LINES = 12
 LAST_CHARACTERS = 1500
@@ -113,7 +113,7 @@ class ProgramFiles:
         lines = [line.rstrip() for line in text.replace("\r", "\n").splitlines() if line.strip()]
         lines = list(without_launcher(lines)) or lines
         words = "\n".join(lines[-LAST_LINES:])[-16 * LAST_CHARACTERS :]
-        return without_secrets(words)[-LAST_CHARACTERS:]
+        return text_without_secrets(words)[-LAST_CHARACTERS:]
 
 
 def without_launcher(lines: Sequence[str]) -> Iterator[str]:

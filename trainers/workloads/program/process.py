@@ -130,7 +130,7 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def wait_until_free(files: ProgramFiles, seconds: float) -> None:
+def wait_for_earlier_start(files: ProgramFiles, seconds: float) -> None:
     """Wait until an earlier start, whose owner was killed, has ended; raises :class:`WorkloadError` if it does not."""
     with files.lock.open("a") as lock:
         try:

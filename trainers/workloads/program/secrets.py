@@ -52,7 +52,7 @@ def program_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def without_secrets(text: str, environment: Mapping[str, str] | None = None) -> str:
+def text_without_secrets(text: str, environment: Mapping[str, str] | None = None) -> str:
     """Return a text that others may see, with ``***`` for passwords in URLs, login tokens and secret values."""
     given = os.environ if environment is None else environment
     text = _LOGIN.sub(HIDDEN, _IN_URL.sub(rf"\1{HIDDEN}@", text))

@@ -31,7 +31,7 @@ from trainers.workloads.program.command import (
 from trainers.workloads.program.files import ProgramFiles
 from trainers.workloads.program.micro_batch import KeptMicroBatch, ran_out_of_memory
 from trainers.workloads.program.options import ProgramOptions
-from trainers.workloads.program.process import ProgramProcess, free_port, wait_until_free
+from trainers.workloads.program.process import ProgramProcess, free_port, wait_for_earlier_start
 from trainers.workloads.program.reports import STARTED, ReportedCurve, ReportedPoint, ReportFollower
 from trainers.workloads.program.secrets import WRAPPER, program_environment
 from trainers.workloads.training_run import AnyTraining, TrainingProgress
@@ -90,7 +90,7 @@ class ProgramTraining(AnyTraining):
             )
         values = trial_values(job, options, place, self.files)
         self.files.make()
-        wait_until_free(self.files, 2 * options.stop_seconds + LEAVING_SECONDS)
+        wait_for_earlier_start(self.files, 2 * options.stop_seconds + LEAVING_SECONDS)
         self._curve = ReportedCurve(job, options.train_samples, [], options.metrics)
         self._follower = ReportFollower(self.files.report)
         self._take_up()

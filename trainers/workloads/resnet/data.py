@@ -16,7 +16,7 @@ from torch import Tensor
 
 from search_spaces.names import nearest_or_all
 from trainers.errors import DataError
-from trainers.feed.pool import checked_threads
+from trainers.feed.pool import checked_decoder_threads
 from trainers.numerics.random_numbers import mixed_seed
 from trainers.workloads.resnet.images import ImageSet, ImagesInMemory
 
@@ -52,14 +52,14 @@ def open_images(data: Mapping[str, Any]) -> ImageSet:
         return load_digits_images(augment)
     from trainers.workloads.resnet.image_reader import ImageReader
 
-    reader = ImageReader(data.get("decoder"), checked_threads(data.get("decoding_threads")))
+    reader = ImageReader(data.get("decoder"), checked_decoder_threads(data.get("decoding_threads")))
     if source == "tar_shards":
         from trainers.workloads.resnet.image_stream import ImageStream
 
         return ImageStream(data, reader, augment=augment)
-    from trainers.workloads.resnet.image_folder import open_folder
+    from trainers.workloads.resnet.image_folder import open_image_folder
 
-    return open_folder(data.get("path"), data.get("image_size"), augment, reader)
+    return open_image_folder(data.get("path"), data.get("image_size"), augment, reader)
 
 
 def load_digits_images(augment: bool) -> ImagesInMemory:

@@ -34,7 +34,7 @@ from trainers.workloads.workload import Batch
 _SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp"})
 
 
-def open_folder(path: Any, image_size: Any, augment: bool, reader: ImageReader) -> ImageSet:
+def open_image_folder(path: Any, image_size: Any, augment: bool, reader: ImageReader) -> ImageSet:
     """Open a folder; ``image_size`` is in pixels (default: the first image's shorter side, at most 224)."""
     if not isinstance(path, str) or not path:
         raise DataError(

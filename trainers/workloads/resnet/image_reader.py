@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trainers.feed.crops import CENTRE_SHARE, centre_crop, decode_crop, random_crop
-from trainers.feed.decoders import ImageDecoder, open_decoder, read_image, unreadable_image
+from trainers.feed.decoders import ImageDecoder, open_image_decoder, read_image, unreadable_image
 from trainers.feed.pool import DecodingPool
 
 IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -30,7 +30,7 @@ class ImageReader:
     """
 
     def __init__(self, decoder: str | None = None, threads: int | None = None) -> None:
-        self.decoder: ImageDecoder = open_decoder(decoder)
+        self.decoder: ImageDecoder = open_image_decoder(decoder)
         self.pool = DecodingPool(threads)
         self._pinned = False
         _LOG.info("images are decoded by %s on %d threads", self.decoder.name, self.pool.threads)

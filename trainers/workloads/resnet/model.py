@@ -153,7 +153,7 @@ def _stages(
     return blocks
 
 
-def initialization_of(name: str) -> Mapping[str, InitialLaw]:
+def resnet_initialization(name: str) -> Mapping[str, InitialLaw]:
     """Return how the initial values of the network ``name`` scale with its width, by prefix of the parameter name."""
     if name == "resnet50":
         return {"convolutions": "fan_out", "classifier": "constant"}

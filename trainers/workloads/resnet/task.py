@@ -24,7 +24,7 @@ from trainers.workloads.resnet.model import (
     NAMES,
     SMALL_NETWORKS,
     build_resnet,
-    initialization_of,
+    resnet_initialization,
 )
 from trainers.workloads.workload import Batch, Workload, check_options
 
@@ -49,7 +49,7 @@ class ResNetWorkload(Workload):
         self.model_name = _model_name(data.get("model"), self.images.size)
         self.width = _width(data.get("width"), self.model_name)
         self.base_width = None if base is None else base.width
-        self.initialization = initialization_of(self.model_name)
+        self.initialization = resnet_initialization(self.model_name)
 
     def build_model(self, settings: TrainingSettings) -> nn.Module:
         """Build the network that the data options name, by default one that suits the image size."""

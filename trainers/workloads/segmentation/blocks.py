@@ -13,7 +13,7 @@ Norm = Callable[[int], nn.Module]
 """A function that creates the normalization for a number of features."""
 
 
-def memory_format(device: str) -> torch.memory_format:
+def network_memory_format(device: str) -> torch.memory_format:
     """Return the memory layout of the networks' tensors on a device ("cpu" or "cuda").
 
     Tensor cores need ``channels_last``, and on a CPU the normalization of small groups is faster in it. A CPU with AVX2

@@ -24,7 +24,12 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from trainers.workloads.segmentation.channels import CHANNELS
-from trainers.workloads.segmentation.grid import EARTH_RADIUS_KM, Grid, Values, distance_km
+from trainers.workloads.segmentation.grid import (
+    EARTH_RADIUS_KM,
+    LatLonGrid,
+    Values,
+    great_circle_km,
+)
 from trainers.workloads.segmentation.rivers import Mask
 
 _KM_PER_DEGREE = np.radians(1) * EARTH_RADIUS_KM
@@ -58,7 +63,7 @@ class CycloneCentre:
 
 
 def cyclone_mask(
-    fields: NDArray[np.float32], grid: Grid, rules: CycloneRules | None = None
+    fields: NDArray[np.float32], grid: LatLonGrid, rules: CycloneRules | None = None
 ) -> Mask:
     """Return a mask of the tropical cyclones, ``(height, width)``, in fields ``(height, width, 16)``."""
     rules = rules or CycloneRules()
@@ -76,7 +81,7 @@ def cyclone_mask(
 
 
 def cyclone_centres(
-    fields: NDArray[np.float32], grid: Grid, rules: CycloneRules | None = None
+    fields: NDArray[np.float32], grid: LatLonGrid, rules: CycloneRules | None = None
 ) -> list[CycloneCentre]:
     """Find the centres of the tropical cyclones in fields ``(height, width, 16)``."""
     rules = rules or CycloneRules()
@@ -93,7 +98,7 @@ def cyclone_centres(
     for row, column in _pressure_minima(pressure, grid, inner, rules.max_latitude):
         latitude, longitude = float(grid.latitudes[row]), float(grid.longitudes[column])
         box = np.ix_(*_box(grid, latitude, longitude, outer + 1.5 * cell))
-        degrees = distance_km(grid.points[box], grid.points[row, column]) / _KM_PER_DEGREE
+        degrees = great_circle_km(grid.points[box], grid.points[row, column]) / _KM_PER_DEGREE
         near, around = degrees <= inner, np.abs(degrees - outer) <= 0.75 * cell
         closed = pressure[box][around].min() - pressure[row, column] >= rules.min_pressure_rise
         warm = core[box][near].max() - core[box][around].mean() >= rules.min_core_warmth
@@ -107,7 +112,7 @@ def cyclone_centres(
 
 
 def _pressure_minima(
-    pressure: Values, grid: Grid, radius: float, max_latitude: float
+    pressure: Values, grid: LatLonGrid, radius: float, max_latitude: float
 ) -> Iterator[tuple[int, int]]:
     """Return the rows and columns of pressure minima within ``radius`` degrees (a box), equatorward of the limit."""
     tall = 2 * int(radius / 180 * (grid.height - 1)) + 1
@@ -121,13 +126,15 @@ def _pressure_minima(
         yield int(row), int(column)
 
 
-def _storm_radius(grid: Grid, row: int, column: int, speed: Values, storm_wind: float) -> float:
+def _storm_radius(
+    grid: LatLonGrid, row: int, column: int, speed: Values, storm_wind: float
+) -> float:
     """Return the degrees from the centre to where the mean wind on a ring, past its peak, falls to ``storm_wind``."""
     step = grid.spacing_km / _KM_PER_DEGREE / 2
     reach = max(10.0, 6 * step)
     box = np.ix_(*_box(grid, float(grid.latitudes[row]), float(grid.longitudes[column]), reach))
     rings = (
-        (distance_km(grid.points[box], grid.points[row, column]) / _KM_PER_DEGREE / step)
+        (great_circle_km(grid.points[box], grid.points[row, column]) / _KM_PER_DEGREE / step)
         .astype(int)
         .ravel()
     )
@@ -140,7 +147,7 @@ def _storm_radius(grid: Grid, row: int, column: int, speed: Values, storm_wind: 
 
 
 def _box(
-    grid: Grid, latitude: float, longitude: float, reach: float
+    grid: LatLonGrid, latitude: float, longitude: float, reach: float
 ) -> tuple[NDArray[np.int_], NDArray[np.int_]]:
     """Return the rows and columns within ``reach`` degrees of latitude and longitude, periodic in longitude."""
     rows = np.flatnonzero(np.abs(grid.latitudes - latitude) <= reach)

@@ -20,16 +20,16 @@ from torch import Tensor
 
 from search_spaces.names import nearest_or_all
 from trainers.errors import DataError
-from trainers.private_files import make_folder
+from trainers.private_files import make_private_folder
 from trainers.workloads.segmentation.channels import CHANNELS, CLASSES
 from trainers.workloads.segmentation.hdf5 import (
     STATS_FILE,
+    hdf5_sample_files,
+    hdf5_sample_shape,
+    hdf5_sample_type,
     read_channel_range,
+    read_hdf5_sample,
     read_labels,
-    read_sample,
-    sample_files,
-    sample_shape,
-    sample_type,
 )
 from trainers.workloads.workload import Batch, check_options
 
@@ -89,11 +89,11 @@ class ClimateSamples:
 
     def __init__(self, folder: Path, cache: str | None = None) -> None:
         self.folder = folder
-        training = sample_files(folder / "train")
-        evaluation = sample_files(folder / "validation")
-        self.height, self.width = sample_shape(training[0])
+        training = hdf5_sample_files(folder / "train")
+        evaluation = hdf5_sample_files(folder / "validation")
+        self.height, self.width = hdf5_sample_shape(training[0])
         self.train_samples, self.evaluation_samples = len(training), len(evaluation)
-        stored = sample_type(training[0])
+        stored = hdf5_sample_type(training[0])
         sample_bytes = self.height * self.width * (stored.itemsize * self.channels + 1)
         if cache is None:
             cache = (
@@ -171,7 +171,7 @@ class _OnDisk:
 
         def read(place: tuple[int, int]) -> None:
             row, index = place
-            stored, classes = read_sample(self.files[index], self._shape)
+            stored, classes = read_hdf5_sample(self.files[index], self._shape)
             if not np.can_cast(stored.dtype, self._stored):
                 raise DataError(
                     f"all samples must have the same data type, here {self._stored} as in "
@@ -259,7 +259,7 @@ def _class_frequencies(
     background, cyclone, river = (counts / counts.sum()).tolist()
     part = kept.with_suffix(f".{os.getpid()}.part")
     try:
-        make_folder(kept.parent)
+        make_private_folder(kept.parent)
         part.write_text(
             json.dumps({"files": digest, "frequencies": [background, cyclone, river]}), "utf-8"
         )

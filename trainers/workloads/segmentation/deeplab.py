@@ -34,7 +34,7 @@ from trainers.workloads.segmentation.blocks import (
     Upsample,
     initialize_he_normal,
     initialize_he_uniform,
-    memory_format,
+    network_memory_format,
 )
 
 EXPANSION = 4
@@ -79,7 +79,7 @@ class DeepLab(nn.Module):
 
     def forward(self, fields: Tensor) -> Tensor:
         """Return scores ``(n, classes, height, width)`` of fields ``(n, channels, height, width)``."""
-        fields = fields.contiguous(memory_format=memory_format(fields.device.type))
+        fields = fields.contiguous(memory_format=network_memory_format(fields.device.type))
         half, low, features = self.encoder(fields)
         x = self.to_quarter(self.pyramid(features), low)
         x = self.at_quarter(torch.cat((x, self.low_level(low)), 1))

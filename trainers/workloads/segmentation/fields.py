@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from trainers.workloads.segmentation.channels import CHANNELS
-from trainers.workloads.segmentation.grid import EARTH_RADIUS_KM, Grid, Values
+from trainers.workloads.segmentation.grid import EARTH_RADIUS_KM, LatLonGrid, Values
 from trainers.workloads.segmentation.harmonics import (
-    degree_of,
+    harmonic_degree,
     harmonic_synthesis,
     random_coefficients,
 )
@@ -34,17 +34,17 @@ from trainers.workloads.segmentation.planet import (
     mean_pressure,
     mean_temperatures,
     mean_wind,
+    planet_surface,
     saturation_humidity,
-    surface_of,
 )
 from trainers.workloads.segmentation.weather import (
-    Cyclone,
-    River,
+    AtmosphericRiver,
+    TropicalCyclone,
     WeatherState,
+    draw_atmospheric_river,
     draw_cyclone,
-    draw_river,
+    plant_atmospheric_river,
     plant_cyclone,
-    plant_river,
 )
 
 MEAN_CYCLONES, MEAN_RIVERS = 1.2, 5.0
@@ -75,12 +75,12 @@ class PlantedSample:
     """Fields ``(height, width, 16)`` float32, and the weather planted in them."""
 
     fields: NDArray[np.float32]
-    cyclones: tuple[Cyclone, ...]
-    rivers: tuple[River, ...]
+    cyclones: tuple[TropicalCyclone, ...]
+    rivers: tuple[AtmosphericRiver, ...]
 
 
-def make_sample(
-    grid: Grid,
+def make_planted_sample(
+    grid: LatLonGrid,
     seed: int,
     index: int,
     mean_cyclones: float = MEAN_CYCLONES,
@@ -88,17 +88,17 @@ def make_sample(
 ) -> PlantedSample:
     """Return sample ``index`` of the data set ``seed``; counts per sample are Poisson with the given means."""
     generator = np.random.default_rng([seed, index])
-    surface = surface_of(grid)
+    surface = planet_surface(grid)
     thermal_equator = 10 * np.sin(2 * np.pi * generator.random())  # degrees north: the season
     counts = generator.poisson((mean_cyclones, mean_rivers))
     cyclones = [
         draw_cyclone(generator, thermal_equator, surface.land, grid) for _ in range(counts[0])
     ]
-    rivers = [draw_river(generator) for _ in range(counts[1])]
+    rivers = [draw_atmospheric_river(generator) for _ in range(counts[1])]
     noise = _noise(generator, grid)
     state = _undisturbed(grid, thermal_equator, noise)
     for river in rivers:
-        plant_river(state, river, grid)
+        plant_atmospheric_river(state, river, grid)
     for cyclone in cyclones:
         plant_cyclone(state, cyclone, grid)
     channels = _channels(state, surface, grid, noise)
@@ -120,7 +120,7 @@ class _Noise:
     rain: Values
 
 
-def _noise(generator: np.random.Generator, grid: Grid) -> _Noise:
+def _noise(generator: np.random.Generator, grid: LatLonGrid) -> _Noise:
     slopes = (
         _WIND_SLOPE,
         _WIND_SLOPE,
@@ -129,11 +129,11 @@ def _noise(generator: np.random.Generator, grid: Grid) -> _Noise:
         _MOISTURE_SLOPE,
         _RAIN_SLOPE,
     )
-    coefficients = random_coefficients(generator, slopes, degree_of(grid.height), _PEAK_WAVE)
+    coefficients = random_coefficients(generator, slopes, harmonic_degree(grid.height), _PEAK_WAVE)
     return _Noise(*harmonic_synthesis(coefficients, grid.height, grid.width))
 
 
-def _undisturbed(grid: Grid, thermal_equator: float, noise: _Noise) -> WeatherState:
+def _undisturbed(grid: LatLonGrid, thermal_equator: float, noise: _Noise) -> WeatherState:
     """Return the state without planted weather."""
     latitudes = grid.latitudes
     low, middle, high = (mean[:, None] for mean in mean_temperatures(latitudes, thermal_equator))
@@ -175,7 +175,7 @@ def _undisturbed(grid: Grid, thermal_equator: float, noise: _Noise) -> WeatherSt
     return WeatherState(eastward, northward, pressure, low, middle, high, humidity, column, rain)
 
 
-def _rotational_wind(stream: Values, grid: Grid) -> tuple[Values, Values]:
+def _rotational_wind(stream: Values, grid: LatLonGrid) -> tuple[Values, Values]:
     """Return the eastward and northward wind (m/s) of a stream function (m2/s)."""
     metres = EARTH_RADIUS_KM * 1e3
     north_step, east_step = np.radians(180 / (grid.height - 1)), np.radians(360 / grid.width)
@@ -187,7 +187,7 @@ def _rotational_wind(stream: Values, grid: Grid) -> tuple[Values, Values]:
 
 
 def _stirred(
-    tracer: Values, eastward: Values, northward: Values, grid: Grid
+    tracer: Values, eastward: Values, northward: Values, grid: LatLonGrid
 ) -> tuple[Values, Values]:
     """Return a tracer after two days in the eddies' wind, held fixed, and the latitude of each parcel's origin."""
     rows, columns = np.meshgrid(np.arange(grid.height), np.arange(grid.width), indexing="ij")
@@ -213,7 +213,7 @@ def _sampled(values: Values, place: Values) -> Values:
 
 
 def _channels(
-    state: WeatherState, surface: PlanetSurface, grid: Grid, noise: _Noise
+    state: WeatherState, surface: PlanetSurface, grid: LatLonGrid, noise: _Noise
 ) -> dict[str, Values]:
     land = surface.land
     at_reference = state.low - 0.0065 * surface.elevation + 1.5 * land * noise.temperature

@@ -22,18 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.errors import DataError
-from trainers.private_files import lock_file, make_folder, removed_permissions
+from trainers.private_files import lock_file, make_private_folder, removed_permissions
 from trainers.workloads.segmentation.channels import CHANNELS, CLASSES
-from trainers.workloads.segmentation.fields import make_sample
-from trainers.workloads.segmentation.grid import grid_of
+from trainers.workloads.segmentation.fields import make_planted_sample
+from trainers.workloads.segmentation.grid import lat_lon_grid
 from trainers.workloads.segmentation.hdf5 import (
     STATS_FILE,
     ChannelSummary,
-    summary_of,
-    write_sample,
-    write_stats,
+    channel_summary_of,
+    write_channel_stats,
+    write_hdf5_sample,
 )
-from trainers.workloads.segmentation.heuristics import make_labels
+from trainers.workloads.segmentation.heuristics import make_heuristic_labels
 
 GENERATOR_VERSION = 1
 """Incremented with every change to the fields or labels, so that old files are not taken for new ones."""
@@ -118,7 +118,7 @@ def generated_folder(options: GeneratedOptions) -> Path:
     folder = options.place()
     if not _holds(folder, options):
         try:
-            make_folder(folder.parent)
+            make_private_folder(folder.parent)
             with _lock(folder):
                 if not _holds(folder, options):
                     if options.folder is None:
@@ -263,7 +263,7 @@ def write_data_set(folder: Path, options: GeneratedOptions, workers: int = 1) ->
                     total = summary if total is None else total.merged(summary)
                     counts += pixels
         assert total is not None  # as there is at least one training sample
-        write_stats(part / STATS_FILE, total)
+        write_channel_stats(part / STATS_FILE, total)
         (part / _WRITER).unlink()
         (part / _RECORD).write_text(json.dumps(options.record(), indent=2) + "\n", "utf-8")
         _place(part, folder, options)
@@ -286,10 +286,10 @@ def _write_one(
     task: tuple[Path, GeneratedOptions, int],
 ) -> tuple[ChannelSummary, NDArray[np.int64]]:
     file, options, index = task
-    sample = make_sample(grid_of(options.height, options.width), options.seed, index)
-    labels = make_labels(sample.fields)
-    write_sample(file, sample.fields, labels)
-    return summary_of(sample.fields), np.bincount(labels.ravel(), minlength=len(CLASSES))
+    sample = make_planted_sample(lat_lon_grid(options.height, options.width), options.seed, index)
+    labels = make_heuristic_labels(sample.fields)
+    write_hdf5_sample(file, sample.fields, labels)
+    return channel_summary_of(sample.fields), np.bincount(labels.ravel(), minlength=len(CLASSES))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ Values = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
-class Grid:
+class LatLonGrid:
     """``height`` latitudes from pole to pole, south first, and ``width`` longitudes from 0, eastward."""
 
     height: int
@@ -33,7 +33,7 @@ class Grid:
     @functools.cached_property
     def points(self) -> Values:
         """Each grid point's position on the unit sphere, ``(height, width, 3)``."""
-        return on_sphere(self.latitudes[:, None], self.longitudes[None, :])
+        return unit_vectors_on_sphere(self.latitudes[:, None], self.longitudes[None, :])
 
     @functools.cached_property
     def cell_areas_km2(self) -> Values:
@@ -65,13 +65,13 @@ class Grid:
         return curl
 
 
-def on_sphere(latitudes: Any, longitudes: Any) -> Values:
+def unit_vectors_on_sphere(latitudes: Any, longitudes: Any) -> Values:
     """Return the unit vectors of places given in degrees; the arguments broadcast, the vectors are the last axis."""
     phi, lam = np.broadcast_arrays(np.radians(latitudes), np.radians(longitudes))
     return np.stack([np.cos(phi) * np.cos(lam), np.cos(phi) * np.sin(lam), np.sin(phi)], -1)
 
 
-def distance_km(first: Values, second: Values) -> Values:
+def great_circle_km(first: Values, second: Values) -> Values:
     """Return the great-circle distance of unit vectors (last axis 3), accurate even for close or opposite ones."""
     chord = np.linalg.norm(first - second, axis=-1)
     distances: Values = 2 * EARTH_RADIUS_KM * np.arcsin(np.minimum(chord / 2, 1))
@@ -79,6 +79,6 @@ def distance_km(first: Values, second: Values) -> Values:
 
 
 @functools.lru_cache(maxsize=8)
-def grid_of(height: int, width: int) -> Grid:
+def lat_lon_grid(height: int, width: int) -> LatLonGrid:
     """Return the one grid object for this shape, so that its points are computed only once."""
-    return Grid(height, width)
+    return LatLonGrid(height, width)

@@ -20,7 +20,7 @@ LARGEST_DEGREE = 213
 Coefficients = NDArray[np.complex128]
 
 
-def degree_of(height: int) -> int:
+def harmonic_degree(height: int) -> int:
     """Return the truncation for a grid of ``height`` latitudes: the usual two thirds of what it could resolve."""
     return max(4, min(LARGEST_DEGREE, 2 * height // 3))
 

@@ -38,7 +38,7 @@ class ChannelRange:
     high: Ranges
 
 
-def sample_files(folder: Path) -> list[Path]:
+def hdf5_sample_files(folder: Path) -> list[Path]:
     """Return the sample files of ``folder`` in order of their names."""
     if not folder.is_dir():
         raise DataError(
@@ -51,19 +51,19 @@ def sample_files(folder: Path) -> list[Path]:
     return files
 
 
-def sample_shape(file: Path) -> tuple[int, int]:
+def hdf5_sample_shape(file: Path) -> tuple[int, int]:
     """Return height and width of a sample, reading only the file's header."""
     with _opened(file) as content:
         return _checked_shapes(file, content, None)
 
 
-def sample_type(file: Path) -> np.dtype[Any]:
+def hdf5_sample_type(file: Path) -> np.dtype[Any]:
     """Return the type in which a sample's fields are returned, reading only the file's header."""
     with _opened(file) as content:
         return _handed_on(_dataset(file, content, DATA).dtype)
 
 
-def read_sample(file: Path, shape: tuple[int, int] | None = None) -> tuple[Fields, Labels]:
+def read_hdf5_sample(file: Path, shape: tuple[int, int] | None = None) -> tuple[Fields, Labels]:
     """Return checked fields ``(height, width, 16)`` and labels ``(height, width)``; ``shape`` is the expected shape.
 
     The fields keep their stored type if it is half or single precision or a small integer; otherwise they become
@@ -89,7 +89,7 @@ def read_labels(file: Path, shape: tuple[int, int] | None = None) -> Labels:
         return _checked_labels(file, _values(file, content, LABELS))
 
 
-def write_sample(file: Path, fields: NDArray[Any], labels: NDArray[Any]) -> None:
+def write_hdf5_sample(file: Path, fields: NDArray[Any], labels: NDArray[Any]) -> None:
     """Write fields ``(height, width, 16)`` as float32 and labels ``(height, width)`` as bytes."""
     import h5py
 
@@ -140,7 +140,7 @@ class ChannelSummary:
         )
 
 
-def summary_of(fields: NDArray[Any]) -> ChannelSummary:
+def channel_summary_of(fields: NDArray[Any]) -> ChannelSummary:
     """Return the summary of one sample, ``(height, width, 16)``."""
     pixels = fields.reshape(-1, fields.shape[-1]).astype(np.float64)
     return ChannelSummary(
@@ -148,7 +148,7 @@ def summary_of(fields: NDArray[Any]) -> ChannelSummary:
     )
 
 
-def write_stats(file: Path, summary: ChannelSummary) -> None:
+def write_channel_stats(file: Path, summary: ChannelSummary) -> None:
     """Write a ``stats.h5``."""
     import h5py
 

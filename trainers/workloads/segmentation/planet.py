@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainers.workloads.segmentation.grid import EARTH_RADIUS_KM, Grid, Values
+from trainers.workloads.segmentation.grid import EARTH_RADIUS_KM, LatLonGrid, Values
 from trainers.workloads.segmentation.harmonics import (
-    degree_of,
+    harmonic_degree,
     harmonic_synthesis,
     random_coefficients,
 )
@@ -33,10 +33,10 @@ class PlanetSurface:
 
 
 @functools.lru_cache(maxsize=4)
-def surface_of(grid: Grid) -> PlanetSurface:
+def planet_surface(grid: LatLonGrid) -> PlanetSurface:
     """Return the planet's continents, about 30 % of its area, with hills and a few mountains."""
     generator = np.random.default_rng(_CONTINENTS_SEED)
-    degree = min(_CONTINENTS_DEGREE, degree_of(grid.height))
+    degree = min(_CONTINENTS_DEGREE, harmonic_degree(grid.height))
     shape, hills = harmonic_synthesis(
         random_coefficients(generator, (-2.5, -2.0), degree, 3), grid.height, grid.width
     )
@@ -45,7 +45,7 @@ def surface_of(grid: Grid) -> PlanetSurface:
     return PlanetSurface(land, land * np.maximum(above, 0) * 700 * np.exp(0.8 * hills))
 
 
-def coriolis(grid: Grid) -> Values:
+def coriolis(grid: LatLonGrid) -> Values:
     """Return the Coriolis parameter (1/s), ``(height, 1)``, negative in the south."""
     return 2 * ROTATION * np.sin(np.radians(grid.latitudes))[:, None]
 

@@ -20,7 +20,12 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from trainers.workloads.segmentation.channels import CHANNELS
-from trainers.workloads.segmentation.grid import Grid, Values, distance_km, on_sphere
+from trainers.workloads.segmentation.grid import (
+    LatLonGrid,
+    Values,
+    great_circle_km,
+    unit_vectors_on_sphere,
+)
 
 Mask = NDArray[np.bool_]
 _CELLS_ACROSS = 2.5
@@ -36,7 +41,9 @@ class RiverRules:
     max_width: float = 1000.0
 
 
-def river_mask(fields: NDArray[np.float32], grid: Grid, rules: RiverRules | None = None) -> Mask:
+def river_mask(
+    fields: NDArray[np.float32], grid: LatLonGrid, rules: RiverRules | None = None
+) -> Mask:
     """Return a mask of the atmospheric rivers, ``(height, width)``, in fields ``(height, width, 16)``."""
     rules = rules or RiverRules()
     regions, count = periodic_regions(transport_anomaly(fields, grid, rules) > 0)
@@ -50,7 +57,7 @@ def river_mask(fields: NDArray[np.float32], grid: Grid, rules: RiverRules | None
     return keep[regions]
 
 
-def transport_anomaly(fields: NDArray[np.float32], grid: Grid, rules: RiverRules) -> Values:
+def transport_anomaly(fields: NDArray[np.float32], grid: LatLonGrid, rules: RiverRules) -> Values:
     """Return the vapour transport, damped at the equator, minus its percentile, in kg/kg m/s, ``(height, width)``."""
     eastward, northward, humidity = (
         fields[..., CHANNELS.index(name)] for name in ("U850", "V850", "QREFHT")
@@ -74,7 +81,7 @@ def periodic_regions(mask: Mask) -> tuple[NDArray[np.int32], int]:
     return numbers[regions].astype(np.int32), len(names) - 1
 
 
-def diagonal_km(region: Mask, latitudes: Values, grid: Grid) -> float:
+def diagonal_km(region: Mask, latitudes: Values, grid: LatLonGrid) -> float:
     """Return the great-circle diagonal of the box around a region, which may cross the date line.
 
     Over more than half of the globe the great circle would turn back, so the diagonal is then measured in two legs.
@@ -82,8 +89,10 @@ def diagonal_km(region: Mask, latitudes: Values, grid: Grid) -> float:
     extent = _longitude_extent(np.any(region, axis=0)) * (360 / grid.width)
     south, north = latitudes[[0, -1]]
     legs = 1 if extent <= 180 else 2
-    corners = on_sphere(np.linspace(south, north, legs + 1), np.linspace(0, extent, legs + 1))
-    return float(distance_km(corners[1:], corners[:-1]).sum())
+    corners = unit_vectors_on_sphere(
+        np.linspace(south, north, legs + 1), np.linspace(0, extent, legs + 1)
+    )
+    return float(great_circle_km(corners[1:], corners[:-1]).sum())
 
 
 def _longitude_extent(columns: Mask) -> int:

@@ -16,7 +16,7 @@ from search_spaces.names import nearest_or_all
 from search_spaces.settings import TrainingSettings
 from trainers.errors import DataError, JobError
 from trainers.numerics.normalization import GhostBatchNorm
-from trainers.workloads.segmentation.blocks import Norm, memory_format
+from trainers.workloads.segmentation.blocks import Norm, network_memory_format
 from trainers.workloads.segmentation.data import OPTION_NAMES, open_samples
 from trainers.workloads.segmentation.deeplab import UNITS, DeepLab
 from trainers.workloads.segmentation.loss import (
@@ -76,7 +76,7 @@ class SegmentationWorkload(Workload):
         model = self._network(norm)
         if self.prior_bias:
             start_at_shares(model.classifier, self.samples.class_frequencies)
-        layout = memory_format("cuda" if torch.cuda.is_available() else "cpu")
+        layout = network_memory_format("cuda" if torch.cuda.is_available() else "cpu")
         return model.to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
 
     def _network(self, norm: Norm) -> DeepLab | Tiramisu:

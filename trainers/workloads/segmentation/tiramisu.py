@@ -26,7 +26,7 @@ from trainers.workloads.segmentation.blocks import (
     Norm,
     Upsample,
     initialize_he_uniform,
-    memory_format,
+    network_memory_format,
 )
 
 LAYERS = {"tiramisu": (2, 2, 2, 4, 5), "tiramisu_small": (2, 2, 2)}
@@ -76,7 +76,7 @@ class Tiramisu(nn.Module):
 
     def forward(self, fields: Tensor) -> Tensor:
         """Return scores ``(n, classes, height, width)`` of fields ``(n, channels, height, width)``."""
-        x = self.first(fields.contiguous(memory_format=memory_format(fields.device.type)))
+        x = self.first(fields.contiguous(memory_format=network_memory_format(fields.device.type)))
         skipped = []
         for block, shrink in zip(self.down, self.shrink, strict=True):
             x = torch.cat((x, block(x)), 1)

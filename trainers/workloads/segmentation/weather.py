@@ -10,10 +10,10 @@ from scipy.special import erf
 
 from trainers.workloads.segmentation.grid import (
     EARTH_RADIUS_KM,
-    Grid,
+    LatLonGrid,
     Values,
-    distance_km,
-    on_sphere,
+    great_circle_km,
+    unit_vectors_on_sphere,
 )
 from trainers.workloads.segmentation.planet import AIR_DENSITY, ROTATION
 
@@ -22,7 +22,7 @@ _CELLS_OF_RIVER = 0.8
 
 
 @dataclass(frozen=True)
-class Cyclone:
+class TropicalCyclone:
     """A tropical cyclone.
 
     Units are degrees, Pa and km; the shape parameter is B of Holland (1980,
@@ -38,7 +38,7 @@ class Cyclone:
 
 
 @dataclass(frozen=True)
-class River:
+class AtmosphericRiver:
     """An atmospheric river: its axis from its tropical to its polar end, ``(points, 2)`` latitude and longitude.
 
     Angles are in degrees; jet: the maximum wind along the axis (m/s); half_width: the distance at which the wind has
@@ -52,8 +52,8 @@ class River:
     @property
     def length_km(self) -> float:
         """The length along the axis."""
-        points = on_sphere(self.axis[:, 0], self.axis[:, 1])
-        return float(distance_km(points[1:], points[:-1]).sum())
+        points = unit_vectors_on_sphere(self.axis[:, 0], self.axis[:, 1])
+        return float(great_circle_km(points[1:], points[:-1]).sum())
 
 
 @dataclass
@@ -77,8 +77,8 @@ class WeatherState:
 
 
 def draw_cyclone(
-    generator: np.random.Generator, thermal_equator: float, land: Values, grid: Grid
-) -> Cyclone:
+    generator: np.random.Generator, thermal_equator: float, land: Values, grid: LatLonGrid
+) -> TropicalCyclone:
     """Draw a cyclone over the sea, 9 to 28 degrees from the equator, more often in the warmer hemisphere."""
     summer = 1.0 if thermal_equator >= 0 else -1.0
     draws = generator.random((16, 3))
@@ -91,7 +91,7 @@ def draw_cyclone(
         if land[row, int(longitude * grid.width)] < 0.3:
             break
     resolved = _CELLS_OF_EYE * grid.spacing_km
-    return Cyclone(
+    return TropicalCyclone(
         latitude,
         360 * longitude,
         2500 + 4500 * numbers[0],
@@ -101,7 +101,7 @@ def draw_cyclone(
     )
 
 
-def draw_river(generator: np.random.Generator) -> River:
+def draw_atmospheric_river(generator: np.random.Generator) -> AtmosphericRiver:
     """Draw a river that leaves the subtropics eastward and bends to the pole, 2,500 to 5,000 km long."""
     start, length, bend, heading, jet, half_width, longitude, side = generator.random(8)
     hemisphere = 1.0 if side < 0.5 else -1.0
@@ -114,19 +114,19 @@ def draw_river(generator: np.random.Generator) -> River:
         [[0], np.cumsum(step * np.cos(directions) / np.cos(np.radians(latitudes)))[:-1]]
     )
     axis = np.stack([hemisphere * latitudes, (360 * longitude + longitudes) % 360], 1)
-    return River(axis, 20 + 10 * jet, 170 + 90 * half_width)
+    return AtmosphericRiver(axis, 20 + 10 * jet, 170 + 90 * half_width)
 
 
-def plant_cyclone(state: WeatherState, cyclone: Cyclone, grid: Grid) -> None:
+def plant_cyclone(state: WeatherState, cyclone: TropicalCyclone, grid: LatLonGrid) -> None:
     """Add a vortex of low pressure, with a ring of wind, a warm core, moist air and rain.
 
     Pressure and wind are Holland's (eqs. 1 and 5, gradient wind), fading out beyond six radii of maximum wind.
     """
-    centre = on_sphere(cyclone.latitude, cyclone.longitude)
+    centre = unit_vectors_on_sphere(cyclone.latitude, cyclone.longitude)
     size, deficit, shape = cyclone.radius_of_maximum_wind, cyclone.pressure_deficit, cyclone.shape
     near = _near(grid, centre, 14 * size)
     points = grid.points[near]
-    radius = np.maximum(distance_km(points, centre), 1.0)
+    radius = np.maximum(great_circle_km(points, centre), 1.0)
     fade = np.exp(-((radius / (6 * size)) ** 2))
     core = np.exp(-((size / radius) ** shape))
     turn = ROTATION * np.abs(np.sin(np.radians(cyclone.latitude))) * radius * 1e3  # r f / 2
@@ -149,15 +149,15 @@ def plant_cyclone(state: WeatherState, cyclone: Cyclone, grid: Grid) -> None:
     state.precipitation[near] += 2.2e-6 * (deficit / 5000) * (0.7 * ring + 0.3 * inner) * bands
 
 
-def plant_river(state: WeatherState, river: River, grid: Grid) -> None:
+def plant_atmospheric_river(state: WeatherState, river: AtmosphericRiver, grid: LatLonGrid) -> None:
     """Add a band of moist, warm air with a jet along it and the pressure difference that balances the jet."""
-    axis = on_sphere(river.axis[:, 0], river.axis[:, 1])
+    axis = unit_vectors_on_sphere(river.axis[:, 0], river.axis[:, 1])
     near = _near(grid, axis[len(axis) // 2], river.length_km / 2 + 2500)
     points = grid.points[near]
     nearest = (points.astype(np.float32) @ axis.T.astype(np.float32)).argmax(1)
     tangents = np.gradient(axis, axis=0)
     tangents /= np.linalg.norm(tangents, axis=1, keepdims=True)
-    distance = distance_km(points, axis[nearest])
+    distance = great_circle_km(points, axis[nearest])
     left = EARTH_RADIUS_KM * (points * np.cross(axis, tangents)[nearest]).sum(
         1
     )  # km to the left of the axis
@@ -183,7 +183,7 @@ def plant_river(state: WeatherState, river: River, grid: Grid) -> None:
     state.precipitation[near] += 3.0e-7 * band**2 * (0.3 + along)
 
 
-def _near(grid: Grid, centre: Values, reach_km: float) -> NDArray[np.bool_]:
+def _near(grid: LatLonGrid, centre: Values, reach_km: float) -> NDArray[np.bool_]:
     """Return a mask of the grid points within a distance of a unit vector, ``(height, width)``."""
     near: NDArray[np.bool_] = grid.points @ centre > np.cos(min(reach_km / EARTH_RADIUS_KM, np.pi))
     return near
