@@ -1,14 +1,14 @@
 # Each target first installs what is missing; `make dist` installs only the build tools, in a separate environment.
-# make run        the main job: a sweep on real images, a forecast, a plan, and its validation
-# make quick      about a minute: the tests that a change breaks most often
-# make test       the tests of every law, rule, contract and interface, except the slow ones
-# make test-slow  the tests marked slow: kills, installations, other people's programs, many workers, whole documents
-# make test-all   both
-# make check      format, linter, types, and the last measured coverage
+# make run        runs the main job: a sweep on real images, a forecast, a plan, and its validation
+# make quick      the tests that changes break most often; takes about a minute
+# make test       all tests except those marked slow
+# make test-slow  the tests marked slow: kills, installations, third-party programs, many workers, whole documents
+# make test-all   runs make test and make test-slow
+# make check      checks format, lint rules, types, and the last measured coverage
 # make format     formats the code, and applies the linter's automatic fixes
-# make coverage   runs the tests, and writes the share of lines that they run to CONTRIBUTING.md
-# make docs       the pages that are generated from the code, and the documentation as a site in site/
-# make dist       the wheel and the source distribution, in dist/
+# make coverage   runs the tests, and writes their line coverage to CONTRIBUTING.md
+# make docs       generates the reference pages from the code, and builds the documentation site in site/
+# make dist       builds the wheel and the source distribution in dist/
 .PHONY: run test test-slow test-all quick check format coverage docs dist bench screenshots setup clean
 
 PYTHON ?= python3
@@ -16,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BUILD_VENV := .venv-build
 export OMP_NUM_THREADS ?= 1
-# container images of Python disable bytecode files; every process of a test would then compile this project again
+# Python's container images disable bytecode files; without this line every test process would recompile this project
 export PYTHONDONTWRITEBYTECODE :=
 
 run: setup
@@ -24,8 +24,8 @@ run: setup
 	$(BIN)/hpo report digits -o report.html
 
 # Tests spend half of their time waiting for processes, leases and time-outs, so there are more test processes than
-# cores; each takes 1 to 2 GB. A process that has finished takes over tests from another: test files differ in duration
-# by a factor of a hundred, and tests/conftest.py assigns the longest ones first
+# cores; each takes 1 to 2 GB. Because test files differ in duration by a factor of a hundred, an idle process takes over
+# tests from another, and tests/conftest.py assigns the longest files first
 TEST_PROCESSES ?= 3
 test: setup
 	$(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal -m "not slow"
@@ -57,7 +57,7 @@ docs: setup
 	$(BIN)/python -m scripts.api_reference > docs/reference/api.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-# removes the remains of earlier builds; building the wheel from the source distribution shows that the latter is complete
+# removes leftovers of earlier builds; building the wheel from the source distribution verifies that the latter is complete
 dist: $(BUILD_VENV)/.installed
 	rm -rf build dist *.egg-info
 	$(BUILD_VENV)/bin/python -m build --no-isolation --outdir dist .
@@ -74,11 +74,11 @@ bench: setup
 	$(BIN)/python -m benchmarks.noisy_quadratic
 	$(BIN)/python -m benchmarks.extrapolation
 
-# docs/screenshots: every page of the dashboard, with studies that are run for this; needs Debian's chromium
+# takes screenshots of every dashboard page into docs/screenshots, with studies run for this; needs Debian's chromium
 screenshots: setup
 	$(BIN)/python -m scripts.screenshots
 
-# one stamp for Python packages, one for Horovod: a failed Horovod build is reported once; everything runs without it
+# one stamp file for Python packages and one for Horovod, so that a failed Horovod build, which is optional, is reported once
 setup: $(VENV)/.installed $(VENV)/.horovod
 
 $(VENV)/.installed: pyproject.toml constraints.txt

@@ -1,9 +1,9 @@
 // Shared by all pages: requests to the server, elements, formats, themes, live events.
-// Text is set only through textContent, so that a name is never interpreted as markup.
+// Text is only set through textContent, so that names are never interpreted as markup.
 
 const root = document.documentElement;
 
-/** The prefix of every URL of the server: empty, or the path under which a proxy serves it. */
+/** The prefix of every URL of the server: empty, or the path under which a proxy serves the application. */
 export const home = root.dataset.root;
 
 /** An element: el("a.button", {href}, "text", child, ...). Properties that begin with "on" are listeners. */
@@ -46,7 +46,7 @@ export class Unreachable extends Error {
 
 export const path = (...parts) => parts.map((part) => encodeURIComponent(part)).join("/");
 
-/** Call the API and return its JSON. If the session has ended, go to the login page, which leads back. */
+/** Call the API and return its JSON. If the session has ended, go to the login page, which returns here afterwards. */
 export async function api(where, { method = "GET", body, headers = {}, signal } = {}) {
   const answer = await fetch(`${home}/api/v1/${where}`, {
     method, signal, credentials: "same-origin",
@@ -116,7 +116,7 @@ export async function attempt(work) {
   }
 }
 
-/** The same for background work, which ignores errors of a restarting server; the indicator at the top shows them. */
+/** Run background work; errors of a restarting server are ignored, as the indicator at the top shows them. */
 export async function quietly(work) {
   return attempt(async () => {
     try {
@@ -141,7 +141,7 @@ export function theme() {
 function chooseTheme() {
   const next = theme() === "dark" ? "light" : "dark";
   root.dataset.theme = next;
-  try { localStorage.setItem("theme", next); } catch { /* storage is blocked: the choice holds for this page only */ }
+  try { localStorage.setItem("theme", next); } catch { /* storage is blocked: the choice applies to this page only */ }
   document.dispatchEvent(new Event("themechange"));
 }
 
@@ -178,8 +178,8 @@ const LONGEST_WAIT = 8000;
 const HIDDEN = 20000;
 
 /**
- * Follow the server-sent events of one study or of all. After a lost connection it resumes from the last event seen and
- * calls ``again``, which rereads everything that events do not carry.
+ * Follow the server-sent events of one study or of all studies. After a lost connection, resume from the last event seen
+ * and call ``again``, which rereads everything that events do not carry.
  */
 export function follow(study, listeners, again = () => {}) {
   const where = study ? `${home}/api/v1/studies/${path(study)}/events` : `${home}/api/v1/events`;
@@ -212,7 +212,7 @@ export function follow(study, listeners, again = () => {}) {
     };
   };
   connect();
-  // a browser opens at most six connections to a server, so hidden pages release theirs
+  // browsers open at most six connections to a server, so hidden pages close their connection
   document.addEventListener("visibilitychange", () => {
     clearTimeout(timer);
     if (document.hidden) timer = setTimeout(() => { source.close(); lost = true; }, HIDDEN);

@@ -1,4 +1,4 @@
-// The accuracy of forecasts: coverage in words, predicted against observed, a table of every launched plan.
+// The accuracy of forecasts: coverage in words, figures of predicted against observed values, and a table of launched plans.
 import { api, attempt, byId, duration, el, failure, home, interval, number, path, words } from "./app.js";
 import { plot } from "./plots.js";
 
@@ -8,7 +8,7 @@ const known = (rows, name) => rows.filter((row) => row[name] !== null && row[nam
 function verdict(rows, forecasts) {
   if (!forecasts.length) {
     return el("div.empty", {}, el("h2", {}, "No forecast has been launched yet"),
-      el("p", {}, "Launch a plan with hpo launch, or store its report with hpo record: its outcome then appears here."));
+      el("p", {}, "Launch a plan with hpo launch, or store the report of a run with hpo record; the outcome then appears here."));
   }
   const told = known(forecasts, "inside");
   const hours = known(forecasts, "inside_seconds");
@@ -21,7 +21,7 @@ function verdict(rows, forecasts) {
 function table(rows) {
   const ends = (row, name) => row[`predicted_${name}_median`] === null ? null : { median: row[`predicted_${name}_median`],
     low: row[`predicted_${name}_low`], high: row[`predicted_${name}_high`] };
-  const interlined = (text) => {      // an interval goes below its median if a line has no room for both
+  const interlined = (text) => {      // an interval wraps below its median if both do not fit on one line
     const [median, range] = text.split(" (");
     return el("td.interlined", {}, median, range ? " " : "", range ? el("span", {}, `(${range}`) : "");
   };
@@ -47,7 +47,7 @@ try {
   }
   const pictures = [["figure", "calibration", "observed_epochs_mean"], ["times", "calibration_of_time", "observed_seconds_mean"]]
     .filter(([, , measured]) => forecasts.some((row) => row[measured] !== null));
-  // show all cards first, as a figure takes the available width
+  // show all cards first, because a figure takes the available width
   for (const [id] of pictures) byId(`${id}_card`).hidden = false;
   for (const [id, figure] of pictures) {
     await attempt(async () => plot(byId(id), await api(`figures/${figure}`)));

@@ -1,4 +1,4 @@
-// Two to eight trials side by side: a figure for each quantity, and the differing settings first.
+// Compares two to eight trials side by side: a figure for each quantity, and a table with the differing settings first.
 import { api, byId, duration, el, failure, home, number, path, state } from "./app.js";
 import { MARGIN, line, look, metricAxis, readCurves, targetLine } from "./curves.js";
 import { plot, scale } from "./plots.js";
@@ -30,7 +30,7 @@ function tables(study, trials, tuned) {
 async function compare(numbers) {
   if (numbers.length < 2 || numbers.length > 8 || numbers.some((each) => !Number.isInteger(each) || each < 0)) {
     byId("shown").hidden = true;
-    byId("said").replaceChildren(el("div.notice", {}, "Compare two to eight trials by giving their numbers, such as 0, 7, 12. ",
+    byId("said").replaceChildren(el("div.notice", {}, "Enter the numbers of two to eight trials to compare, such as 0, 7, 12. ",
       el("a", { href: `${home}/studies/${path(name)}` }, "The study's table lists all trials.")));
     return;
   }

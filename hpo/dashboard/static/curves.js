@@ -8,7 +8,7 @@ const COLUMNS = ["step", "epochs", "seconds", "train_loss", "loss", "metric", "l
   "gradient_noise_scale"];
 const POINTS = 2000;
 
-/** Read the convergence of some trials: columns by trial number. */
+/** Read the convergence of some trials, as columns by trial number. */
 export async function readCurves(study, numbers, { columns = COLUMNS, points = POINTS } = {}) {
   const query = new URLSearchParams([...numbers.map((number) => ["trial", number]),
     ...columns.map((column) => ["column", column]), ["max_points", points]]);

@@ -1,4 +1,4 @@
-// The forecast at any batch size and the plan for any machine, redrawn while the sliders move.
+// Shows the forecast at any batch size and the plan for any machine, redrawn while the sliders move.
 import { api, attempt, byId, debounce, duration, el, failure, home, interval, number, path, toast, words } from "./app.js";
 import { plot, whenClicked } from "./plots.js";
 import { settingsTables, shown } from "./settings.js";
@@ -10,7 +10,7 @@ let study, machines;
 byId("up").textContent = name;
 byId("up").href = `${home}/studies/${path(name)}`;
 
-/** Batch sizes from the first rung to well beyond full scale: powers of two and those of the study. */
+/** Batch sizes from the first rung to well beyond full scale: powers of two and the study's own batch sizes. */
 function batches() {
   const full = study.full_scale?.global_batch_size ?? 8 * study.ladder.at(-1);
   const last = Math.max(full, study.ladder.at(-1)) * 8;
@@ -106,8 +106,8 @@ async function draw(found) {
   byId("details").hidden = false;
   byId("tiles").replaceChildren(...tiles(found));
   byId("prospects").replaceChildren(...found.prospects.flatMap(([title, text]) => [el("dt", {}, title), el("dd", {}, text)]));
-  byId("sensitivity").replaceChildren(list(found.plan?.details?.sensitivity, sensitivityText, found.plan ? "The machine has one node only." : "There is no plan whose machine could be varied."));
-  byId("pilot_runs").replaceChildren(list(found.plan?.details?.pilot_runs, pilotRunText, found.plan ? "There is no open question that a short run could answer." : "There is no plan to test."));
+  byId("sensitivity").replaceChildren(list(found.plan?.details?.sensitivity, sensitivityText, found.plan ? "The machine has only one node." : "There is no plan to vary."));
+  byId("pilot_runs").replaceChildren(list(found.plan?.details?.pilot_runs, pilotRunText, found.plan ? "This plan has no open question that a short run could answer." : "There is no plan to test."));
   byId("settings").replaceChildren(...settings(found.forecast));
   byId("keep").disabled = !found.plan;
   byId("pictures").hidden = !found.figures;
@@ -155,7 +155,7 @@ async function keep() {
   const run = await attempt(() => api(`${where}/plans`, { method: "POST", body: { ...given, global_batch_size: at,
     ...(slot ? { slot_hours: Number(slot) } : {}), ...(cost ? { cost } : {}) } }));
   if (!run) return;
-  toast(`Plan ${run.plan.id} is saved: download its script, job and settings below.`, "good");
+  toast(`Plan ${run.plan.id} has been saved. You can download its script, job and settings below.`, "good");
   await attempt(plans);
 }
 

@@ -1,16 +1,16 @@
-// Parallel coordinates on a canvas: ten thousand lines at once. A drag along an axis filters, a click clears the filter.
+// Draws parallel coordinates of thousands of trials on a canvas. A drag along an axis filters; a click clears the filter.
 import { number, words } from "./app.js";
 import { COLOURS } from "./curves.js";
 
 const MOST = 1200;      // maximum number of lines; more are thinned evenly
 const LINE = 14;        // line height of the names above the axes
-const HEAD = 16;        // space above them, and for the largest values
+const HEAD = 16;        // space above the names, and for the largest values
 const BOTTOM = 16;
 const SIDE = 56;
 const WIDEST = 110;     // maximum width of a name; wider ones are compressed
 const FONT = "12px system-ui, sans-serif";
 
-/** At most ``most`` of the rows, evenly spaced. */
+/** Return at most ``most`` of the rows, evenly spaced. */
 function few(rows, most) {
   const step = rows.length / most;
   return step <= 1 ? rows : Array.from({ length: most }, (_, at) => rows[Math.floor(at * step)]);
@@ -74,7 +74,7 @@ export class ParallelCoordinates {
     return this.canvas.clientHeight - BOTTOM - share * (this.canvas.clientHeight - this.#top - BOTTOM);
   }
 
-  /** The top of the axes: below their names, which take as many lines as keep neighbours from overlapping. */
+  /** The top of the axes, below their names, which take as many lines as needed to keep neighbours from overlapping. */
   get #top() {
     return HEAD + LINE * this.lines;
   }

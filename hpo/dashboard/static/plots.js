@@ -4,7 +4,7 @@ import { el, home, theme } from "./app.js";
 const root = document.documentElement;
 let plotly;
 
-/** Load Plotly, with the first plot of a page. */
+/** Load Plotly when the first plot of a page is drawn. */
 export function loadPlotly() {
   plotly ??= new Promise((resolve, reject) => {
     document.head.append(el("script", { src: `${home}/static/plotly.min.js`, onload: () => resolve(window.Plotly),
@@ -13,7 +13,7 @@ export function loadPlotly() {
   return plotly;
 }
 
-/** Escape text for plotly, which interprets some HTML. */
+/** Escape text for Plotly, which interprets some HTML. */
 export const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 const style = (name) => getComputedStyle(root).getPropertyValue(name).trim();
@@ -36,7 +36,7 @@ const CONFIG = { responsive: true, displaylogo: false,
   modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"] };
 const drawn = new Map();
 
-// the server draws figures in the light theme; on a dark page these colours are replaced
+// the server draws figures in the light theme; on a dark page these colours are replaced by the theme's
 const INKS = { "#1f2933": "--ink", "#5b6670": "--muted", "#e7eaee": "--grid", "rgba(31, 41, 51, 0.10)": "--band" };
 
 function inked(data) {
@@ -61,7 +61,7 @@ export async function plot(place, figure) {
 const NARROW = 560;     // pixels
 const LINE = 15;
 
-/** Put each regime's label on a separate line above the figure, as they would overlap on a narrow page. */
+/** Put each regime's label on a separate line above the figure, because the labels would overlap on a narrow page. */
 function separate(layout) {
   const names = (layout.annotations ?? []).filter((each) => each.name === "regime");
   if (names.length < 2) return;
@@ -90,7 +90,7 @@ export function whenClicked(place, heard) {
 
 const MOST_TICKS = 8;
 
-/** Ticks of a logarithmic axis: at least four round numbers, as plotly's own crowd or vanish on short axes. */
+/** Ticks of a logarithmic axis: at least four round numbers, because Plotly's own are crowded or missing on short axes. */
 function logTicks(low, high) {
   const decades = [];
   for (let decade = Math.floor(Math.log10(low)); decade <= Math.ceil(Math.log10(high)); decade += 1) decades.push(decade);
@@ -119,7 +119,7 @@ export function logAxis(values) {
     ...(ticks ? { tickvals: ticks, ticktext: ticks.map(tickText) } : { nticks: 4 }) };
 }
 
-/** An axis that suits values over several powers of ten; anything else stays linear. */
+/** A logarithmic axis for values that span several powers of ten, and a linear axis for all others. */
 export function scale(values) {
   const known = values.filter((value) => value !== null && value !== undefined);
   const positive = known.filter((value) => value > 0);

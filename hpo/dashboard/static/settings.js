@@ -1,4 +1,4 @@
-// Tables of settings: the important ones first, all others collapsed.
+// Tables of settings, with the important settings first and all others collapsed.
 import { el, number, words } from "./app.js";
 
 /** A setting's value as text. */
@@ -6,8 +6,8 @@ export const shown = (value, digits = 5) => value === null || value === undefine
   : Array.isArray(value) ? value.map((each) => shown(each, digits)).join(", ") || "–" : String(value);
 
 /**
- * Build tables of settings: ``heads()`` are the columns besides the name, ``cells(setting)`` their texts or elements;
- * ``rows`` go above the settings. Settings in ``first`` are shown at once; those that are ``marked`` are highlighted.
+ * Build tables of settings: ``heads()`` are the columns besides the name, ``cells(setting)`` their texts or elements, and
+ * ``rows`` are placed above the settings. Settings in ``first`` are always visible; ``marked`` settings are highlighted.
  */
 export function settingsTables({ heads, rows = [], names, first, cells, marked = () => false }) {
   const row = (setting) => el(marked(setting) ? "tr.differs" : "tr", {}, el("th", { scope: "row" }, words(setting)),

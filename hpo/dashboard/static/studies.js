@@ -1,4 +1,4 @@
-// The table of studies: state, progress, best result, samples spent; updated live.
+// The table of studies, updated live: state, progress, best result and samples spent.
 import { api, attempt, byId, debounce, el, failure, follow, home, number, path, state, steady, target, when } from "./app.js";
 
 const LIMIT = 100;
@@ -28,7 +28,7 @@ function bar(study) {
     el("div.progress", { "aria-hidden": "true" }, el("span", { style: `width: ${share}%` })));
 }
 
-/** The cells of a study that change: all except the link, which keeps the keyboard focus. */
+/** The cells of a study that change: all except the link, which must keep the keyboard focus. */
 function cells(study) {
   const cancelling = study.cancel_requested && study.state === "running";
   return [
@@ -62,7 +62,7 @@ function show(studies, { append = false } = {}) {
     const filtered = FILTERS.some((name) => byId(name).value);
     place.replaceChildren(el("div.empty", {}, el("h2", {}, filtered ? "No study matches" : "No study yet"),
       el("p", {}, filtered ? "Remove a filter, or search for another name."
-        : "A study sweeps settings at small batch sizes and forecasts those of the full machine."),
+        : "A study sweeps settings at small batch sizes and forecasts the best settings for the full machine."),
       filtered ? null : el("a.button.main", { href: `${home}/submit` }, "Submit the first study")));
     return;
   }

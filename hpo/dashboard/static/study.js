@@ -119,9 +119,9 @@ try {
   curves = new StudyCurves({ name, open, rows: () => table.rows, data: () => data, study: () => study, selected: () => table.selected });
   sayWhatIsKnown(study);
   await readTrials(asked);
-  refreshHeadline();      // not awaited: a fit may take the server seconds
+  refreshHeadline();      // not awaited, because a fit may take the server several seconds
   await readLog();
-  // while the study is queued, the available workers may change without an event
+  // while the study is queued, workers may come and go without an event
   setInterval(() => { if (study.state === "queued" && !document.hidden) refreshHeadline(); }, 3000);
   follow(name, { log: (event) => { logged(event); refreshStudy(); }, progress: progressed }, readAgain);
 } catch (error) {

@@ -1,4 +1,4 @@
-// Learning curves and noise scales of a study's trials, as they grow.
+// Learning curves and noise scales of a study's trials, updated as they train.
 import { byId, number, quietly, steady } from "./app.js";
 import { COLOURS, MARGIN, metricAxis, nothing, readCurves, targetLine } from "./curves.js";
 import { logAxis, plain, plot, scale, whenClicked, whenSeen } from "./plots.js";
@@ -8,14 +8,14 @@ const POINTS = 400;
 const BRIGHT = ["reached", "running", "censored"];
 
 export class StudyCurves {
-  /** ``rows()`` are those of the table, ``data()`` the columns of the trials, ``study()`` the current study. */
+  /** ``rows()`` returns the rows of the table, ``data()`` the columns of the trials, and ``study()`` the current study. */
   constructor({ name, rows, data, study, selected, open }) {
     Object.assign(this, { name, rows, data, study, selected, open, seen: false });
     this.refresh = steady(() => this.#draw(), { rest: 150 });
     for (const key of ["curves", "noise"]) whenSeen(byId(key), () => { this.seen = true; this.refresh(); });
   }
 
-  /** The trials whose curves are drawn: the selected ones, the running ones, then the best of those in the table. */
+  /** The trials whose curves are drawn: selected trials, running trials, then the best trials in the table. */
   #wanted() {
     const { columns } = this.data();
     const chosen = this.selected();
@@ -23,7 +23,7 @@ export class StudyCurves {
     const rows = this.rows().filter((row) => columns.state[row] !== "queued");
     const key = new Map(rows.map((row) => [row, rank(row)]));
     rows.sort((a, b) => key.get(a) - key.get(b) || (columns.epochs_to_target[a] ?? Infinity) - (columns.epochs_to_target[b] ?? Infinity) || a - b);
-    byId("curves_shown").textContent = rows.length > CURVES ? `${CURVES} of ${number(rows.length)}: chosen, running, then the best; filter the table to see others` : "";
+    byId("curves_shown").textContent = rows.length > CURVES ? `${CURVES} of ${number(rows.length)} trials: selected, running, then the best; filter the table to see others` : "";
     return rows.slice(0, CURVES);
   }
 
@@ -31,7 +31,7 @@ export class StudyCurves {
     if (!this.seen || !this.data()) return;
     const rows = this.#wanted();
     if (!rows.length) {
-      await plot(byId("curves"), nothing("no training has been evaluated yet"));
+      await plot(byId("curves"), nothing("no trial has been evaluated yet"));
       await plot(byId("noise"), nothing("no trial measured it"));
       return;
     }

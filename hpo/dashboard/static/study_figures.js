@@ -8,7 +8,7 @@ const OF_A_SETTING = ["setting", "response"];
 const WITH_LAWS = ["ladder", "setting"];
 
 export class StudyFigures {
-  /** ``fitted()`` tells whether laws can be fitted; ``open(trial)`` is called for a click on a trial's point. */
+  /** ``fitted()`` returns whether laws can be fitted; ``open(trial)`` is called when a trial's point is clicked. */
   constructor({ where, fitted, open }) {
     Object.assign(this, { where, fitted, open, seen: new Set(), figures: new Map(), selected: [], setting: "" });
     this.refresh = steady(() => this.#all(), { rest: 1500, share: 4 });
@@ -52,7 +52,7 @@ export class StudyFigures {
   async #draw(key, laws) {
     const chosen = OF_A_SETTING.includes(key), setting = chosen ? this.setting : "";
     if (key !== "ladder" && !this.offered) return;
-    if (key !== "ladder" && !this.setting) { await plot(byId(key), nothing("the study tunes nothing")); return; }
+    if (key !== "ladder" && !this.setting) { await plot(byId(key), nothing("the study tunes no settings")); return; }
     const figure = await quietly(() => api(`${this.where}/figures/${path(key)}?${new URLSearchParams({ setting, laws })}`));
     if (!figure || (chosen && setting !== this.setting)) return;
     this.figures.set(key, figure);

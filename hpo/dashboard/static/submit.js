@@ -1,7 +1,7 @@
-// Submits a study file, pasted or uploaded; its faults are shown beside the lines.
+// Submits a pasted or uploaded study file; its problems are shown beside the lines.
 import { api, byId, el, home, path, toast } from "./app.js";
 
-const EXAMPLE = `# A noisy quadratic (arXiv:1907.04164): trainings are simulated, so that the study takes seconds.
+const EXAMPLE = `# A noisy quadratic (arXiv:1907.04164): training is simulated, so the study takes only seconds.
 name: bowl
 workload: noisy_quadratic
 data: {modes: 200, noise_scale: 0.5, train_samples: 512}
@@ -18,7 +18,7 @@ budget: {trials: 48, epochs_per_trial: 80}
 
 const spec = byId("spec");
 const lines = byId("lines");
-// one key per study file: a second click, or a retry after a lost response, is the same submission
+// one key per study file, so that a second click or a retry after a lost response repeats the same submission
 let key = { text: null, value: null };
 let faulty = new Map();
 

@@ -9,24 +9,24 @@ export const atRest = (study) => ["finished", "failed", "cancelled", "interrupte
 function advice(study) {
   const { trials } = study;
   const only = (each) => ended(study) > 0 && (trials[each] ?? 0) === ended(study);
-  if (study.state === "queued" && !trials.reached) return ["It is waiting for a worker.", "It starts as soon as one is free."];
-  if (study.state === "failed") return ["It failed.", study.message || "See below under What happened; fix the cause, then resume."];
-  if (only("diverged")) return ["Every training diverged.", "Lower the learning rates under search, or allow a longer warmup. To search elsewhere, start a study with another name."];
-  if (only("failed")) return ["Every training failed.", "The table of trials shows the reasons; fix the workload, then resume."];
-  if (study.state === "cancelled" && !trials.reached) return ["It was cancelled.", "Its results are kept; resuming continues from there."];
-  if (study.state === "interrupted" && !trials.reached) return ["It was interrupted.", "Resuming continues where it stopped."];
-  if (atRest(study) && !trials.reached) return ["No training reached the target.", "Raise budget.epochs_per_trial, widen the ranges under search, or set a target that can be reached; give such a study another name."];
-  if (!trials.reached) return ["It is running.", "A forecast is made as soon as some trainings have reached the target."];
+  if (study.state === "queued" && !trials.reached) return ["The study is waiting for a worker.", "It starts as soon as a worker is free."];
+  if (study.state === "failed") return ["The study failed.", study.message || "See \"What happened\" below; fix the cause, then resume the study."];
+  if (only("diverged")) return ["Every trial diverged.", "Lower the range of learning rates, or allow a longer warmup. To change the search space, submit a study with another name."];
+  if (only("failed")) return ["Every trial failed.", "The table of trials shows the reasons; fix the workload, then resume the study."];
+  if (study.state === "cancelled" && !trials.reached) return ["The study was cancelled.", "Its results are kept, and you can resume it."];
+  if (study.state === "interrupted" && !trials.reached) return ["The study was interrupted.", "If you resume it, it continues where it stopped."];
+  if (atRest(study) && !trials.reached) return ["No trial reached the target.", "Raise budget.epochs_per_trial, widen the search ranges, or set a target that can be reached; submit the changed study under another name."];
+  if (!trials.reached) return ["The study is running.", "A forecast is made as soon as some trials have reached the target."];
   return null;
 }
 
-/** Tell whether a worker is available for a queued study. */
+/** Say whether a worker is available for a queued study. */
 async function waiting() {
   const found = await quietly(() => api("workers"));
   if (!found) return null;
-  if (!found.workers.length) return el("p", {}, "There is no worker. Start one on the machine that should train: ", el("code", {}, "hpo worker --storage URL"), ", with the server's database.");
+  if (!found.workers.length) return el("p", {}, "There is no worker. Start a worker on the machine that should train: ", el("code", {}, "hpo worker --storage URL"), ", with the server's database.");
   const busy = found.workers.filter((worker) => worker.study_id !== null).length;
-  return el("p", {}, busy === found.workers.length ? (busy === 1 ? "The only worker is busy with another study. " : `All ${number(busy)} workers are busy. `) : "A worker is free and will start it within seconds. ", el("a", { href: `${home}/workers` }, "Workers"));
+  return el("p", {}, busy === found.workers.length ? (busy === 1 ? "The only worker is busy with another study. " : `All ${number(busy)} workers are busy. `) : "A worker is free and will start the study within seconds. ", el("a", { href: `${home}/workers` }, "Workers"));
 }
 
 export function showSummary(study, name) {
@@ -51,7 +51,7 @@ export function showSummary(study, name) {
     tile("Worker", study.worker ?? "none", study.attempts > 1 ? `attempt ${study.attempts}` : ""));
 }
 
-/** The running trainings, each with its newest point. */
+/** The running trials, each with its newest point. */
 export function showRunning(told, study, name) {
   const shown = told.newest.slice(0, 6).map((point) => el("li", {}, el("a", { href: `${home}/studies/${path(name)}/trials/${point.trial}` }, `trial ${point.trial}`),
     ` at batch ${number(point.global_batch_size)}: ${study.target.metric} ${number(point.metric)} after ${number(point.epochs)} epochs`));
@@ -61,7 +61,7 @@ export function showRunning(told, study, name) {
 
 const says = (first, ...more) => byId("headline").replaceChildren(el("p.forecast", {}, first), ...more.filter(Boolean));
 
-/** Show what needs no fit: the next step, or the best result so far. Return whether a forecast is possible. */
+/** Show the next step or the best result so far, which need no fit. Return whether a forecast is possible. */
 export function sayWhatIsKnown(study, who = null) {
   const told = advice(study);
   if (told) {
@@ -69,7 +69,7 @@ export function sayWhatIsKnown(study, who = null) {
     return false;
   }
   if (!study.full_scale) {
-    says("The study has no full-scale batch size.", el("p", {}, "Its forecast page makes a forecast for any batch size."));
+    says("The study has no full-scale batch size.", el("p", {}, "The study's forecast page makes forecasts for any batch size."));
     return false;
   }
   if (!byId("headline").querySelector(".trust")) {
@@ -79,7 +79,7 @@ export function sayWhatIsKnown(study, who = null) {
   return true;
 }
 
-/** Show the forecast for the full-scale batch as soon as it is made; until then, what is known without it. */
+/** Show the forecast for the full-scale batch size as soon as it is made, and until then the summary without it. */
 export async function showHeadline(study, where) {
   const who = study.state === "queued" ? await waiting() : null;
   if (!sayWhatIsKnown(study, who)) return;

@@ -7,7 +7,7 @@ const SHORT = 14;
 
 const COMPARISON = /^\s*([a-z][a-z_ ]*?)\s*(<=|>=|<|>|=)\s*(\S+)\s*$/i;
 
-/** Parse a filter such as ``learning rate > 0.1``; undefined if the text is no such comparison. */
+/** Parse a filter such as ``learning rate > 0.1``; return undefined if the text is not a comparison. */
 function comparison(data, text) {
   const [, name, sign, given] = text.match(COMPARISON) ?? [];
   const values = name && data.values(name.toLowerCase().replaceAll(" ", "_"));
@@ -35,7 +35,7 @@ export function filtered(data, { state: wanted = "", batch = "", text = "", brus
   return found;
 }
 
-/** The same indices, sorted by a column; missing values come last in either direction. */
+/** Row indices sorted by a column; missing values come last in either direction. */
 export function sorted(rows, values, descending) {
   const sign = descending ? -1 : 1;
   return rows.sort((a, b) => {
@@ -52,7 +52,7 @@ export class TrialTable {
     place.addEventListener("scroll", () => this.draw(), { passive: true });
   }
 
-  /** The columns and how each is displayed. */
+  /** The columns and how each column is displayed. */
   #shown() {
     const plain = (name, title) => ({ name, title, number: true, text: (row) => number(this.data.values(name)[row], 4) });
     return [plain("number", "Trial"), { name: "state", title: "State", text: (row) => state(this.data.columns.state[row]) },

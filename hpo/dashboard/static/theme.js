@@ -1,4 +1,4 @@
-// Sets the theme before the page is painted: the user's choice, or else the system's.
+// Sets the theme before the page is painted: the user's choice, or the system's theme if there is none.
 {
   let chosen = null;
   try { chosen = localStorage.getItem("theme"); } catch { /* storage is blocked */ }

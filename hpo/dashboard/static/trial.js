@@ -1,4 +1,4 @@
-// One trial: how it converged, with which settings, why it ended, and the command that runs it again.
+// The page of one trial: how it converged, its settings, why it ended, and the command that runs it again.
 import { api, attempt, byId, duration, el, failure, follow, home, number, path, state, steady, when, words } from "./app.js";
 import { MARGIN, line, metricAxis, nothing, readCurves, targetLine } from "./curves.js";
 import { logAxis, plot, scale } from "./plots.js";
@@ -18,9 +18,9 @@ function facts(trial) {
   return el("dl.facts", {}, ...rows.flatMap(([term, fact]) => [el("dt", {}, term), el("dd", {}, fact)]));
 }
 
-const ENDS = { reached: "It reached the target.", censored: "Its budget ended before it reached the target.",
-  diverged: "Its loss blew up.", pruned: "It was stopped early: others of its batch size did better at the same point.",
-  failed: "It crashed, which says nothing about its settings.", running: "It is training now.", queued: "It is waiting for its turn." };
+const ENDS = { reached: "The trial reached the target.", censored: "The trial used up its budget before it reached the target.",
+  diverged: "The loss diverged.", pruned: "The trial was stopped early: others of its batch size did better at the same point.",
+  failed: "The trial crashed, which says nothing about its settings.", running: "The trial is running.", queued: "The trial is queued." };
 
 function summary(trial) {
   const why = trial.reason && `${trial.reason[0].toUpperCase()}${trial.reason.slice(1)}.`;
@@ -64,7 +64,7 @@ async function best(trial) {
 function settings(trial, other) {
   const same = !other || other.number === trial.number;
   byId("compared").textContent = !other ? "No trial of this batch size has reached the target."
-    : same ? "This is the best trial of its batch size." : `What differs from trial ${other.number}, the best of this batch size, is listed first.`;
+    : same ? "This is the best trial of its batch size." : `Settings that differ from trial ${other.number}, the best of this batch size, are listed first.`;
   const differs = (setting) => !same && JSON.stringify(trial.settings[setting]) !== JSON.stringify(other.settings[setting]);
   const names = Object.keys(trial.settings);
   byId("settings").replaceChildren(...settingsTables({ heads: () => ["This trial", ...(same ? [] : [`Trial ${other.number}`])], names, marked: differs,

@@ -1,4 +1,4 @@
-// The workers, what each runs, and when it was last seen.
+// The table of workers: what each worker is running, and when it was last seen.
 import { api, byId, el, failure, home, number, path, when } from "./app.js";
 
 const place = byId("workers");
@@ -9,7 +9,7 @@ async function read() {
     const { workers } = await api("workers");
     if (!workers.length) {
       place.replaceChildren(el("div.empty", {}, el("h2", {}, "There is no worker"),
-        el("p", {}, "Studies wait in the queue until one starts: run hpo worker on the machine that should train.")));
+        el("p", {}, "Studies wait in the queue until a worker starts: run hpo worker on the machine that should train.")));
       return;
     }
     place.replaceChildren(el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Table of workers" },
